@@ -1,0 +1,42 @@
+# `make quickstart` and `make test` each set up everything they need on a machine with Python 3.11.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+RUN ?= runs/quickstart
+
+.PHONY: help quickstart test test-all lint format clean
+
+help:
+	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
+	@echo "make test        lint, types and the fast tests"
+	@echo "make test-all    the slow tests too"
+	@echo "make lint        ruff and mypy alone"
+	@echo "make clean       remove the virtual environment and the quickstart run"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+quickstart: $(INSTALLED)
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash slurm/two_stage.sh --local configs/experiments/quickstart $(RUN)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow and not gpu and not slurm"
+
+test-all: lint
+	$(BIN)/python -m pytest -m "not gpu and not slurm"
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) $(RUN)

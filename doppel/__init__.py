@@ -1,0 +1,1 @@
+"""Doppel's library: parse trees, privacy and metrics, free of Lightning."""

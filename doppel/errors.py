@@ -1,0 +1,8 @@
+"""The error that a user can mend."""
+
+from __future__ import annotations
+
+
+class UserError(ValueError):
+    """Something outside the code is wrong: an input, a setting, a budget. The message is one line: what is wrong,
+    where, and how to mend it; the command line prints it without a traceback."""
