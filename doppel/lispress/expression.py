@@ -1,0 +1,150 @@
+"""The six kinds of node of a Lispress expression.
+
+Every node is immutable and hashable, and atoms keep the spelling they were read with (``1.50`` stays
+``1.50``), so that writing an expression gives back its text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from doppel.lispress.error import LispressError
+
+SYMBOL_PATTERN = r'(?:[^\s()"\\^#]|\\.)(?:[^\s()"\\]|\\.)*'
+"""A symbol: blanks, brackets, quotes, backslashes need a backslash, and so do ``^`` and ``#`` in front."""
+
+STRING_BODY_PATTERN = r'[^"\\]*(?:\\.[^"\\]*)*'
+"""What may stand between the quotes of a string."""
+
+NUMBER_PATTERN = r"-?[0-9]+(?:L|(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
+"""A number: ``2L`` (long), ``23``, ``-3``, ``1.5``, ``1e-3``."""
+
+_IS_SYMBOL = re.compile(SYMBOL_PATTERN, re.DOTALL).fullmatch
+_IS_STRING_BODY = re.compile(STRING_BODY_PATTERN, re.DOTALL).fullmatch
+_IS_NUMBER = re.compile(NUMBER_PATTERN).fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A name: a function, a type, a variable, ``true``/``false``, or a keyword such as ``:output``.
+
+    Attributes:
+        name: The spelling, with the backslashes of escaped characters.
+
+    Raises:
+        LispressError: The name cannot be written as one symbol.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _IS_SYMBOL(self.name) or _IS_NUMBER(self.name):
+            raise LispressError("not a symbol: blanks, brackets and quotes need a backslash", 0)
+
+    @property
+    def is_keyword(self) -> bool:
+        """Whether this names an argument, as ``:output`` does."""
+        return self.name.startswith(":") and len(self.name) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number literal.
+
+    Attributes:
+        spelling: The digits as written, such as ``2L``, ``1.50`` or ``-3``.
+
+    Raises:
+        LispressError: The spelling is not a number.
+    """
+
+    spelling: str
+
+    def __post_init__(self) -> None:
+        if not _IS_NUMBER(self.spelling):
+            raise LispressError("not a number: expected digits such as 2L, 1.5 or -3", 0)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the literal has the type ``Long``, as ``2L`` does."""
+        return self.spelling.endswith("L")
+
+    @property
+    def value(self) -> int | float:
+        """The number itself: ``int`` when written without a fraction and exponent."""
+        digits = self.spelling.removesuffix("L")
+        return int(digits) if digits.removeprefix("-").isdigit() else float(digits)
+
+
+@dataclass(frozen=True, slots=True)
+class String:
+    r"""A quoted string, possibly empty.
+
+    Attributes:
+        spelling: What stands between the quotes, escapes (``\"``, ``\\``, ``\n``) as written.
+
+    Raises:
+        LispressError: The spelling holds a quote without a backslash, or ends in a lone backslash.
+    """
+
+    spelling: str
+
+    def __post_init__(self) -> None:
+        if not _IS_STRING_BODY(self.spelling):
+            raise LispressError("not the inside of a string: quotes and backslashes need a backslash", 0)
+
+    @classmethod
+    def of(cls, value: str) -> String:
+        """The string literal that stands for `value`, with JSON's escapes."""
+        return cls(json.dumps(value, ensure_ascii=False)[1:-1])
+
+    @property
+    def value(self) -> str:
+        """The text that the literal stands for; a backslash that JSON does not know is dropped."""
+        if "\\" not in self.spelling:
+            return self.spelling
+        try:
+            return json.loads(f'"{self.spelling}"', strict=False)
+        except json.JSONDecodeError:
+            return re.sub(r"\\(.)", r"\1", self.spelling, flags=re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeAnnotation:
+    """``^type body``: a type ascription, or the type arguments of a function when it heads a call.
+
+    Attributes:
+        type: ``T`` or ``(T …)``.
+        body: The expression or the function name that carries the type.
+    """
+
+    type: Expression
+    body: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLiteral:
+    """``#(Type value)``: a typed literal of Lispress 1.0.
+
+    Attributes:
+        body: The list after the ``#``.
+    """
+
+    body: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """``(head item …)``: a call, or the inside of ``let``, ``lambda`` and types.
+
+    Attributes:
+        items: The elements, the head first.
+    """
+
+    items: tuple[Expression, ...]
+
+
+Expression = Symbol | Number | String | TypeAnnotation | ReaderLiteral | List
+"""Any node."""

@@ -1,0 +1,221 @@
+"""The program graph of a tree: one node per computed value, shared where ``let`` shares it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation
+from doppel.lispress.validity import require_valid
+
+PARAMETER = "lambda-parameter"
+"""Label of the node that a lambda's parameter becomes, whatever its name was."""
+
+Edge = tuple[int, str, int]
+"""Source node, label, target node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A directed acyclic graph with labelled nodes and edges.
+
+    Attributes:
+        nodes: Labels; a node is named by its index. Strings carry their quotes, numbers their spelling.
+        edges: ``(source, label, target)``, sorted by source, in the order of the text.
+    """
+
+    nodes: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """Nodes that no edge points to, in order: the statements of the program."""
+        targets = {target for _, _, target in self.edges}
+        return tuple(node for node in range(len(self.nodes)) if node not in targets)
+
+
+def to_graph(expression: Expression) -> Graph:
+    """The program graph of a tree (SMCalFlow's ``Program``, as Zhou et al.'s semantic parser draws it).
+
+    - A call becomes a node labelled with its function; ``:arg0``, ``:arg1`` … lead to positional arguments,
+      ``:name`` to keyword arguments, ``:type-arg0`` … to type arguments. Literals and bare symbols become
+      leaves.
+    - A type ``(List Event)`` becomes a node ``List`` with ``:type-arg0`` to ``Event``. A type ascription ``^T
+      e`` becomes an edge ``:type`` from ``e`` (the first one, where a shared value has several).
+    - ``let`` makes no node: every use of the variable leads to the node of its value (re-entrancy). ``do``
+      makes no node either: its statements become roots, and its value is the last statement.
+    - ``lambda`` becomes a node with its parameters and then its body as positional arguments; a parameter is
+      a node labelled `PARAMETER`, shared by its uses.
+    - ``#(Number 23)``, ``#(String "a")`` and ``#(Boolean true)`` equal the bare literals; any other ``#(T
+      v)`` is a node ``T`` with argument ``v``.
+
+    Args:
+        expression: A well-formed expression, however deep.
+
+    Returns:
+        The graph, its nodes numbered in the order of the text.
+
+    Raises:
+        LispressError: The expression is not well-formed in the sense of `doppel.lispress.first_error`.
+    """
+    require_valid(expression)
+    return _Builder().build(expression)
+
+
+@dataclass(slots=True)
+class _Variable:
+    """A variable in scope, a link of a chain, innermost first; `node` is set when its value is visited."""
+
+    name: str
+    outer: _Variable | None
+    node: int = -1
+
+
+class _Visit(NamedTuple):
+    """An expression still to be visited, and where its node must be attached."""
+
+    expression: Expression
+    scope: _Variable | None = None
+    parent: int = -1
+    label: str = ""
+    ascription: Expression | None = None
+    binds: tuple[_Variable, ...] = ()
+    is_type: bool = False
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Visits a well-formed tree in the order of the text, with a stack of its own."""
+
+    nodes: list[str] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    todo: list[_Visit] = field(default_factory=list)
+    typed: set[int] = field(default_factory=set)
+
+    def build(self, expression: Expression) -> Graph:
+        self.todo.append(_Visit(expression))
+        while self.todo:
+            visit = self.todo.pop()
+            expression = visit.expression
+            if isinstance(expression, List):
+                self._visit_list(visit, expression)
+            elif isinstance(expression, Symbol):
+                variable = None if visit.is_type else _look_up(expression.name, visit.scope)
+                self._attach(visit, self._add(expression.name) if variable is None else variable.node)
+            elif isinstance(expression, String):
+                self._attach(visit, self._add(f'"{expression.spelling}"'))
+            elif isinstance(expression, Number):
+                self._attach(visit, self._add(expression.spelling))
+            elif isinstance(expression, TypeAnnotation):
+                ascription = visit.ascription or expression.type
+                self.todo.append(visit._replace(expression=expression.body, ascription=ascription))
+            else:
+                self._visit_literal(visit, expression)
+        return Graph(tuple(self.nodes), tuple(sorted(self.edges, key=_source)))
+
+    def _add(self, label: str) -> int:
+        self.nodes.append(label)
+        return len(self.nodes) - 1
+
+    def _attach(self, visit: _Visit, node: int) -> None:
+        """Tie a node to the place where its expression stands."""
+        if visit.parent >= 0:
+            self.edges.append((visit.parent, visit.label, node))
+        for variable in visit.binds:
+            variable.node = node
+        if visit.ascription is not None and node not in self.typed:
+            self.typed.add(node)
+            self.todo.append(_Visit(visit.ascription, None, node, ":type", is_type=True))
+
+    def _visit_list(self, visit: _Visit, expression: List) -> None:
+        head, *arguments = expression.items
+        type_arguments: tuple[Expression, ...] = ()
+        if isinstance(head, TypeAnnotation):
+            assert isinstance(head.type, List)
+            type_arguments = head.type.items
+            head = head.body
+        assert isinstance(head, Symbol)
+        if visit.is_type:
+            type_arguments, arguments = tuple(arguments), []
+        elif not type_arguments and head.name in _FORMS:
+            _FORMS[head.name](self, visit, arguments)
+            return
+
+        node = self._add(head.name)
+        parts = [
+            _Visit(argument, None, node, f":type-arg{number}", is_type=True)
+            for number, argument in enumerate(type_arguments)
+        ]
+        keyword, num_positional = "", 0
+        for argument in arguments:
+            if not keyword and isinstance(argument, Symbol) and argument.is_keyword:
+                keyword = argument.name
+                continue
+            parts.append(_Visit(argument, visit.scope, node, keyword or f":arg{num_positional}"))
+            num_positional += not keyword
+            keyword = ""
+        self.todo.extend(reversed(parts))
+        self._attach(visit, node)
+
+    def _visit_let(self, visit: _Visit, arguments: list[Expression]) -> None:
+        bindings, body = arguments
+        assert isinstance(bindings, List)
+        parts, scope = [], visit.scope
+        for name, value in zip(bindings.items[::2], bindings.items[1::2], strict=True):
+            assert isinstance(name, Symbol)
+            variable = _Variable(name.name, scope)
+            parts.append(_Visit(value, scope, binds=(variable,)))
+            scope = variable
+        parts.append(visit._replace(expression=body, scope=scope))
+        self.todo.extend(reversed(parts))
+
+    def _visit_lambda(self, visit: _Visit, arguments: list[Expression]) -> None:
+        parameters, body = arguments
+        assert isinstance(parameters, List)
+        node, scope = self._add("lambda"), visit.scope
+        self._attach(visit, node)
+        types = []
+        for number, parameter in enumerate(parameters.items):
+            ascription = None
+            if isinstance(parameter, TypeAnnotation):
+                ascription, parameter = parameter.type, parameter.body
+            assert isinstance(parameter, Symbol)
+            scope = _Variable(parameter.name, scope, self._add(PARAMETER))
+            self.edges.append((node, f":arg{number}", scope.node))
+            if ascription is not None:
+                self.typed.add(scope.node)
+                types.append(_Visit(ascription, None, scope.node, ":type", is_type=True))
+        self.todo.append(_Visit(body, scope, node, f":arg{len(parameters.items)}"))
+        self.todo.extend(reversed(types))
+
+    def _visit_do(self, visit: _Visit, arguments: list[Expression]) -> None:
+        if not arguments:
+            self._attach(visit, self._add("do"))
+            return
+        self.todo.append(visit._replace(expression=arguments[-1]))
+        self.todo.extend(_Visit(statement, visit.scope) for statement in reversed(arguments[:-1]))
+
+    def _visit_literal(self, visit: _Visit, expression: ReaderLiteral) -> None:
+        assert isinstance(expression.body, List)
+        schema, *values = expression.body.items
+        assert isinstance(schema, Symbol)
+        if len(values) == 1 and schema.name in ("Number", "String", "Boolean"):
+            self.todo.append(visit._replace(expression=values[0]))
+            return
+        node = self._add(schema.name)
+        parts = [_Visit(value, visit.scope, node, f":arg{number}") for number, value in enumerate(values)]
+        self.todo.extend(reversed(parts))
+        self._attach(visit, node)
+
+
+_FORMS = {"let": _Builder._visit_let, "lambda": _Builder._visit_lambda, "do": _Builder._visit_do}
+
+
+def _look_up(name: str, scope: _Variable | None) -> _Variable | None:
+    while scope is not None and scope.name != name:
+        scope = scope.outer
+    return scope
+
+
+def _source(edge: Edge) -> int:
+    return edge[0]
