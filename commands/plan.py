@@ -1,0 +1,162 @@
+"""What a private run would need and promise, before anything is spent."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import warnings
+from typing import Any, get_args
+
+from doppel.privacy.accounting import (
+    ACCOUNTANTS,
+    Accountant,
+    CalibrationError,
+    Mechanism,
+    compute_epsilon,
+    default_delta,
+)
+from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import plan as make_plan
+
+GPT2_SMALL_PARAMETERS = 124_439_808
+
+DESCRIPTION = """\
+Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
+feel. Nothing is spent and no data are read.
+
+noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
+sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
+gradients agree, so it is a lower bound on the true ratio). The clipping norm C cancels. Compare plans by it.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `plan` to a parser."""
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--num-units", type=int, required=True, metavar="N", help="units in the private data")
+    parser.add_argument("--batch-size", type=int, required=True, metavar="B", help="expected units per step")
+    parser.add_argument(
+        "--epochs",
+        type=float,
+        nargs="+",
+        required=True,
+        metavar="T",
+        help="epochs per stage; several stages share one sigma and one budget (two-stage: --epochs 2 8)",
+    )
+    parser.add_argument(
+        "--target-epsilon", type=float, required=True, metavar="E", help="budget of all stages together"
+    )
+    parser.add_argument("--delta", type=float, metavar="D", help="default: 1/(N ln N)")
+    parser.add_argument(
+        "--accountant",
+        choices=get_args(Accountant),
+        default="pld",
+        help="which bound to calibrate with (default: pld)",
+    )
+    parser.add_argument("--unit", default="utterance", help="what one neighbour adds or removes (default: utterance)")
+    parser.add_argument(
+        "--num-parameters",
+        type=int,
+        default=GPT2_SMALL_PARAMETERS,
+        metavar="d",
+        help="trained parameters, for noise-to-signal (default: GPT-2 small, 124,439,808)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the plan.
+
+    Raises:
+        CalibrationError: If the plan makes no sense or cannot be met.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said in the report instead
+        spec = make_plan(
+            args.num_units,
+            args.batch_size,
+            args.epochs,
+            args.target_epsilon,
+            delta=args.delta,
+            accountant=args.accountant,
+            unit=args.unit,
+        )
+    result = report(spec, args.num_parameters)
+    print(json.dumps(result, indent=2) if args.json else table(result))
+
+
+def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> dict[str, Any]:
+    """The plan as a JSON-ready dictionary.
+
+    Args:
+        spec: A calibrated plan.
+        num_parameters: Trained parameters d.
+
+    Returns:
+        The spec's numbers, `epsilon` (achieved, by the spec's accountant), `noise_per_coordinate` (sigma / B,
+        in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B) and `warnings`.
+
+    Raises:
+        CalibrationError: If `num_parameters` is below 1.
+    """
+    if num_parameters < 1:
+        raise CalibrationError(f"num_parameters is {num_parameters}: give the number of trained parameters.")
+    notes = []
+    if spec.delta >= 1.0 / spec.num_units:
+        notes.append(
+            f"delta {spec.delta:.3g} is not below 1/N = {1.0 / spec.num_units:.3g}: publishing one random "
+            f"{spec.unit} would satisfy it; take 1/(N ln N) = {default_delta(spec.num_units):.3g} or less"
+        )
+    per_coordinate = spec.noise_multiplier / spec.batch_size
+    return {
+        "noise_multiplier": spec.noise_multiplier,
+        "sample_rate": spec.sample_rate,
+        "steps": spec.steps,
+        "stage_steps": list(spec.stage_steps),
+        "epsilon": compute_epsilon(spec.mechanisms(), spec.delta, spec.accountant),
+        "target_epsilon": spec.target_epsilon,
+        "delta": spec.delta,
+        "accountant": spec.accountant,
+        "unit": spec.unit,
+        "num_units": spec.num_units,
+        "batch_size": spec.batch_size,
+        "num_parameters": num_parameters,
+        "noise_per_coordinate": per_coordinate,
+        "noise_to_signal": per_coordinate * math.sqrt(num_parameters),
+        "warnings": notes,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The plan for people, with the epsilon of every accountant at the chosen sigma."""
+    rows = [
+        ("unit", result["unit"]),
+        ("units N", f"{result['num_units']:,}"),
+        ("expected batch size B", f"{result['batch_size']:,}"),
+        ("sample rate q = B/N", f"{result['sample_rate']:.6g}"),
+        ("steps", f"{result['steps']:,}" + _stages(result["stage_steps"])),
+        ("delta", f"{result['delta']:.4g}"),
+        ("target epsilon", f"{result['target_epsilon']:g}"),
+        ("noise multiplier sigma", f"{result['noise_multiplier']:.4f}"),
+        ("noise per coordinate", f"{result['noise_per_coordinate']:.3g} x C"),
+        ("noise-to-signal", f"{result['noise_to_signal']:.3g}  ({result['num_parameters']:,} parameters)"),
+    ]
+    mechanism = Mechanism(result["sample_rate"], result["noise_multiplier"], result["steps"])
+    for accountant in ACCOUNTANTS:
+        if accountant == result["accountant"]:
+            value = f"{result['epsilon']:.3f}  (calibrated with this)"
+        else:
+            try:
+                value = f"{compute_epsilon([mechanism], result['delta'], accountant):.3f}"
+            except CalibrationError:
+                value = "not resolved"
+        rows.append((f"epsilon by {accountant}", value))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{width}}  {value}" for name, value in rows]
+    return "\n".join([*lines, *(f"warning: {note}" for note in result["warnings"])])
+
+
+def _stages(stage_steps: list[int]) -> str:
+    return f"  ({' + '.join(f'{steps:,}' for steps in stage_steps)})" if len(stage_steps) > 1 else ""

@@ -1,0 +1,349 @@
+"""The privacy ledger: an append-only file that proves what was spent and refuses what was not promised.
+
+The file holds JSON lines of four types:
+
+- `budget`: what one *scope* (one released system, such as "two_stage") may spend: target epsilon, delta,
+  accountant, unit. Written once per scope.
+- `mechanism`: one stage of a scope: unit, q, sigma, C, batch size, number of units, planned steps, data
+  fingerprint.
+- `spend`: steps of a mechanism that are about to run.
+- `repair`: how a line torn by a crash was counted.
+
+Formal guarantees:
+    A spend is on disk (fsync) *before* its step runs, and is refused if the scope's composed epsilon would
+    pass its target; so at every moment, crash or not, the released steps are a subset of those on file and
+    each scope is (target epsilon, delta)-differentially private under adding or removing one unit. Steps that
+    a crash rolled back stay spent: their noise was drawn and may have been seen. Mechanisms are never assumed
+    to touch disjoint data: everything in a scope composes, and `epsilon(None)` composes everything in the
+    file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at rate q, norm at most
+    C, noise sigma * C, public divisor).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from doppel.privacy._ledger_file import VERSION, LedgerError, LedgerFile, MechanismRecord
+from doppel.privacy.accounting import Accountant, Mechanism, compute_epsilon, max_affordable_steps
+from doppel.privacy.spec import PrivacySpec
+
+__all__ = ["BudgetExceededError", "Ledger", "LedgerError"]
+
+
+class BudgetExceededError(LedgerError):
+    """The next step would pass the scope's target epsilon; nothing was written and the step must not run."""
+
+
+@dataclass(frozen=True)
+class _Promise:
+    """What a scope may spend."""
+
+    target_epsilon: float
+    delta: float
+    accountant: Accountant
+    unit: str
+
+
+class Ledger:
+    """The ledger at `path`; any number of processes may share it.
+
+    Nothing is created before the first write. The file is readable by its owner alone (0600; new parent
+    folders 0700) and is only ever appended to, under a lock on `<path>.lock` that is held for one operation
+    at a time and that the operating system releases when its holder dies.
+
+    Args:
+        path: The file, such as `runs/<pipeline>/ledger.jsonl`.
+        lock_timeout: Seconds to wait for another process before giving up.
+    """
+
+    def __init__(self, path: str | Path, lock_timeout: float = 60.0) -> None:
+        self.path = Path(path)
+        self.lock_timeout = lock_timeout
+        self._file = LedgerFile(self.path)
+        # Per scope, totals of each (q, sigma) known to fit: any smaller totals fit too, whichever process
+        # spends them, so a step costs one look-up rather than one accounting.
+        self._certified: dict[str, dict[tuple[float, float], int]] = {}
+
+    def open_mechanism(
+        self,
+        *,
+        scope: str,
+        stage: str,
+        spec: PrivacySpec,
+        planned_steps: int,
+        data_fingerprint: str,
+        kind: str = "poisson_subsampled_gaussian",
+    ) -> str:
+        """Declare a mechanism, or find the one that an interrupted run declared. Spends nothing.
+
+        A noised histogram is the same thing with q = 1: a spec with `batch_size == num_units`,
+        `max_grad_norm` the sensitivity, one planned step, and a `kind` that says so.
+
+        Args:
+            scope: The released system that this mechanism belongs to; its budget is set by the first spec
+                seen.
+            stage: Name of the stage within the scope.
+            spec: The guarantee that the stage runs under.
+            planned_steps: Steps that this stage will take.
+            data_fingerprint: Identifies the private data (a hash, never content).
+            kind: What the mechanism is, for the reader of the ledger.
+
+        Returns:
+            The mechanism's id, `scope/stage`.
+
+        Raises:
+            LedgerError: If the scope or the stage was opened before with other parameters, or the file is
+                unreadable.
+        """
+        if not scope or not stage or not f"{scope}{stage}".isprintable():
+            raise LedgerError(f"{self.path}: scope {scope!r} and stage {stage!r} must be printable, non-empty names.")
+        if planned_steps < 1:
+            raise LedgerError(f"{self.path}: planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.")
+        promise = {
+            "target_epsilon": spec.target_epsilon,
+            "delta": spec.delta,
+            "accountant": spec.accountant,
+            "unit": spec.unit,
+        }
+        mechanism_id = f"{scope}/{stage}"
+        fields = {
+            "kind": kind,
+            "unit": spec.unit,
+            "sample_rate": spec.sample_rate,
+            "noise_multiplier": spec.noise_multiplier,
+            "max_grad_norm": spec.max_grad_norm,
+            "batch_size": spec.batch_size,
+            "num_units": spec.num_units,
+            "planned_steps": planned_steps,
+            "data_fingerprint": data_fingerprint,
+            **promise,
+        }
+        with self._file.locked(self.lock_timeout):
+            known, budget = self._file.mechanisms.get(mechanism_id), self._file.budgets.get(scope)
+            if budget is not None:
+                self._refuse_change(f"scope {scope!r}", budget, promise)
+            if known is not None:
+                self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, fields)
+                return mechanism_id
+            if budget is None:
+                self._file.append({"type": "budget", "scope": scope, **promise, "version": VERSION})
+            names = {"id": mechanism_id, "scope": scope, "stage": stage}
+            self._file.append({"type": "mechanism", **names, **fields})
+        return mechanism_id
+
+    def spend(self, mechanism_id: str, steps: int = 1) -> None:
+        """Record steps that are about to run. Call it *before* the private data are touched.
+
+        Args:
+            mechanism_id: From `open_mechanism`.
+            steps: How many steps; a block of several saves file operations, and counts in full even if
+                interrupted.
+
+        Raises:
+            BudgetExceededError: If the scope would pass its target; nothing is written.
+            LedgerError: If the mechanism is unknown, or the file cannot be locked, read or written.
+        """
+        if steps < 1:
+            raise LedgerError(f"{self.path}: cannot spend {steps} steps of {mechanism_id!r}: give at least 1.")
+        with self._file.locked(self.lock_timeout):
+            record = self._record(mechanism_id)
+            wanted = self._file.totals(record.scope)
+            wanted[record.key] += steps
+            if not _covers(self._certified.get(record.scope, {}), wanted):
+                self._certify(record, steps)
+            # Field order matters: `torn_charges` reads the first fields of a torn line.
+            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": steps})
+
+    def affordable(self, mechanism_id: str) -> int:
+        """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
+
+        Counted up to the mechanism's planned steps, which is all that a run can need, a repetition after a
+        crash included. Nothing is held back for stages of the scope that have not run yet.
+        """
+        self._file.refresh()
+        record = self._record(mechanism_id)
+        limit = record.planned_steps
+        wanted = self._file.totals(record.scope)
+        wanted[record.key] += limit
+        if record.scope not in self._certified:
+            self._certify_plan(record)
+        fits = _covers(self._certified.get(record.scope, {}), wanted)
+        return limit if fits else self._room(record, limit)
+
+    def spent_steps(self, mechanism_id: str) -> int:
+        """Steps of this mechanism on file, those lost to a crash included."""
+        self._file.refresh()
+        return self._record(mechanism_id).done_steps
+
+    def epsilon(self, scope: str | None = None, fast: bool = False) -> float:
+        """Epsilon spent so far.
+
+        Args:
+            scope: One released system, at its own delta and accountant; None composes everything in the file,
+                at the smallest delta of its scopes, with their accountant (pld if they differ): what holds if
+                all is released.
+            fast: For a log line: a coarser bound in a tenth of the time, a little larger (see
+                `compute_epsilon`).
+
+        Raises:
+            LedgerError: If the scope is unknown, or None is asked and the scopes protect different units.
+        """
+        self._file.refresh()
+        if scope is not None:
+            promise = self._promise(scope)
+            return compute_epsilon(self._mechanisms(scope), promise.delta, promise.accountant, fast)
+        if not self._file.budgets:
+            return 0.0
+        units = sorted({budget["unit"] for budget in self._file.budgets.values()})
+        if len(units) > 1:
+            raise LedgerError(
+                f"{self.path}: the scopes protect different units ({', '.join(units)}), which have no common "
+                "epsilon: ask for one scope."
+            )
+        delta, accountant = self._common_terms()
+        return compute_epsilon(self._mechanisms(None), delta, accountant, fast)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything on file, ready for JSON.
+
+        Returns:
+            `scopes` (name → epsilon, target_epsilon, delta, accountant, unit, noise_multiplier, steps_done,
+            steps_planned; the noise multiplier is the smallest if stages differ), `mechanisms` (every
+            recorded field, `done_steps`, and `epsilon` of that mechanism alone), `epsilon`, `delta`,
+            `accountant` of everything composed (None if nothing was declared or the scopes protect different
+            units), and `statement`, one English sentence.
+        """
+        self._file.refresh()
+        scopes, mechanisms = {}, []
+        for name in self._file.budgets:
+            promise, records = self._promise(name), self._file.of_scope(name)
+            scopes[name] = {
+                "epsilon": compute_epsilon(self._mechanisms(name), promise.delta, promise.accountant),
+                "target_epsilon": promise.target_epsilon,
+                "delta": promise.delta,
+                "accountant": promise.accountant,
+                "unit": promise.unit,
+                "noise_multiplier": min((r.noise_multiplier for r in records), default=None),
+                "steps_done": sum(r.done_steps for r in records),
+                "steps_planned": sum(r.planned_steps for r in records),
+            }
+            for r in records:
+                own = compute_epsilon([r.mechanism()], promise.delta, promise.accountant)
+                mechanisms.append(
+                    {
+                        "id": r.id,
+                        "scope": name,
+                        "stage": r.stage,
+                        **r.fields,
+                        "done_steps": r.done_steps,
+                        "epsilon": own,
+                    }
+                )
+        units = {str(budget["unit"]) for budget in self._file.budgets.values()}
+        common = len(units) == 1
+        delta, accountant = self._common_terms() if common else (None, None)
+        epsilon = compute_epsilon(self._mechanisms(None), delta, accountant) if delta and accountant else None
+        if not scopes:
+            statement = "No mechanism has touched private data: nothing was spent."
+        elif not common:
+            statement = (
+                f"The scopes protect different units ({', '.join(sorted(units))}): each scope's (epsilon, "
+                "delta) "
+                "holds by itself, and none is stated for all of them together."
+            )
+        else:
+            statement = (
+                f"Everything recorded here ({', '.join(scopes)}), released together, is (epsilon = "
+                f"{epsilon:.4g}, "
+                f"delta = {delta:.3g})-differentially private under adding or removing one {units.pop()}, by "
+                "the "
+                f"{accountant} accountant."
+            )
+        return {
+            "scopes": scopes,
+            "mechanisms": mechanisms,
+            "epsilon": epsilon,
+            "delta": delta,
+            "accountant": accountant,
+            "statement": statement,
+        }
+
+    def _certify(self, record: MechanismRecord, steps: int) -> None:
+        """Extend what is known to fit so that it covers `steps` more of this mechanism, or refuse."""
+        if self._certify_plan(record, steps):
+            return
+        room = self._room(record, max(steps, record.planned_steps))
+        if room < steps:
+            promise, scope = self._promise(record.scope), record.scope
+            spent = self._mechanisms(scope)
+            more = Mechanism(record.sample_rate, record.noise_multiplier, steps)
+            now = compute_epsilon(spent, promise.delta, promise.accountant)
+            after = compute_epsilon([*spent, more], promise.delta, promise.accountant)
+            raise BudgetExceededError(
+                f"{self.path}: {steps} more step(s) of {record.id!r} would take scope {scope!r} from epsilon "
+                f"{now:.6g} to {after:.6g}, past its target {promise.target_epsilon:g} (delta "
+                f"{promise.delta:.3g}, {promise.accountant}). Nothing was spent. Stop here and use the last "
+                "checkpoint, or plan a new run with fewer epochs or more noise in another run folder."
+            )
+        totals = self._file.totals(record.scope)
+        totals[record.key] += room
+        self._certified[record.scope] = totals
+
+    def _certify_plan(self, record: MechanismRecord, steps: int = 1) -> bool:
+        """Try the whole plan of the scope at once: true if it fits, and it covers `steps` more of this."""
+        promise = self._promise(record.scope)
+        totals: dict[tuple[float, float], int] = {}
+        for r in self._file.of_scope(record.scope):
+            least = r.done_steps + (steps if r.id == record.id else 0)
+            totals[r.key] = totals.get(r.key, 0) + max(r.planned_steps, least)
+        planned = [Mechanism(rate, sigma, count) for (rate, sigma), count in totals.items()]
+        if compute_epsilon(planned, promise.delta, promise.accountant) > promise.target_epsilon:
+            return False
+        self._certified[record.scope] = totals
+        return True
+
+    def _room(self, record: MechanismRecord, limit: int) -> int:
+        promise = self._promise(record.scope)
+        return max_affordable_steps(
+            self._mechanisms(record.scope),
+            record.sample_rate,
+            record.noise_multiplier,
+            promise.target_epsilon,
+            promise.delta,
+            promise.accountant,
+            limit,
+        )
+
+    def _mechanisms(self, scope: str | None) -> list[Mechanism]:
+        return [record.mechanism() for record in self._file.of_scope(scope)]
+
+    def _promise(self, scope: str) -> _Promise:
+        if scope not in self._file.budgets:
+            known = ", ".join(self._file.budgets) or "none"
+            raise LedgerError(f"{self.path}: no scope {scope!r}; the ledger has: {known}.")
+        return _Promise(**self._file.budgets[scope])
+
+    def _common_terms(self) -> tuple[float, Accountant]:
+        promises = [self._promise(name) for name in self._file.budgets]
+        accountants = {promise.accountant for promise in promises}
+        accountant: Accountant = accountants.pop() if len(accountants) == 1 else "pld"
+        return min(promise.delta for promise in promises), accountant
+
+    def _record(self, mechanism_id: str) -> MechanismRecord:
+        if mechanism_id not in self._file.mechanisms:
+            raise LedgerError(f"{self.path}: no mechanism {mechanism_id!r}: open it before spending.")
+        return self._file.mechanisms[mechanism_id]
+
+    def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
+        for name, value in asked.items():
+            if known.get(name) != value:
+                raise LedgerError(
+                    f"{self.path}: {what} was opened with {name} = {known.get(name)!r}, now {value!r} is "
+                    "asked. Restore the old value to continue that run, or start another run folder or scope."
+                )
+
+
+def _covers(certified: dict[tuple[float, float], int], wanted: dict[tuple[float, float], int]) -> bool:
+    return all(count <= certified.get(key, 0) for key, count in wanted.items())

@@ -1,0 +1,168 @@
+"""The frozen description of one private system: what is promised, for whom, and with which noise."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+from doppel.privacy.accounting import (
+    ACCOUNTANTS,
+    Accountant,
+    CalibrationError,
+    Mechanism,
+    calibrate_noise_multiplier,
+    default_delta,
+)
+
+
+@dataclass(frozen=True)
+class PrivacySpec:
+    """Everything that the guarantee depends on, fixed before the first step.
+
+    Formal guarantees:
+        A run that takes at most `stage_steps[i]` steps in stage i, each on a Poisson sample of rate
+        `sample_rate`, with unit gradients clipped to `max_grad_norm` and noise `noise_multiplier *
+        max_grad_norm` on their sum, is (`target_epsilon`, `delta`)-differentially private under adding or
+        removing one `unit`, for all stages released together, if the spec came from `plan`. A spec written by
+        hand promises nothing until the ledger has composed it.
+
+    Attributes:
+        target_epsilon: Budget for all stages together, above 0.
+        delta: Failure probability, in (0, 1); below 1/`num_units` to mean anything.
+        unit: What one neighbour adds or removes, such as "utterance" or "dialogue".
+        max_grad_norm: Clipping norm C of one unit's gradient, above 0.
+        noise_multiplier: sigma, above 0; the noise on the sum has standard deviation sigma * C per
+            coordinate.
+        sample_rate: q = `batch_size` / `num_units`.
+        num_units: Number N of units in the private data.
+        batch_size: Expected number B of units in a step; public, and what sums are divided by.
+        accountant: Which bound `target_epsilon` was calibrated with.
+        stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
+    """
+
+    target_epsilon: float
+    delta: float
+    unit: str
+    max_grad_norm: float
+    noise_multiplier: float
+    sample_rate: float
+    num_units: int
+    batch_size: int
+    accountant: Accountant
+    stage_steps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a guarantee."""
+        object.__setattr__(self, "stage_steps", tuple(self.stage_steps))
+        _check_sizes(self.num_units, self.batch_size)
+        for name in ("target_epsilon", "max_grad_norm", "noise_multiplier"):
+            value = getattr(self, name)
+            if not 0.0 < value < math.inf:
+                raise CalibrationError(f"{name} is {value}: give a finite number above 0.")
+        if not 0.0 < self.delta < 1.0:
+            raise CalibrationError(f"delta is {self.delta}, not in (0, 1): leave it out for 1/(N ln N).")
+        if not self.unit:
+            raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
+        if self.accountant not in ACCOUNTANTS:
+            raise CalibrationError(f"accountant is {self.accountant!r}: choose one of {', '.join(ACCOUNTANTS)}.")
+        if not math.isclose(self.sample_rate, self.batch_size / self.num_units, rel_tol=1e-9):
+            raise CalibrationError(
+                f"sample_rate is {self.sample_rate}, but batch_size / num_units is "
+                f"{self.batch_size / self.num_units}: account the rate that is sampled."
+            )
+        if not self.stage_steps or any(steps < 1 for steps in self.stage_steps):
+            raise CalibrationError(f"stage_steps is {self.stage_steps}: every stage needs at least one step.")
+
+    @property
+    def steps(self) -> int:
+        """Planned steps of all stages together."""
+        return sum(self.stage_steps)
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """One mechanism per stage, as planned."""
+        return tuple(Mechanism(self.sample_rate, self.noise_multiplier, steps) for steps in self.stage_steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready fields, in the order of the class."""
+        return {**asdict(self), "stage_steps": list(self.stage_steps)}
+
+
+def plan(
+    num_units: int,
+    batch_size: int,
+    epochs: float | Sequence[float],
+    target_epsilon: float,
+    delta: float | None = None,
+    accountant: Accountant = "pld",
+    unit: str = "utterance",
+    max_grad_norm: float = 0.1,
+) -> PrivacySpec:
+    """Calibrate one noise multiplier for one or more stages on the same data; spends nothing.
+
+    Args:
+        num_units: Number N of units in the private data.
+        batch_size: Expected batch size B, in units.
+        epochs: Expected passes over the data, one number per stage. A stage takes ceil(epochs * N / B) steps.
+        target_epsilon: Budget of all stages together.
+        delta: Failure probability; 1/(N ln N) if left out. A value of 1/N or more draws a warning.
+        accountant: Which bound to calibrate with.
+        unit: What one neighbour adds or removes.
+        max_grad_norm: Clipping norm C; it does not enter sigma.
+
+    Returns:
+        The spec, whose epsilon is at most `target_epsilon`.
+
+    Raises:
+        CalibrationError: If an input is not valid, or no noise reaches the target.
+    """
+    _check_sizes(num_units, batch_size)
+    stages = [epochs] if isinstance(epochs, int | float) else list(epochs)
+    if not stages:
+        raise CalibrationError("epochs is empty: give one number per stage.")
+    for value in stages:
+        if not 0.0 < value < math.inf:
+            raise CalibrationError(f"epochs is {value}: give a finite number above 0 for every stage.")
+    delta = default_delta(num_units) if delta is None else delta
+    if 1.0 > delta >= 1.0 / num_units:
+        warnings.warn(
+            f"delta {delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random unit would "
+            f"satisfy it. Take a smaller delta, such as 1/(N ln N) = {default_delta(num_units):.3g}.",
+            stacklevel=2,
+        )
+    sample_rate = batch_size / num_units
+    # Exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31.
+    stage_steps = tuple(
+        math.ceil(Fraction(value).limit_denominator(10**6) * num_units / batch_size) or 1 for value in stages
+    )
+    sigma = calibrate_noise_multiplier(
+        target_epsilon, delta, [(sample_rate, steps) for steps in stage_steps], accountant=accountant
+    )
+    return PrivacySpec(
+        target_epsilon=target_epsilon,
+        delta=delta,
+        unit=unit,
+        max_grad_norm=max_grad_norm,
+        noise_multiplier=sigma,
+        sample_rate=sample_rate,
+        num_units=num_units,
+        batch_size=batch_size,
+        accountant=accountant,
+        stage_steps=stage_steps,
+    )
+
+
+def _check_sizes(num_units: int, batch_size: int) -> None:
+    if num_units < 2:
+        raise CalibrationError(f"num_units is {num_units}: a private data set needs at least 2 units.")
+    if batch_size < 1:
+        raise CalibrationError(f"batch_size is {batch_size}: give the expected number of units per step, at least 1.")
+    if batch_size > num_units:
+        raise CalibrationError(
+            f"batch_size {batch_size} is larger than num_units {num_units}: a step samples each unit at most "
+            "once, "
+            f"so lower the batch size to at most {num_units}."
+        )

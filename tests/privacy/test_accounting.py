@@ -1,0 +1,155 @@
+"""The accountants: published values, bounds that hold, composition, errors that mend."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from doppel.privacy.accounting import (
+    CalibrationError,
+    Mechanism,
+    calibrate_noise_multiplier,
+    compute_epsilon,
+    default_delta,
+    max_affordable_steps,
+)
+
+DELTA = 8e-6
+#: Settings (N, B, epochs) → sigma at epsilon 3, 8 and 16 by RDP and by PLD, delta 8e-6.
+PUBLISHED = [
+    (133_584, 2048, 10, (0.960, 0.662, 0.525), (0.906, 0.631, 0.501)),
+    (133_584, 2048, 7, (0.908, 0.634, 0.501), (0.851, 0.602, 0.478)),
+    (133_584, 1024, 10, (0.826, 0.596, 0.482), (0.775, 0.568, 0.462)),
+    (121_652, 1024, 10, (0.840, 0.604, 0.487), (0.791, 0.576, 0.466)),
+    (120_226, 1024, 10, (0.843, 0.605, 0.488), (0.792, 0.576, 0.467)),
+]
+CASES = [
+    pytest.param(
+        units,
+        batch,
+        epochs,
+        accountant,
+        epsilon,
+        sigma,
+        id=f"{units}-{batch}-{epochs}-{accountant}-{epsilon}",
+    )
+    for units, batch, epochs, by_rdp, by_pld in PUBLISHED
+    for accountant, sigmas in (("rdp", by_rdp), ("pld", by_pld))
+    for epsilon, sigma in zip((3, 8, 16), sigmas, strict=True)
+]
+RATE = 2048 / 133_584
+
+
+@pytest.mark.parametrize(("units", "batch", "epochs", "accountant", "epsilon", "sigma"), CASES)
+def test_sigma_agrees_with_the_published_table_and_keeps_the_promise(units, batch, epochs, accountant, epsilon, sigma):
+    schedule = [(batch / units, math.ceil(epochs * units / batch))]
+    found = calibrate_noise_multiplier(epsilon, DELTA, schedule, accountant)
+    assert found == pytest.approx(sigma, abs=0.01)
+    achieved = compute_epsilon([Mechanism(schedule[0][0], found, schedule[0][1])], DELTA, accountant)
+    assert 0.99 * epsilon <= achieved <= epsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0, 8.0])
+def test_prv_cross_checks_pld(epsilon):
+    by_prv, by_pld = (calibrate_noise_multiplier(epsilon, 1e-6, [(0.01, 400)], a) for a in ("prv", "pld"))
+    assert by_prv == pytest.approx(by_pld, rel=0.02)
+    assert compute_epsilon([Mechanism(0.01, by_prv, 400)], 1e-6, "prv") <= epsilon
+
+
+@pytest.mark.parametrize("accountant", ["pld", "prv", "rdp"])
+def test_full_batches_are_plain_gaussian_composition(accountant):
+    """k releases with sigma are one release with sigma / sqrt(k), whose epsilon has a closed form."""
+    epsilon = compute_epsilon([Mechanism(1.0, 12.0, 9)], 1e-5, accountant)
+    sigma = 4.0
+
+    def delta_at(eps: float) -> float:  # Balle and Wang (2018), Theorem 8
+        def cdf(x: float) -> float:
+            return 0.5 * math.erfc(-x / math.sqrt(2))
+
+        return cdf(0.5 / sigma - eps * sigma) - math.exp(eps) * cdf(-0.5 / sigma - eps * sigma)
+
+    assert delta_at(epsilon) <= 1e-5, "not an upper bound"
+    slack = 0.2 if accountant == "rdp" else 0.03
+    assert delta_at(epsilon * (1 - slack)) > 1e-5, "needlessly loose"
+
+
+@pytest.mark.parametrize("accountant", ["pld", "prv", "rdp"])
+def test_composition_ignores_order_and_splitting_and_counts_unlike_mechanisms(accountant):
+    training, histogram = Mechanism(RATE, 0.95, 653), Mechanism(1.0, 10.0, 1)
+    split = [Mechanism(RATE, 0.95, 131), histogram, Mechanism(RATE, 0.95, 522)]
+    together = compute_epsilon([training, histogram], DELTA, accountant)
+    assert compute_epsilon(split, DELTA, accountant) == together
+    alone = [compute_epsilon([m], DELTA, accountant) for m in (training, histogram)]
+    assert max(alone) < together < sum(alone)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "prv", "rdp"])
+def test_unlike_mechanisms_that_are_nearly_alike_cost_what_one_does(accountant):
+    """The path over several distributions agrees with the path over one."""
+    one = compute_epsilon([Mechanism(RATE, 0.95, 653)], DELTA, accountant)
+    two = compute_epsilon([Mechanism(RATE, 0.95, 300), Mechanism(RATE, 0.95 + 1e-7, 353)], DELTA, accountant)
+    assert two == pytest.approx(one, abs=0.011)
+
+
+def test_the_fast_bound_is_a_bound_and_close():
+    mechanisms = [Mechanism(RATE, 0.95, 653)]
+    exact = compute_epsilon(mechanisms, DELTA)
+    assert exact <= compute_epsilon(mechanisms, DELTA, fast=True) <= 1.01 * exact
+
+
+def test_nothing_released_costs_nothing_and_no_noise_costs_everything():
+    assert compute_epsilon([], 1e-5) == 0.0
+    assert compute_epsilon([Mechanism(0.1, 1.0, 0)], 1e-5) == 0.0
+    assert compute_epsilon([Mechanism(0.1, 0.0, 1)], 1e-5) == math.inf
+    assert compute_epsilon([Mechanism(0.1, 0.05, 100)], 1e-5) > 100.0
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_affordable_steps_are_the_last_that_fit(accountant):
+    spent = [Mechanism(RATE, 1.1, 100)]
+
+    def cost(steps: int) -> float:
+        return compute_epsilon([*spent, Mechanism(0.02, 0.8, steps)], DELTA, accountant)
+
+    steps = max_affordable_steps(spent, 0.02, 0.8, 3.0, DELTA, accountant, limit=1000)
+    assert cost(steps) <= 3.0 < cost(steps + 1)
+    assert max_affordable_steps(spent, 0.02, 0.8, 3.0, DELTA, accountant, limit=steps - 1) == steps - 1
+    assert max_affordable_steps(spent, 0.02, 0.8, cost(0) / 2, DELTA, accountant, limit=10) == 0
+
+
+def test_default_delta_is_below_one_over_n():
+    assert default_delta(133_584) == pytest.approx(1 / (133_584 * math.log(133_584)))
+    assert default_delta(133_584) < 1 / 133_584
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: calibrate_noise_multiplier(1e-6, 1e-6, [(0.5, 10**6)]), "raise the target epsilon"),
+        (lambda: calibrate_noise_multiplier(0.05, 1e-6, [(0.01, 100)], "rdp"), "pld"),
+        (lambda: calibrate_noise_multiplier(-1.0, 1e-6, [(0.01, 100)]), "target_epsilon is -1.0"),
+        (lambda: calibrate_noise_multiplier(1.0, 1.5, [(0.01, 100)]), "delta is 1.5"),
+        (lambda: calibrate_noise_multiplier(1.0, 1e-6, []), "no steps"),
+        (lambda: compute_epsilon([], 1e-6, "gdp"), "choose one of pld, prv, rdp"),
+        (lambda: Mechanism(1.5, 1.0, 1), "sample_rate is 1.5"),
+        (lambda: Mechanism(0.5, -1.0, 1), "noise_multiplier is -1.0"),
+        (lambda: Mechanism(0.5, 1.0, -1), "steps is -1"),
+        (lambda: default_delta(1), "at least 2 units"),
+    ],
+)
+def test_what_cannot_be_is_one_line_that_mends(call, words):
+    with pytest.raises(CalibrationError, match=words) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_planning_loads_neither_torch_nor_lightning():
+    program = (
+        "import sys; from doppel.privacy.spec import plan; import doppel.privacy.ledger; "
+        "plan(10_000, 100, 1, 8.0); print([m for m in ('torch', 'lightning', 'opacus') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]" and done.stderr == ""

@@ -1,0 +1,272 @@
+"""The ledger: the file covers what ran, budgets hold, runs resume, crashes differ from damage."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from doppel.privacy.accounting import Mechanism, compute_epsilon
+from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError
+from doppel.privacy.spec import PrivacySpec, plan
+
+SPEC = plan(2000, 100, [1, 4], 6.0, delta=1e-5, max_grad_norm=0.1)  # 20 + 80 steps
+
+
+def opened(path: Path, stage: str = "trees", scope: str = "two_stage", spec: PrivacySpec = SPEC, steps: int = 20):
+    ledger = Ledger(path)
+    return ledger, ledger.open_mechanism(
+        scope=scope, stage=stage, spec=spec, planned_steps=steps, data_fingerprint="f00d"
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "pipeline" / "ledger.jsonl"
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_mechanism_is_recorded_in_full_and_for_the_owner_alone(path):
+    ledger, tree_id = opened(path)
+    ledger.spend(tree_id)
+    assert [line["type"] for line in lines(path)] == ["budget", "mechanism", "spend"]
+    fields = (
+        "scope stage unit sample_rate noise_multiplier max_grad_norm batch_size num_units planned_steps "
+        "data_fingerprint delta target_epsilon accountant time"
+    )
+    assert set(fields.split()) <= lines(path)[1].keys()
+    modes = {p: stat.S_IMODE(p.stat().st_mode) for p in (path, path.parent, path.parent.parent)}
+    assert list(modes.values()) == [0o600, 0o700, 0o700]
+    assert stat.S_IMODE(Path(f"{path}.lock").stat().st_mode) == 0o600
+
+
+def test_two_stages_cost_what_one_run_of_all_steps_costs(path):
+    ledger, trees = opened(path)
+    ledger.spend(trees, 20)
+    other, utterances = opened(path, "utterances", steps=80)
+    for _ in range(80):
+        other.spend(utterances)
+    whole = compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 100)], SPEC.delta)
+    assert ledger.epsilon("two_stage") == other.epsilon() == whole <= SPEC.target_epsilon
+    assert whole <= ledger.epsilon("two_stage", fast=True) <= 1.01 * whole
+
+
+def test_a_step_past_the_budget_is_refused_and_nothing_is_written(path):
+    ledger, name = opened(path, steps=100)
+    ledger.spend(name, 100)
+    while ledger.affordable(name):  # what rounding left over
+        ledger.spend(name)
+    before = path.read_bytes()
+    with pytest.raises(
+        BudgetExceededError, match=r"'two_stage' from epsilon 5\.9\d* to 6\.0\d*, past its target 6"
+    ) as error:
+        ledger.spend(name)
+    assert "\n" not in str(error.value) and "Nothing was spent" in str(error.value)
+    assert path.read_bytes() == before
+    assert ledger.epsilon("two_stage") <= SPEC.target_epsilon
+    fresh, same = opened(path, steps=100)
+    assert fresh.affordable(same) == 0
+    with pytest.raises(BudgetExceededError):
+        fresh.spend(same)
+
+
+def test_affordable_steps_are_exactly_those_that_spend_allows(path):
+    ledger, name = opened(path, steps=100)
+    ledger.spend(name, 60)
+    room = ledger.affordable(name)
+    assert 40 <= room < 100
+    with pytest.raises(BudgetExceededError):
+        Ledger(path).spend(name, room + 1)
+    Ledger(path).spend(name, room)
+    assert ledger.affordable(name) == 0 and ledger.spent_steps(name) == 60 + room
+
+
+def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(path):
+    ledger, name = opened(path)
+    ledger.spend(name, 15)
+    resumed, same = opened(path)  # a checkpoint of step 10 is loaded: the ledger does not go back
+    assert same == name and resumed.spent_steps(same) == 15
+    for _ in range(10):
+        resumed.spend(same)
+    assert resumed.spent_steps(same) == 25
+    assert [line["type"] for line in lines(path)].count("mechanism") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"spec": replace(SPEC, noise_multiplier=2.0)}, "noise_multiplier"),
+        ({"spec": replace(SPEC, max_grad_norm=1.0)}, "max_grad_norm"),
+        ({"spec": replace(SPEC, target_epsilon=9.0)}, "target_epsilon"),
+        ({"spec": replace(SPEC, unit="dialogue"), "stage": "other"}, "unit"),
+        ({"steps": 21}, "planned_steps"),
+    ],
+)
+def test_contradictory_parameters_are_named(path, change, word):
+    opened(path)
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match=word) as error:
+        opened(path, **change)
+    assert "\n" not in str(error.value)
+    assert path.read_bytes() == before
+
+
+def test_scopes_have_their_own_budgets_and_the_whole_composes(path):
+    ledger, first = opened(path, steps=100)
+    one, second = opened(path, scope="one_stage", steps=100)
+    ledger.spend(first, 100)
+    one.spend(second, 100)
+    assert ledger.epsilon("one_stage") == ledger.epsilon("two_stage") <= 6.0 < ledger.epsilon()
+    summary = ledger.summary()
+    assert (
+        summary["epsilon"]
+        == ledger.epsilon()
+        == compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 200)], SPEC.delta)
+    )
+    assert "one utterance" in summary["statement"] and summary["delta"] == SPEC.delta
+
+
+def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
+    ledger, name = opened(path)
+    histogram = replace(SPEC, batch_size=2000, sample_rate=1.0, noise_multiplier=20.0, max_grad_norm=1.0)
+    extra = ledger.open_mechanism(
+        scope="two_stage",
+        stage="domains",
+        spec=histogram,
+        planned_steps=1,
+        data_fingerprint="f00d",
+        kind="gaussian",
+    )
+    ledger.spend(name, 20)
+    ledger.spend(extra)
+    expected = [Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 20), Mechanism(1.0, 20.0, 1)]
+    assert ledger.epsilon("two_stage") == compute_epsilon(expected, SPEC.delta)
+
+
+def test_unlike_units_have_no_common_epsilon(path):
+    ledger, name = opened(path)
+    ledger.spend(name)
+    opened(path, scope="by_dialogue", spec=replace(SPEC, unit="dialogue"))
+    with pytest.raises(LedgerError, match="dialogue, utterance"):
+        ledger.epsilon()
+    assert ledger.summary()["epsilon"] is None and ledger.epsilon("two_stage") > 0
+
+
+SPEND = b'{"type": "spend", "mechanism": "two_stage/trees", "steps": 3, "time": "2030-01-01T00:00:00+00:00"}'
+
+
+@pytest.mark.parametrize(
+    ("fragment", "charged"),
+    [
+        pytest.param(SPEND, 3, id="only-the-newline-is-lost"),
+        pytest.param(SPEND[:66], 3, id="steps-readable"),
+        pytest.param(SPEND[:60], 4, id="steps-lost: its largest block"),
+        pytest.param(SPEND[:40], 4, id="mechanism-lost: every mechanism's largest block"),
+        pytest.param(b"{", 4, id="everything-lost"),
+        pytest.param(b"\x00\x00\x00", 4, id="zeros-from-the-file-system"),
+        pytest.param(b'{"type": "mechanism", "id": "two_st', 0, id="no-spend"),
+    ],
+)
+def test_a_line_torn_by_a_crash_counts_as_spent_and_the_ledger_goes_on(path, fragment, charged):
+    ledger, name = opened(path)
+    ledger.spend(name, 4)
+    with path.open("ab") as file:
+        file.write(fragment)
+    assert Ledger(path).spent_steps(name) == 4 + charged, "a reader counts it"
+    before = path.read_bytes()
+    ledger.spend(name)
+    assert ledger.spent_steps(name) == Ledger(path).spent_steps(name) == 5 + charged, "a writer settles it"
+    assert path.read_bytes().startswith(before), "the file is only ever appended to"
+    Ledger(path).spend(name)
+    assert Ledger(path).spent_steps(name) == 6 + charged
+
+
+def test_a_repair_that_is_torn_too_loses_nothing(path):
+    ledger, name = opened(path)
+    ledger.spend(name, 4)
+    with path.open("ab") as file:
+        file.write(SPEND[:66] + b'\n{"type": "repair", "char')
+    assert Ledger(path).spent_steps(name) == 7
+    Ledger(path).spend(name)
+    assert Ledger(path).spent_steps(name) == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("not json\n" + SPEND.decode() + "\n", "never settled"),
+        ('{"type": "spend", "mechanism": "two_stage/trees"}\n', "field is missing"),
+        ('{"type": "spend", "mechanism": "elsewhere", "steps": 1}\n', "field is missing"),
+        ('{"type": "spend", "mechanism": "two_stage/trees", "steps": -5}\n', "less than one step"),
+        ('{"type": "repair", "charged": {"two_stage/trees": -5}}\n', "takes steps back"),
+        ('{"type": "refund"}\n', "unknown"),
+    ],
+)
+def test_damage_in_the_middle_is_an_error_with_its_line(path, line, words):
+    ledger, name = opened(path)
+    ledger.spend(name)
+    with path.open("a") as file:
+        file.write(line)
+    with pytest.raises(LedgerError, match=rf"ledger\.jsonl, line [45].*{words}"):
+        Ledger(path).summary()
+    for _ in range(2):  # and it does not go away by asking again
+        with pytest.raises(LedgerError, match="line [45]"):
+            ledger.spend(name)
+
+
+def test_a_shortened_file_is_noticed(path):
+    ledger, name = opened(path)
+    ledger.spend(name)
+    os.truncate(path, 50)
+    with pytest.raises(LedgerError, match="shorter"):
+        ledger.spend(name)
+
+
+def test_a_lock_that_stays_taken_is_a_clear_error(path):
+    _, name = opened(path)
+    with FileLock(f"{path}.lock"), pytest.raises(LedgerError, match="another process has held the lock"):
+        Ledger(path, lock_timeout=0.05).spend(name)
+
+
+def test_an_unwritable_place_and_an_unknown_mechanism_are_clear_errors(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match="must be writable"):
+        opened(tmp_path / "file" / "ledger.jsonl")
+    with pytest.raises(LedgerError, match="open it before spending"):
+        Ledger(tmp_path / "ledger.jsonl").spend("a/b")
+    assert Ledger(tmp_path / "none.jsonl").epsilon() == 0.0 and not (tmp_path / "none.jsonl").exists()
+
+
+def _spend_often(path: Path, stage: str) -> None:
+    ledger, name = opened(path, stage, steps=40)
+    for _ in range(15):
+        ledger.spend(name)
+
+
+def test_processes_share_one_ledger_without_losing_a_step(path):
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_spend_often, args=(path, stage)) for stage in ("trees", "utterances")]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=120)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert [m["done_steps"] for m in Ledger(path).summary()["mechanisms"]] == [15, 15]
+
+
+def test_spending_does_not_account_anew_at_every_step(path, monkeypatch):
+    ledger, name = opened(path, steps=100)
+    calls = []
+    monkeypatch.setattr("doppel.privacy.ledger.compute_epsilon", lambda *a, **k: calls.append(a) or 1.0)
+    for _ in range(100):
+        ledger.spend(name)
+    assert len(calls) == 1

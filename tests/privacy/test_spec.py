@@ -1,0 +1,92 @@
+"""The plan: exact step counts, one sigma for several stages, values that cannot be a guarantee refused."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from doppel.privacy.accounting import CalibrationError, compute_epsilon, default_delta
+from doppel.privacy.spec import plan
+
+
+def test_two_stages_share_one_sigma_and_cost_one_run_of_all_epochs():
+    two, one = plan(20_000, 500, [2, 8], 4.0), plan(20_000, 500, 10, 4.0)
+    assert two.stage_steps == (80, 320) and one.stage_steps == (400,)
+    assert two.noise_multiplier == one.noise_multiplier
+    assert compute_epsilon(two.mechanisms(), two.delta, two.accountant) <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("units", "batch", "epochs", "steps"),
+    [
+        (133_584, 2048, 10, 653),
+        (133_584, 2048, 7, 457),
+        (1000, 100, 3, 30),
+        (1000, 100, 0.3, 3),
+        (49, 1, 1, 49),
+    ],
+)
+def test_steps_are_counted_exactly(units, batch, epochs, steps):
+    """Ten percent of 1,000 units, three times, is 30 steps: no rounding error may add one."""
+    assert plan(units, batch, epochs, 8.0, delta=1e-7, accountant="rdp").steps == steps
+
+
+def test_delta_defaults_below_one_over_n_and_a_large_one_is_questioned():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plan(5000, 100, 1, 8.0).delta == default_delta(5000)
+    with pytest.warns(UserWarning, match="not below 1/N"):
+        plan(5000, 100, 1, 8.0, delta=1e-3)
+
+
+def test_dictionary_is_json_and_complete():
+    spec = plan(5000, 100, [1, 2], 8.0, unit="dialogue", max_grad_norm=0.3)
+    fields = json.loads(json.dumps(spec.to_dict()))
+    assert type(spec)(**fields) == spec
+    assert fields["unit"] == "dialogue" and fields["stage_steps"] == [50, 100]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"batch_size": 5001}, "larger than num_units"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"num_units": 1}, "at least 2 units"),
+        ({"epochs": -1}, "epochs is -1"),
+        ({"epochs": [2, float("nan")]}, "epochs is nan"),
+        ({"epochs": []}, "epochs is empty"),
+        ({"target_epsilon": 0}, "target_epsilon is 0"),
+        ({"delta": 0.0}, "delta is 0.0"),
+        ({"max_grad_norm": -0.1}, "max_grad_norm is -0.1"),
+        ({"unit": ""}, "unit is empty"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(arguments, words):
+    call = {
+        "num_units": 5000,
+        "batch_size": 100,
+        "epochs": 1,
+        "target_epsilon": 8.0,
+        "accountant": "rdp",
+        **arguments,
+    }
+    with pytest.raises(CalibrationError, match=words) as error:
+        plan(**call)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sample_rate": 0.5}, "account the rate that is sampled"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
+        ({"stage_steps": (10, 0)}, "at least one step"),
+        ({"accountant": "gdp"}, "choose one of"),
+    ],
+)
+def test_a_spec_by_hand_must_be_consistent(change, words):
+    with pytest.raises(CalibrationError, match=words):
+        replace(plan(5000, 100, 1, 8.0, accountant="rdp"), **change)
