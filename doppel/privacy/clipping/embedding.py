@@ -1,0 +1,83 @@
+"""``nn.Embedding``: token and position embeddings."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, gram, scale_units, wide_dtype
+from doppel.privacy.clipping.errors import UnsupportedLayerError
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+
+
+class EmbeddingRule(LayerRule):
+    """A unit's gradient is EᵀD, with one-hot rows E of its ids and output gradients D [n, d].
+
+    ‖EᵀD‖² = Σ_{s,t} [id_s = id_t] (DDᵀ)_st: positions that share an id add up before they are squared. Ids
+    equal to ``padding_idx`` get no gradient, as in torch.
+
+    Ids of shape [1, T] (position ids that the model broadcasts over its batch) are expanded to [rows, T], so
+    that every row has a gradient of its own.
+    """
+
+    parameter_names = ("weight",)
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        super().__init__(name, module)
+        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(module, option):
+                raise UnsupportedLayerError(
+                    f"embedding '{name}' has {option} set, which makes its gradient depend on other rows or "
+                    "on no dense "
+                    f"weight: build it without {option}, or freeze it"
+                )
+        self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
+
+    @classmethod
+    def matches(cls, module: nn.Module) -> bool:
+        """Exact type only: a subclass may compute something else."""
+        return type(module) is nn.Embedding
+
+    def prepare_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
+        if output.dim() < 3:
+            raise UnsupportedLayerError(
+                f"embedding '{self.name}' was given ids of one dimension, which may run over rows or over "
+                "positions: give "
+                "ids of shape [rows, positions], or freeze it"
+            )
+        if output.shape[0] == 1 and layout.num_rows > 1:
+            output = output.expand(layout.num_rows, *output.shape[1:])
+        return super().prepare_output(output, layout)
+
+    def record(self, inputs: Tensor, layout: UnitLayout) -> None:
+        super().record(inputs, layout)
+        if inputs.shape[0] != layout.num_rows and self._inputs is not None:
+            self._inputs = self._inputs.expand(layout.num_rows, *inputs.shape[1:])
+
+    @property
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Ids [U, n] and D [U, n, d] of the observed micro-batch, D zero at ``padding_idx``."""
+        if self._inputs is None or self._grads is None:
+            raise RuntimeError(f"the factors of '{self.name}' were not kept")
+        return self._inputs, self._grads
+
+    def _squared_norms(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> Tensor:
+        ids = inputs.reshape(layout.num_units, -1)
+        D = layout.split(grads, grads.shape[-1])
+        if self.padding_idx is not None:
+            D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
+        self._inputs, self._grads = ids, D
+        return (gram(D) * (ids.unsqueeze(2) == ids.unsqueeze(1))).sum((1, 2))
+
+    def erase(self, units: Tensor) -> None:
+        if self._grads is not None:
+            self._grads = erase_units(self._grads, units)
+
+    def add_clipped(self, factors: Tensor, scale: float) -> None:
+        ids, D = self.factors
+        rows = scale_units(D, factors * scale if D.dtype is wide_dtype(D.dtype) else factors).flatten(0, 1)
+        if self.weight.grad is None:
+            add_to_grad(self.weight, self.weight.new_zeros(self.weight.shape), 1.0)
+        grad = self.weight.grad
+        assert grad is not None
+        alpha = 1.0 if D.dtype is wide_dtype(D.dtype) else scale
+        grad.index_add_(0, ids.flatten(), rows.to(grad.dtype), alpha=alpha)
