@@ -1,0 +1,135 @@
+"""Open-class words: people, places, venues, event subjects; drawn from lists, composed or made up.
+
+Every drawn pair is (text, quoted text): the string of the tree is the text as the user wrote it.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from importlib import resources
+
+MADE_UP_SHARE = 0.12
+"""Share of names composed from syllables, so that copying cannot be learned by heart."""
+
+CITY_ENDINGS = ("City", "Falls", "Beach", "Springs", "Park")
+HOMES = ("house", "office", "place", "apartment")
+
+
+@cache
+def words(name: str) -> tuple[str, ...]:
+    """Entries of the word list ``lexicon/<name>.txt``, one a line."""
+    text = resources.files(__package__).joinpath("lexicon", f"{name}.txt").read_text(encoding="utf-8")
+    return tuple(line for line in text.splitlines() if line)
+
+
+def pick(rng: random.Random, name: str) -> str:
+    """A uniform draw from a word list."""
+    entries = words(name)
+    return entries[int(rng.random() * len(entries))]
+
+
+def made_up(rng: random.Random) -> str:
+    """A capitalised invented name of two to four syllables."""
+    return "".join(pick(rng, "syllables") for _ in range(2 + int(rng.random() * 2.3))).capitalize()
+
+
+def quoted(text: str) -> tuple[str, str]:
+    """The text with its Lispress string."""
+    return text, f'"{text}"'
+
+
+def person(rng: random.Random) -> tuple[str, str]:
+    """A person's name: first name, full name, or first name with initial."""
+    first = made_up(rng) if rng.random() < MADE_UP_SHARE else pick(rng, "first_names")
+    draw = rng.random()
+    if draw < 0.68:
+        return quoted(first)
+    if draw < 0.95:
+        last = made_up(rng) if rng.random() < MADE_UP_SHARE else pick(rng, "surnames")
+        return quoted(f"{first} {last}")
+    return quoted(pick(rng, "surnames"))
+
+
+def city(rng: random.Random) -> tuple[str, str]:
+    """A city, state, country or landmark."""
+    draw = rng.random()
+    if draw < MADE_UP_SHARE:
+        return quoted(made_up(rng))
+    if draw < 0.2:
+        return quoted(f"{made_up(rng)} {CITY_ENDINGS[int(rng.random() * 5)]}")
+    return quoted(pick(rng, "places"))
+
+
+def venue(rng: random.Random) -> tuple[str, str]:
+    """A restaurant, bar, gym, museum … with a composed name."""
+    draw = rng.random()
+    if draw < 0.35:
+        name = f"{pick(rng, 'venue_words')} {pick(rng, 'venue_nouns')}"
+    elif draw < 0.55:
+        name = f"{pick(rng, 'venue_words')} {pick(rng, 'venue_kinds')}"
+    elif draw < 0.75:
+        owner = made_up(rng) if rng.random() < 0.3 else pick(rng, "first_names")
+        name = f"{owner}'s" if rng.random() < 0.5 else f"{owner}'s {pick(rng, 'venue_kinds')}"
+    elif draw < 0.85:
+        name = made_up(rng)
+    elif draw < 0.95:
+        name = f"{pick(rng, 'places')} {pick(rng, 'venue_kinds')}"
+    else:
+        name = f"{pick(rng, 'venue_nouns')} and {pick(rng, 'venue_nouns')}"
+    return quoted(name if rng.random() < 0.9 else f"the {name}")
+
+
+def place_kind(rng: random.Random) -> tuple[str, str]:
+    """A kind of place to look for, such as a coffee shop."""
+    return quoted(pick(rng, "place_kinds"))
+
+
+def location(rng: random.Random) -> tuple[str, str]:
+    """Where an event takes place: a room, a venue, a city."""
+    draw = rng.random()
+    if draw < 0.4:
+        return quoted(pick(rng, "locations"))
+    if draw < 0.5:
+        return quoted(f"{pick(rng, 'first_names')}'s {HOMES[int(rng.random() * 4)]}")
+    return venue(rng) if draw < 0.8 else city(rng)
+
+
+def comment(rng: random.Random) -> tuple[str, str]:
+    """A remark sent with the answer to an invitation."""
+    return quoted(pick(rng, "comments"))
+
+
+def _plain_subject(rng: random.Random) -> str:
+    draw = rng.random()
+    if draw < 0.3:
+        return pick(rng, "activities")
+    if draw < 0.55:
+        return f"{pick(rng, 'modifiers')} {pick(rng, 'activities')}"
+    if draw < 0.7:
+        return f"{pick(rng, 'nouns')} {pick(rng, 'activities')}"
+    if draw < 0.78:
+        return f"{pick(rng, 'modifiers')} {pick(rng, 'nouns')} {pick(rng, 'activities')}"
+    if draw < 0.84:
+        return f"{pick(rng, 'modifiers')} {pick(rng, 'nouns')}"
+    if draw < 0.89:
+        return f"{pick(rng, 'first_names')}'s {pick(rng, 'activities')}"
+    if draw < 0.92:
+        return f"{pick(rng, 'activities')} and {pick(rng, 'activities')}"
+    if draw < 0.95:
+        verb = ("call", "pick up", "visit", "email", "pay", "text", "meet")[int(rng.random() * 7)]
+        return f"{verb} {pick(rng, 'first_names')}"
+    if draw < 0.97:
+        return f"{made_up(rng)} {pick(rng, 'activities')}"
+    return f"{pick(rng, 'venue_words')} {pick(rng, 'nouns')}"
+
+
+def subject(rng: random.Random) -> tuple[str, str]:
+    """The title of an event, one to four words, in one of the spellings people use."""
+    text = _plain_subject(rng)
+    draw = rng.random()
+    if draw < 0.22:
+        text = " ".join(word[0].upper() + word[1:] for word in text.split(" "))
+    elif draw < 0.27:
+        text = text[0].upper() + text[1:]
+    return quoted(text)
