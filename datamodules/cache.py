@@ -1,0 +1,128 @@
+"""Tokenise once: encoded turns on disk, keyed by content, readable by their owner alone."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from datamodules.codec import Codec
+from datamodules.data_error import DataError
+from datamodules.encoded_turns import EncodedTurns, encode_turns
+from datamodules.readers import Unit, is_embedded, read_turns
+
+log = logging.getLogger(__name__)
+
+#: Raise it when the arrays, the readers or the text format change.
+_FORMAT_VERSION = 1
+
+_ARRAYS = {"ids": np.int32, "offsets": np.int64, "num_prompt": np.int32, "unit_index": np.int32}
+
+
+def data_fingerprint(path: str) -> str:
+    """SHA-256 of a file's content, or of an ``embedded:`` path and the sources of the grammar behind it.
+
+    Raises:
+        DataError: The file is missing or may not be read.
+    """
+    digest = hashlib.sha256()
+    files = [Path(path)]
+    if is_embedded(path):
+        digest.update(path.encode())
+        folder = Path(__file__).parent / "grammar"
+        files = sorted(f for f in folder.rglob("*") if f.is_file() and f.suffix != ".pyc")
+    for file in files:
+        try:
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+        except OSError:
+            # Its reader says best what is wrong.
+            read_turns(path, "utterance")
+            raise
+    return digest.hexdigest()
+
+
+def load_encoded(path: str, codec: Codec, unit: Unit, cache_dir: str | None = None) -> EncodedTurns:
+    """Encoded turns of a file: from the cache, or read, tokenised and cached.
+
+    The key covers the content of the file, the codec (tokenizer, fields, longest length) and the unit.
+    Processes that want the same entry wait for the first of them. A damaged entry is built anew.
+
+    Args:
+        path: As for :func:`datamodules.readers.read_turns`.
+        codec: Text format of the model.
+        unit: Privacy unit.
+        cache_dir: Folder of the cache; ``$DOPPEL_CACHE`` if None, ``~/.cache/doppel`` if that is unset too.
+
+    Raises:
+        DataError: The input cannot be used, or the cache folder cannot be written.
+    """
+    folder = _private_folder(cache_dir)
+    parts = [str(_FORMAT_VERSION), data_fingerprint(path), codec.fingerprint(), unit]
+    key = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    entry = folder / f"{key}.npz"
+    with FileLock(folder / f"{key}.lock", mode=0o600):
+        encoded = _load(entry)
+        if encoded is None:
+            encoded = encode_turns(read_turns(path, unit), codec)
+            _save(entry, encoded)
+    return encoded
+
+
+def _private_folder(cache_dir: str | None) -> Path:
+    default = os.environ.get("DOPPEL_CACHE") or "~/.cache/doppel"
+    folder = Path(cache_dir or default).expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise DataError(
+            f"the cache folder {folder} cannot be made readable by you alone ({error.strerror}): "
+            "set DOPPEL_CACHE or cache_dir to a folder of your own"
+        ) from None
+    return folder
+
+
+def _load(entry: Path) -> EncodedTurns | None:
+    if not entry.is_file():
+        return None
+    try:
+        with np.load(entry, allow_pickle=False) as arrays:
+            loaded = {name: arrays[name] for name in _ARRAYS}
+            encoded = EncodedTurns(**loaded, num_over_long=int(arrays["num_over_long"]))
+        sound = (
+            all(loaded[name].dtype == dtype for name, dtype in _ARRAYS.items())
+            and len(encoded.unit_index) == len(encoded) == len(encoded.offsets) - 1
+            and encoded.offsets[-1] == len(encoded.ids)
+        )
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        sound = False
+    if not sound:
+        log.warning("the cache entry %s is damaged and is built anew", entry)
+        return None
+    return encoded
+
+
+def _save(entry: Path, encoded: EncodedTurns) -> None:
+    arrays = {name: getattr(encoded, name) for name in _ARRAYS}
+    try:
+        # mkstemp makes the file with mode 0600.
+        descriptor, temporary = tempfile.mkstemp(dir=entry.parent, prefix=f".{entry.stem}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                np.savez(file, **arrays, num_over_long=np.int64(encoded.num_over_long))
+            os.replace(temporary, entry)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"the cache folder {entry.parent} cannot be written ({error.strerror}): "
+            "free some space there, or set DOPPEL_CACHE or cache_dir to another folder"
+        ) from None

@@ -1,0 +1,126 @@
+"""The text format of the models: how a turn becomes token ids, and ids become text again."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from datamodules.linearisation import Linearisation, delinearise, linearise
+from datamodules.turn import Field, Turn
+from doppel.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of one example.
+
+    Attributes:
+        input_ids: Prompt, separator, target and end of text.
+        num_prompt: Leading ids without loss (prompt and separator).
+    """
+
+    input_ids: list[int]
+    num_prompt: int
+
+
+@dataclass
+class Codec:
+    """Writes examples as ``" {source}" <bos> " {target}" <eos>``; a model without a source starts at ``<bos>``.
+
+    GPT-2 has a single special token, ``<|endoftext|>``, which then plays both parts, as in SPEC.md §1 ("Formats").
+
+    Args:
+        tokenizer: A Hugging Face tokenizer with an end-of-text token.
+        source: Field of the turn used as the prompt, or None for an unconditional model.
+        target: Field of the turn that the model learns to write.
+        max_length: Longest example in tokens; longer ones contribute zero.
+        linearisation: How parse trees are written, see :data:`datamodules.linearisation.Linearisation`.
+    """
+
+    tokenizer: Any
+    source: Field | None
+    target: Field
+    max_length: int
+    linearisation: Linearisation = "raw"
+    bos_id: int = field(init=False)
+    eos_id: int = field(init=False)
+    pad_id: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        eos = self.tokenizer.eos_token_id
+        if eos is None:
+            raise UserError(
+                f"the tokenizer {self.tokenizer.name_or_path!r} has no end-of-text token: "
+                "set eos_token in its tokenizer_config.json"
+            )
+        self.eos_id = eos
+        self.bos_id = eos if self.tokenizer.bos_token_id is None else self.tokenizer.bos_token_id
+        self.pad_id = eos if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+
+    def text(self, turn: Turn, name: Field) -> str:
+        """The field of a turn as the model reads it.
+
+        Raises:
+            UserError: The turn lacks the field.
+        """
+        value = getattr(turn, name)
+        if value is None:
+            raise UserError(
+                f"a turn of unit {turn.unit!r} has no {name!r}, which this model needs: "
+                f"give data with {name!r} on every line"
+            )
+        return self.linearise(value, name)
+
+    def linearise(self, text: str, name: Field) -> str:
+        """A field's text as the model reads it: trees are linearised, other text is taken as it is."""
+        return linearise(text, self.linearisation) if name == "parse" else text
+
+    def tokenize(self, texts: list[str]) -> list[list[int]]:
+        """Ids of texts without special tokens, each text preceded by a space as inside a sentence."""
+        if not texts:
+            return []
+        ids: list[list[int]] = self.tokenizer([" " + t for t in texts], add_special_tokens=False)["input_ids"]
+        return ids
+
+    def encode_all(self, turns: list[Turn]) -> list[Encoded]:
+        """Encode many turns with batched tokenizer calls."""
+        targets = self.tokenize([self.text(t, self.target) for t in turns])
+        sources: list[list[int]] = [[] for _ in turns]
+        if self.source is not None:
+            sources = self.tokenize([self.text(t, self.source) for t in turns])
+        return [Encoded([*s, self.bos_id, *t, self.eos_id], len(s) + 1) for s, t in zip(sources, targets, strict=True)]
+
+    def encode(self, turn: Turn) -> Encoded:
+        """Encode one turn."""
+        return self.encode_all([turn])[0]
+
+    def encode_prompt(self, prompt: str | None) -> list[int]:
+        """Ids after which the model writes its target: the source, if any, and the separator."""
+        return self.encode_prompts([prompt])[0] if prompt is not None else [self.bos_id]
+
+    def encode_prompts(self, prompts: list[str]) -> list[list[int]]:
+        """Ids of many prompts, with batched tokenizer calls."""
+        assert self.source is not None
+        source = self.source
+        return [[*ids, self.bos_id] for ids in self.tokenize([self.linearise(p, source) for p in prompts])]
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of generated target ids, up to the first end of text, without the leading space."""
+        if self.eos_id in ids:
+            ids = ids[: ids.index(self.eos_id)]
+        special = {self.bos_id, self.pad_id}
+        text: str = self.tokenizer.decode([i for i in ids if i not in special], clean_up_tokenization_spaces=False)
+        text = text.removeprefix(" ")
+        return delinearise(text, self.linearisation) if self.target == "parse" else text
+
+    def fingerprint(self) -> str:
+        """Digest of everything that the ids depend on, for cache keys."""
+        state = (
+            self.tokenizer.backend_tokenizer.to_str()
+            if self.tokenizer.is_fast
+            else repr(sorted(self.tokenizer.get_vocab().items()))
+        )
+        parts = [state, str(self.source), self.target, str(self.max_length), f"{self.bos_id},{self.eos_id}"]
+        parts.append(self.linearisation)
+        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,209 @@
+"""Private (utterance, parse) turns as Poisson-sampled logical batches."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from typing import Literal
+
+from torch.utils.data import DataLoader
+
+from datamodules.batch import LogicalBatch
+from datamodules.cache import data_fingerprint, load_encoded
+from datamodules.codec_data_module import CodecDataModule
+from datamodules.data_error import DataError
+from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
+from datamodules.readers import expand_path
+from datamodules.shard_sampler import ShardSampler
+from datamodules.shuffled_batches import ShuffledBatches
+from datamodules.step_data_loader import StepDataLoader
+from doppel.privacy.sampling import PoissonSampler
+
+#: Rows that represent a unit unless told otherwise.
+_DEFAULT_ROWS = {"utterance": 1, "dialogue": 4}
+
+
+class DialogueDataModule(CodecDataModule):
+    """Turns of dialogues, tokenised once, as logical batches: one Lightning batch is one optimiser step.
+
+    With ``sampling="poisson"`` every unit is drawn independently with probability q = ``batch_size`` / N, on
+    each rank from its own fixed shard, which together is the mechanism that the accountant assumes; batches
+    vary in size and may be empty. The draw comes from the operating system's entropy, not from
+    ``seed_everything``. An epoch is ceil(1 / q) steps. Where training resumes, sampling goes on at the
+    trainer's ``global_step``.
+
+    Lightning leaves the samplers alone whether ``use_distributed_sampler`` is true or false.
+
+    Args:
+        train_path: Training file: dialogue JSON lines or plain lines (``.jsonl``, ``.gz``, ``.zip``), or
+            ``embedded:train?num=4000&seed=1&skew=1.0`` for the embedded grammar. ``$VARIABLE`` is filled in.
+        val_path: Validation file, likewise; null for none.
+        test_path: Test file, likewise; null for none.
+        unit: What the guarantee protects: one ``utterance``, or all turns of a ``dialogue`` (or user)
+            together.
+        batch_size: Expected number of units in a logical batch, over all ranks.
+        max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
+        max_rows_per_unit: Rows that represent a unit in a step, at most; longer units are represented by a
+            random choice. Null: 1 for utterances, 4 for dialogues.
+        sampling: ``poisson`` as the guarantee demands, or ``shuffle`` (fixed size) for runs that make no
+            claim.
+        val_is_public: Whether the validation file is public, so that metrics on it may leave the process.
+        test_is_public: Whether the test file is public, likewise.
+        num_workers: Worker processes of the training loader.
+        cache_dir: Folder of tokenised data; null for ``$DOPPEL_CACHE`` or ``~/.cache/doppel``.
+        limit_train_units: Train on the first units only, at most this many.
+        limit_val_turns: Validate and test on the first turns only, at most this many.
+        sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
+    """
+
+    def __init__(
+        self,
+        train_path: str,
+        val_path: str | None = None,
+        test_path: str | None = None,
+        unit: Literal["utterance", "dialogue"] = "utterance",
+        batch_size: int = 1024,
+        max_tokens_per_micro_batch: int = 4096,
+        max_rows_per_unit: int | None = None,
+        sampling: Literal["poisson", "shuffle"] = "poisson",
+        val_is_public: bool = False,
+        test_is_public: bool = True,
+        num_workers: int = 0,
+        cache_dir: str | None = None,
+        limit_train_units: int | None = None,
+        limit_val_turns: int | None = None,
+        sampling_seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        limits = {
+            "batch_size": batch_size,
+            "max_tokens_per_micro_batch": max_tokens_per_micro_batch,
+            "max_rows_per_unit": max_rows_per_unit,
+            "limit_train_units": limit_train_units,
+            "limit_val_turns": limit_val_turns,
+        }
+        for name, value in limits.items():
+            if value is not None and value < 1:
+                raise DataError(f"{name} is {value}: it must be at least 1")
+        self.train_path = expand_path(train_path)
+        self.val_path = None if val_path is None else expand_path(val_path)
+        self.test_path = None if test_path is None else expand_path(test_path)
+        self.unit = unit
+        self.batch_size = batch_size
+        self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        self.max_rows_per_unit = max_rows_per_unit or _DEFAULT_ROWS[unit]
+        self.sampling = sampling
+        self.val_is_public = val_is_public
+        self.test_is_public = test_is_public
+        self.num_workers = num_workers
+        self.cache_dir = cache_dir
+        self.limit_train_units = limit_train_units
+        self.limit_val_turns = limit_val_turns
+        self.sampling_seed = sampling_seed
+        self._units: EncodedUnits | None = None
+        self._evaluation: dict[str, AllTurns] = {}
+        self._fingerprint: str | None = None
+
+    def setup(self, stage: str) -> None:
+        """Read, tokenise and group the turns that the stage needs; later calls reuse them."""
+        if stage == "fit" and self._units is None:
+            encoded = load_encoded(self.train_path, self.require_codec(), self.unit, self.cache_dir)
+            units = EncodedUnits(encoded, self.limit_train_units)
+            if self.batch_size > len(units):
+                raise DataError(
+                    f"batch_size is {self.batch_size}, but {self.train_path} has {len(units)} units "
+                    f"(unit: {self.unit}): give a batch_size of at most that, usually far less"
+                )
+            self._units = units
+        if stage == "validate" and self.val_path is None:
+            raise DataError("there is nothing to validate on: set val_path")
+        if stage == "test" and self.test_path is None:
+            raise DataError("there is nothing to test on: set test_path")
+        if stage in ("fit", "validate") and self.val_path is not None:
+            self._load_evaluation("val", self.val_path, self.val_is_public)
+        if stage == "test" and self.test_path is not None:
+            self._load_evaluation("test", self.test_path, self.test_is_public)
+
+    @property
+    def num_units(self) -> int:
+        """N: number of privacy units that are trained on; known after ``setup("fit")``."""
+        return len(self._train_units())
+
+    @property
+    def num_over_long(self) -> int:
+        """Training turns that contribute zero because they are too long. Private: not to be logged."""
+        return self._train_units().turns.num_over_long
+
+    @property
+    def sample_rate(self) -> float:
+        """q = B / N."""
+        return self.batch_size / self.num_units
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch, ceil(1 / q)."""
+        return math.ceil(self.num_units / self.batch_size)
+
+    @property
+    def data_fingerprint(self) -> str:
+        """SHA-256 of the training file's content."""
+        if self._fingerprint is None:
+            self._fingerprint = data_fingerprint(self.train_path)
+        return self._fingerprint
+
+    def train_dataloader(self) -> DataLoader[LogicalBatch]:
+        """Logical batches, beginning at the step that the trainer has reached."""
+        units = self._train_units()
+        dataset = LogicalBatches(
+            units,
+            self.require_codec(),
+            self.max_tokens_per_micro_batch,
+            self.max_rows_per_unit,
+            self.sampling_seed,
+        )
+        rank, world_size = self.rank_and_world_size()
+        if self.sampling == "poisson":
+            batches = PoissonSampler(
+                len(units),
+                self.sample_rate,
+                steps_per_epoch=self.steps_per_epoch,
+                rank=rank,
+                world_size=world_size,
+                seed=self.sampling_seed,
+            )
+            return StepDataLoader(dataset, batches, self.global_step, self._expected_num_units, self.num_workers)
+        seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        shuffled = ShuffledBatches(len(units), self.batch_size, seed, rank, world_size)
+        return StepDataLoader(dataset, shuffled, self.global_step, shuffled.size, self.num_workers)
+
+    def val_dataloader(self) -> DataLoader[LogicalBatch] | list[LogicalBatch]:
+        """All validation turns, sharded by rank; empty without ``val_path``."""
+        return self._evaluation_dataloader("val")
+
+    def test_dataloader(self) -> DataLoader[LogicalBatch] | list[LogicalBatch]:
+        """All test turns, sharded by rank; empty without ``test_path``."""
+        return self._evaluation_dataloader("test")
+
+    def _evaluation_dataloader(self, name: str) -> DataLoader[LogicalBatch] | list[LogicalBatch]:
+        if name not in self._evaluation:
+            warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
+            return []
+        dataset = self._evaluation[name]
+        return DataLoader(dataset, sampler=ShardSampler(len(dataset), *self.rank_and_world_size()), batch_size=None)
+
+    def _load_evaluation(self, name: str, path: str, is_public: bool) -> None:
+        if name not in self._evaluation:
+            codec = self.require_codec()
+            encoded = load_encoded(path, codec, "utterance", self.cache_dir)
+            self._evaluation[name] = AllTurns(
+                encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, is_public
+            )
+
+    def _expected_num_units(self, batch_index: int) -> float:
+        return float(self.batch_size)
+
+    def _train_units(self) -> EncodedUnits:
+        if self._units is None:
+            raise RuntimeError('the training data is not loaded yet: call setup("fit") first')
+        return self._units

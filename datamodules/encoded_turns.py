@@ -1,0 +1,77 @@
+"""Tokenised turns in flat arrays, grouped into privacy units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from datamodules.codec import Codec
+from datamodules.turn import Turn
+
+_CHUNK = 2_000
+_PROGRESS_FROM = 5_000
+
+
+@dataclass(frozen=True)
+class EncodedTurns:
+    """Token ids of many turns; row r is ``ids[offsets[r]:offsets[r + 1]]``.
+
+    A turn longer than the codec's ``max_length`` keeps its row, but as a separator and an end of text without
+    loss.
+
+    Attributes:
+        ids: Token ids of all rows, one after the other, int32.
+        offsets: Where each row starts, and the end of the last, int64 [num_rows + 1].
+        num_prompt: Leading ids without loss of each row, int32 [num_rows].
+        unit_index: Unit of each row, numbered by first appearance, int32 [num_rows].
+        num_over_long: Rows that were longer than ``max_length``. Private: not to be logged.
+    """
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    num_prompt: NDArray[np.int32]
+    unit_index: NDArray[np.int32]
+    num_over_long: int
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.num_prompt)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row."""
+        return np.diff(self.offsets)
+
+    def row(self, index: int) -> NDArray[np.int32]:
+        """Token ids of a row."""
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+
+def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
+    """Tokenise turns in batches, with a progress bar when there are many."""
+    unit_index: dict[str, int] = {}
+    flat: list[NDArray[np.int32]] = []
+    lengths = np.zeros(len(turns), dtype=np.int64)
+    num_prompt = np.zeros(len(turns), dtype=np.int32)
+    units = np.zeros(len(turns), dtype=np.int32)
+    num_over_long = 0
+    with tqdm(total=len(turns), desc="tokenising", unit="turn", disable=len(turns) <= _PROGRESS_FROM) as progress:
+        for start in range(0, len(turns), _CHUNK):
+            chunk = list(turns[start : start + _CHUNK])
+            for row, (turn, encoded) in enumerate(zip(chunk, codec.encode_all(chunk), strict=True), start):
+                ids, prompt = encoded.input_ids, encoded.num_prompt
+                if len(ids) > codec.max_length:
+                    ids, prompt = [codec.bos_id, codec.eos_id], 2
+                    num_over_long += 1
+                flat.append(np.array(ids, dtype=np.int32))
+                lengths[row] = len(ids)
+                num_prompt[row] = prompt
+                units[row] = unit_index.setdefault(turn.unit, len(unit_index))
+            progress.update(len(chunk))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ids_of_all = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
+    return EncodedTurns(ids_of_all, offsets, num_prompt, units, num_over_long)

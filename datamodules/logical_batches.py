@@ -1,0 +1,175 @@
+"""From sampled unit indices to a logical batch: rows chosen, sorted by length, cut by token budget."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import secrets
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.codec import Codec
+from datamodules.encoded_turns import EncodedTurns
+from datamodules.step_sampler import SampledUnits
+
+
+class EncodedUnits:
+    """The rows of each privacy unit.
+
+    Args:
+        turns: Encoded turns.
+        limit: Use only the first units, at most this many.
+    """
+
+    def __init__(self, turns: EncodedTurns, limit: int | None = None) -> None:
+        self.turns = turns
+        self._rows = np.argsort(turns.unit_index, kind="stable")
+        self._starts = np.concatenate([[0], np.cumsum(np.bincount(turns.unit_index))])
+        num_units = len(self._starts) - 1
+        self._num_units = num_units if limit is None else min(limit, num_units)
+
+    def __len__(self) -> int:
+        """Number of units."""
+        return self._num_units
+
+    def rows(self, unit: int) -> NDArray[np.int64]:
+        """Rows of a unit, in the order of the file."""
+        return self._rows[self._starts[unit] : self._starts[unit + 1]]
+
+
+class LogicalBatches(Dataset[LogicalBatch]):
+    """Logical batches of sampled units, addressed by ``SampledUnits``.
+
+    A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly. The choice
+    is a pure function of (secret, step, unit) and never of the content, so the clipped contribution of a unit
+    stays bounded whatever it holds. Units with equally many rows share micro-batches.
+
+    Args:
+        units: Units and their encoded rows.
+        codec: Gives the padding id.
+        max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass
+            it.
+        max_rows_per_unit: Rows that represent a unit, at most. Public.
+        seed: For tests only; None takes the secret from the operating system's entropy.
+    """
+
+    def __init__(
+        self,
+        units: EncodedUnits,
+        codec: Codec,
+        max_tokens_per_micro_batch: int,
+        max_rows_per_unit: int,
+        seed: int | None = None,
+    ) -> None:
+        self.units = units
+        self.codec = codec
+        self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        self.max_rows_per_unit = max_rows_per_unit
+        self._secret = secrets.token_bytes(32) if seed is None else hashlib.sha256(b"%d" % seed).digest()
+
+    def __len__(self) -> int:
+        """Number of units."""
+        return len(self.units)
+
+    def __getitem__(self, sampled: SampledUnits) -> LogicalBatch:
+        """The logical batch of the sampled units; without micro-batches if none was drawn."""
+        groups: dict[int, list[list[int]]] = {}
+        for unit in sampled.indices:
+            rows = self._choose(sampled.step, unit)
+            groups.setdefault(len(rows), []).append(rows)
+        micro_batches = [
+            micro_batch(self.units.turns, part, self.codec)
+            for _, group in sorted(groups.items())
+            for part in cut(self.units.turns, group, self.max_tokens_per_micro_batch)
+        ]
+        return LogicalBatch(micro_batches, len(sampled.indices), sampled.expected_num_units)
+
+    def _choose(self, step: int, unit: int) -> list[int]:
+        rows: list[int] = self.units.rows(unit).tolist()
+        if len(rows) <= self.max_rows_per_unit:
+            return rows
+        digest = hashlib.blake2b(b"%d,%d" % (step, unit), key=self._secret).digest()
+        return sorted(random.Random(digest).sample(rows, self.max_rows_per_unit))
+
+
+class AllTurns(Dataset[LogicalBatch]):
+    """All turns, each a unit of its own, sorted by length and cut by token budget: for validation and test.
+
+    Args:
+        turns: Encoded turns.
+        codec: Gives the padding id.
+        max_tokens_per_batch: Bound on rows times padded length of a batch; a single turn may pass it.
+        limit: Use only the first turns, at most this many.
+        is_public: Whether metrics of these turns may leave the process.
+    """
+
+    def __init__(
+        self,
+        turns: EncodedTurns,
+        codec: Codec,
+        max_tokens_per_batch: int,
+        limit: int | None = None,
+        is_public: bool = False,
+    ) -> None:
+        self.turns = turns
+        self.codec = codec
+        self.is_public = is_public
+        num_turns = len(turns) if limit is None else min(limit, len(turns))
+        self.parts = list(cut(turns, [[row] for row in range(num_turns)], max_tokens_per_batch))
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.parts)
+
+    def __getitem__(self, index: int) -> LogicalBatch:
+        """A batch of turns as a logical batch with a single micro-batch."""
+        part = self.parts[index]
+        batch = micro_batch(self.turns, part, self.codec)
+        return LogicalBatch([batch], len(part), float(len(part)), is_public=self.is_public)
+
+
+def cut(turns: EncodedTurns, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
+    """Sort units by their longest row, longest first, and cut them where rows times length pass the budget.
+
+    Args:
+        turns: Encoded turns.
+        units: Rows of each unit, equally many for all.
+        max_tokens: Bound on rows times padded length; every part has at least one unit.
+
+    Yields:
+        Units that go through the model together.
+    """
+    lengths = turns.lengths
+    longest = [max(int(lengths[row]) for row in rows) for rows in units]
+    order = sorted(range(len(units)), key=longest.__getitem__, reverse=True)
+    start = 0
+    while start < len(order):
+        num_rows, width = len(units[order[start]]), longest[order[start]]
+        stop = start + max(1, max_tokens // (num_rows * width))
+        yield [units[i] for i in order[start:stop]]
+        start = stop
+
+
+def micro_batch(turns: EncodedTurns, units: Sequence[Sequence[int]], codec: Codec) -> MicroBatch:
+    """Pad the rows of units on the right; prompt, separator and padding carry no loss."""
+    rows = [(turns.row(row), int(turns.num_prompt[row])) for unit in units for row in unit]
+    shape = (len(rows), max(len(ids) for ids, _ in rows))
+    input_ids = np.full(shape, codec.pad_id, dtype=np.int64)
+    attention_mask = np.zeros(shape, dtype=np.int64)
+    labels = np.full(shape, IGNORE_INDEX, dtype=np.int64)
+    for index, (ids, prompt) in enumerate(rows):
+        input_ids[index, : len(ids)] = ids
+        attention_mask[index, : len(ids)] = 1
+        labels[index, prompt : len(ids)] = ids[prompt:]
+    return MicroBatch(
+        torch.from_numpy(input_ids),
+        torch.from_numpy(attention_mask),
+        torch.from_numpy(labels),
+        num_units=len(units),
+        rows_per_unit=len(units[0]),
+    )

@@ -1,0 +1,218 @@
+"""Readers: published dialogue files, plain JSON lines and the embedded grammar become turns."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+from datamodules.data_error import DataError
+from datamodules.grammar import generate
+from datamodules.turn import Turn
+from doppel.lispress import first_error
+
+Unit = Literal["utterance", "dialogue"]
+
+#: Arguments of an ``embedded:`` path, with their types.
+_EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
+
+
+def read_turns(path: str, unit: Unit) -> list[Turn]:
+    """Read all user turns of a file, in order.
+
+    Three inputs are known:
+
+    * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
+      marked ``skip``, without context: ``{"dialogue_id", "turns": [{"turn_index", "lispress",
+      "user_utterance": {"original_text"}, "tags": {"domain"}}]}``;
+    * plain lines ``{"utterance", "parse", "unit", "domain"}``, of which only ``utterance`` is always needed
+      and ``unit`` wherever the unit is the dialogue;
+    * ``embedded:NAME?num=4000&seed=1&skew=1.0``: turns of the embedded grammar (the name is free: say
+      ``train``).
+
+    Args:
+        path: A ``.jsonl`` file, the same compressed as ``.gz``, a ``.zip`` that holds one, or an
+            ``embedded:`` path.
+        unit: ``"utterance"``: every turn is a unit of its own; ``"dialogue"``: all turns of a dialogue (or,
+            in plain lines, all lines with the same ``unit``) are one.
+
+    Returns:
+        The turns, at least one.
+
+    Raises:
+        DataError: The file is missing, empty or unreadable, or a line of it is; the message says which one.
+    """
+    if unit not in ("utterance", "dialogue"):
+        raise DataError(f"unit is {unit!r}: it must be 'utterance' or 'dialogue'")
+    turns = _embedded(path, unit) if is_embedded(path) else list(_file_turns(Path(path), unit))
+    if not turns:
+        raise DataError(f"{path} holds no user turn: give a file with at least one")
+    return turns
+
+
+def expand_path(path: str) -> str:
+    """Replace ``~`` and ``$VARIABLE`` or ``${VARIABLE}`` in a path of a configuration.
+
+    Raises:
+        DataError: A variable is not set.
+    """
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    unset = re.search(r"\$\{?(\w+)", expanded)
+    if unset:
+        raise DataError(f"{path}: the environment variable {unset[1]} is not set: export it, or write the path out")
+    return expanded
+
+
+def is_embedded(path: str) -> bool:
+    """Whether a path names the embedded grammar rather than a file."""
+    return path.startswith("embedded:")
+
+
+def _embedded(path: str, unit: Unit) -> list[Turn]:
+    arguments: dict[str, Any] = {}
+    for name, value in parse_qsl(urlsplit(path).query, keep_blank_values=True):
+        try:
+            arguments[name] = _EMBEDDED_ARGUMENTS[name](value)
+        except KeyError:
+            known = ", ".join(_EMBEDDED_ARGUMENTS)
+            raise DataError(f"{path}: unknown argument {name!r}; known are {known}") from None
+        except ValueError:
+            raise DataError(f"{path}: {name}={value!r} is not a number") from None
+    if arguments.setdefault("num", 4000) < 1:
+        raise DataError(f"{path}: num is {arguments['num']}; it must be at least 1")
+    if arguments.setdefault("skew", 1.0) < 0:
+        raise DataError(f"{path}: skew is {arguments['skew']}; it must not be negative")
+    turns = list(generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"]))
+    if unit == "dialogue":
+        return turns
+    return [Turn(t.utterance, t.parse, str(i), t.domain) for i, t in enumerate(turns)]
+
+
+def _file_turns(path: Path, unit: Unit) -> Iterator[Turn]:
+    with _open(path) as lines:
+        number = 0
+        while True:
+            number += 1
+            where = f"{path}:{number}"
+            try:
+                line = lines.readline()
+            except (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error):
+                raise DataError(f"{where}: the compressed file is damaged here: fetch it again") from None
+            if not line:
+                return
+            if line.isspace():
+                continue
+            record = _parse_json(line, where)
+            if "turns" in record:
+                yield from _dialogue_turns(record, unit, where, number)
+            else:
+                yield _plain_turn(record, unit, where, number)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """Open a file for reading lines of bytes, decompressed by its suffix."""
+    if not path.is_file():
+        raise DataError(
+            f"no file {path}: put a .jsonl, .jsonl.gz or .zip file of dialogues there, set another path, or "
+            "fetch a published release with `python cli.py download smcalflow`"
+        )
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                members = [n for n in archive.namelist() if n.endswith(".jsonl") and not n.startswith("__MACOSX")]
+                if len(members) != 1:
+                    raise DataError(f"{path} holds {len(members)} .jsonl files: it must hold exactly one")
+                with archive.open(members[0]) as member:
+                    yield member
+        elif path.suffix == ".gz":
+            with gzip.open(path, "rb") as lines:
+                yield lines
+        else:
+            with path.open("rb") as lines:
+                yield lines
+    except zipfile.BadZipFile:
+        raise DataError(f"{path} is no readable zip file: fetch it again") from None
+    except PermissionError:
+        raise DataError(f"{path} may not be read by this user: change its permissions or its owner") from None
+
+
+def _parse_json(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: byte {error.start + 1} is not UTF-8: convert the file to UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where}: broken JSON at column {error.colno} ({error.msg}): each line must be one JSON object"
+        ) from None
+    except RecursionError:
+        raise DataError(f"{where}: JSON nested too deeply: each line must be one flat record or dialogue") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: a JSON {type(record).__name__}, not an object: each line must be one JSON object")
+    return record
+
+
+def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: int) -> Iterator[Turn]:
+    dialogue_id = dialogue.get("dialogue_id")
+    if dialogue_id is None:
+        if unit == "dialogue":
+            raise DataError(
+                f"{where}: no 'dialogue_id', which names the privacy unit: add one to every dialogue, "
+                "or train with unit=utterance (each turn protected by itself)"
+            )
+        dialogue_id = number
+    turns = dialogue["turns"]
+    if not isinstance(turns, list):
+        raise DataError(f"{where}: 'turns' is not a list: give the turns of the dialogue as a JSON list")
+    for position, turn in enumerate(turns):
+        at = f"{where}, turn {position}"
+        if not isinstance(turn, dict) or not isinstance(turn.get("user_utterance"), dict):
+            raise DataError(f"{at}: no 'user_utterance' object: every turn needs one with 'original_text'")
+        utterance = _text(turn["user_utterance"], "original_text", at)
+        tags = turn.get("tags")
+        domain = tags.get("domain") if isinstance(tags, dict) else None
+        index = turn.get("turn_index", position)
+        name = str(dialogue_id) if unit == "dialogue" else f"{dialogue_id}/{index}"
+        yield Turn(utterance, _tree(_text(turn, "lispress", at), at), name, domain)
+
+
+def _plain_turn(record: dict[str, Any], unit: Unit, where: str, number: int) -> Turn:
+    utterance = _text(record, "utterance", where)
+    parse = None if record.get("parse") is None else _tree(_text(record, "parse", where), where)
+    domain = None if record.get("domain") is None else _text(record, "domain", where)
+    name = record.get("unit")
+    if unit == "utterance":  # every line is a unit of its own, whatever name it carries
+        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain)
+    if name is None:
+        raise DataError(
+            f"{where}: no 'unit', which says whose line this is: add one to every line, "
+            "or train with unit=utterance (each line protected by itself)"
+        )
+    return Turn(utterance, parse, str(name), domain)
+
+
+def _text(record: dict[str, Any], key: str, where: str) -> str:
+    value = record.get(key)
+    if not isinstance(value, str):
+        what = f"no {key!r}" if value is None else f"{key!r} is a JSON {type(value).__name__}, not a string"
+        raise DataError(f"{where}: {what}: every record needs {key!r} as a string")
+    return value
+
+
+def _tree(text: str, where: str) -> str:
+    error = first_error(text)
+    if error is not None:
+        # The message of the parser may quote the tree, which is private: only the position is told.
+        raise DataError(
+            f"{where}: unreadable parse tree at character {error.position + 1}: correct the tree or drop the line"
+        )
+    return text

@@ -1,0 +1,44 @@
+"""The training loader: logical batches from the trainer's step on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from datamodules.batch import LogicalBatch
+from datamodules.step_sampler import EpochBatches, StepSampler
+
+
+class StepDataLoader(DataLoader[LogicalBatch]):
+    """A loader of logical batches that goes on where the trainer is.
+
+    It offers ``state_dict`` and ``load_state_dict`` to tell Lightning that it may resume within an epoch;
+    there is nothing to keep, for :class:`StepSampler` follows ``global_step``.
+
+    Args:
+        dataset: Makes a logical batch of sampled units.
+        batches: Draws the units of an epoch's batches, on this rank.
+        first_step: Returns the step at which an iteration begins.
+        expected_num_units: Divisor of the gradient for a given batch index of an epoch.
+        num_workers: Worker processes.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[LogicalBatch],
+        batches: EpochBatches,
+        first_step: Callable[[], int],
+        expected_num_units: Callable[[int], float],
+        num_workers: int = 0,
+    ) -> None:
+        sampler = StepSampler(batches, first_step, expected_num_units)
+        super().__init__(dataset, sampler=sampler, batch_size=None, num_workers=num_workers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the trainer's step is the whole state."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to restore."""

@@ -1,0 +1,245 @@
+"""Public text for training the small base model: utterances, trees, and (tree, utterance) pairs."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.codec import Codec
+from datamodules.codec_data_module import CodecDataModule
+from datamodules.data_error import DataError
+from datamodules.grammar import generate
+from datamodules.shard_sampler import ShardSampler
+from datamodules.shuffled_batches import ShuffledBatches
+from datamodules.step_data_loader import StepDataLoader
+from datamodules.step_sampler import SampledUnits
+from datamodules.turn import Turn
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 10_000
+
+
+def pack(examples: list[list[int]], block_length: int, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Pack whole examples into blocks of equal length, each into the fullest block that still holds it.
+
+    Examples longer than a block are left out.
+
+    Args:
+        examples: Token ids, in the order in which they are placed.
+        block_length: Tokens in a block.
+        pad_id: Fills what is left of a block.
+
+    Returns:
+        Blocks [num_blocks, block_length] and the used lengths [num_blocks], both int32.
+    """
+    contents: list[list[int]] = []
+    open_by_space: list[list[int]] = [[] for _ in range(block_length + 1)]
+    occupied = 0  # bit s is set where a block with s free positions is open
+    for ids in examples:
+        if len(ids) > block_length:
+            continue
+        fitting = occupied >> len(ids)
+        if fitting:
+            space = len(ids) + (fitting & -fitting).bit_length() - 1
+            block = open_by_space[space].pop()
+            if not open_by_space[space]:
+                occupied &= ~(1 << space)
+        else:
+            space, block = block_length, len(contents)
+            contents.append([])
+        contents[block].extend(ids)
+        left = space - len(ids)
+        open_by_space[left].append(block)
+        occupied |= 1 << left
+    lengths = torch.tensor([len(c) for c in contents], dtype=torch.int32)
+    blocks = np.full((len(contents), block_length), pad_id, dtype=np.int32)
+    for row, ids in zip(blocks, contents, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(blocks), lengths
+
+
+class _Blocks(Dataset[LogicalBatch]):
+    """Rows of blocks, addressed by the sampled block indices."""
+
+    def __init__(self, blocks: Tensor, lengths: Tensor) -> None:
+        self.blocks = blocks
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, sampled: SampledUnits) -> LogicalBatch:
+        input_ids = self.blocks[sampled.indices].long()
+        mask = torch.arange(input_ids.shape[1]) < self.lengths[sampled.indices].unsqueeze(1)
+        labels = input_ids.masked_fill(~mask, IGNORE_INDEX)
+        rows = len(sampled.indices)
+        micro_batches = [MicroBatch(input_ids, mask.long(), labels, rows)] if rows else []
+        return LogicalBatch(micro_batches, rows, sampled.expected_num_units, is_public=True)
+
+
+def _read_utterances(path: str, limit: int | None) -> list[str]:
+    if not Path(path).is_file():
+        raise DataError(
+            f"no utterances at {path}: put a text file there, plain or .gz, one utterance a line, "
+            "or set utterances_path to null"
+        )
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8") as lines:
+        return list(islice((text for line in lines if (text := line.strip())), limit))
+
+
+class TextMixtureDataModule(CodecDataModule):
+    """Blocks of public utterances, grammar trees and (tree, utterance) pairs, in the format of the codec.
+
+    Training examples are ``<bos> " utterance" <eos>``, ``<bos> " tree" <eos>`` and
+    ``" tree" <bos> " utterance" <eos>``, all with loss on every token, packed whole into blocks. The model
+    attends across the examples of a block, which ``<eos>`` sets apart. Validation examples are held-out
+    grammar pairs, one a row: with ``val_conditional`` their loss is that of p(utterance | tree), without it
+    that of p(utterance).
+
+    Everything here is public: never point it at private text.
+
+    Args:
+        utterances_path: Text file, plain or .gz, with one utterance a line; null for grammar pairs alone.
+        grammar_turns: Turns drawn from the embedded grammar.
+        grammar_seed: Seed of that draw; validation pairs come from the next seed, less those trained on.
+        batch_size: Blocks in a batch, over all ranks.
+        block_length: Tokens in a block. Longer examples are left out, with a warning that counts them.
+        max_utterances: Use at most this many utterances, from the start of the file.
+        num_val_pairs: Held-out pairs for validation.
+        tree_share: Share of the grammar turns whose tree also appears alone, after ``<bos>``.
+        grammar_skew: Skew of the grammar's choices; 1 is like real use, 0 is flat.
+        val_conditional: Whether validation masks the tree as a prompt, or leaves it out.
+        val_batch_size: Validation pairs in a batch.
+        num_workers: Worker processes of the loaders.
+    """
+
+    def __init__(
+        self,
+        utterances_path: str | None = None,
+        grammar_turns: int = 50_000,
+        grammar_seed: int = 1,
+        batch_size: int = 64,
+        block_length: int = 128,
+        max_utterances: int | None = None,
+        num_val_pairs: int = 500,
+        tree_share: float = 0.3,
+        grammar_skew: float = 1.0,
+        val_conditional: bool = True,
+        val_batch_size: int = 32,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= tree_share <= 1:
+            raise DataError(f"tree_share is {tree_share}: give a share between 0 and 1")
+        self.utterances_path = utterances_path
+        self.grammar_turns = grammar_turns
+        self.grammar_seed = grammar_seed
+        self.batch_size = batch_size
+        self.block_length = block_length
+        self.max_utterances = max_utterances
+        self.num_val_pairs = num_val_pairs
+        self.tree_share = tree_share
+        self.grammar_skew = grammar_skew
+        self.val_conditional = val_conditional
+        self.val_batch_size = val_batch_size
+        self.num_workers = num_workers
+
+    def setup(self, stage: str) -> None:
+        """Generate, tokenise and pack."""
+        turns = list(generate(self.grammar_turns, seed=self.grammar_seed, skew=self.grammar_skew))
+        if stage == "fit" and not hasattr(self, "_train"):
+            self._train = self._packed(turns)
+        if stage in ("fit", "validate") and not hasattr(self, "_val"):
+            self._val = self._held_out(turns)
+
+    def train_dataloader(self) -> DataLoader[LogicalBatch]:
+        """Shuffled blocks, one logical batch each step."""
+        rank, world_size = self.rank_and_world_size()
+        batches = ShuffledBatches(len(self._train), self.batch_size, self._seed(), rank, world_size)
+        return StepDataLoader(self._train, batches, self.global_step, batches.size, self.num_workers)
+
+    def val_dataloader(self) -> DataLoader[LogicalBatch]:
+        """Held-out grammar pairs, sorted by length."""
+        sampler = ShardSampler(len(self._val), *self.rank_and_world_size())
+        return DataLoader(self._val, sampler=sampler, batch_size=None)  # type: ignore[arg-type]
+
+    def _seed(self) -> int:
+        return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+    def _tokenize(self, texts: list[str]) -> list[list[int]]:
+        codec = self.require_codec()
+        return [ids for i in range(0, len(texts), _CHUNK) for ids in codec.tokenize(texts[i : i + _CHUNK])]
+
+    def _packed(self, turns: list[Turn]) -> _Blocks:
+        codec = self.require_codec()
+        bos, eos = codec.bos_id, codec.eos_id
+        public = _read_utterances(self.utterances_path, self.max_utterances) if self.utterances_path else []
+        examples = [[bos, *ids, eos] for ids in self._tokenize(public)]
+        trees = self._tokenize([codec.text(t, "parse") for t in turns])
+        utterances = self._tokenize([t.utterance for t in turns])
+        examples += [[*tree, bos, *words, eos] for tree, words in zip(trees, utterances, strict=True)]
+        examples += [[bos, *tree, eos] for tree in trees[: round(self.tree_share * len(trees))]]
+
+        order = np.random.default_rng(self._seed()).permutation(len(examples))
+        blocks, lengths = pack([examples[i] for i in order], self.block_length, codec.pad_id)
+        left_out = sum(len(ids) > self.block_length for ids in examples)
+        if left_out:
+            log.warning(
+                "%d of %d examples are longer than block_length=%d and were left out: raise it to keep them",
+                left_out,
+                len(examples),
+                self.block_length,
+            )
+        log.info(
+            "%d examples in %d blocks, %.1f %% padding",
+            len(examples) - left_out,
+            len(blocks),
+            100 * (1 - lengths.sum().item() / max(blocks.numel(), 1)),
+        )
+        return _Blocks(blocks, lengths)
+
+    def _held_out(self, trained: list[Turn]) -> list[LogicalBatch]:
+        codec = self.require_codec()
+        seen = {(t.utterance, t.parse) for t in trained}
+        fresh: dict[tuple[str, str | None], Turn] = {}
+        for turn in generate(4 * self.num_val_pairs + 1000, seed=self.grammar_seed + 1, skew=self.grammar_skew):
+            if (turn.utterance, turn.parse) not in seen:
+                fresh.setdefault((turn.utterance, turn.parse), turn)
+        turns = list(fresh.values())[: self.num_val_pairs]
+        if len(turns) < self.num_val_pairs:
+            log.warning("only %d held-out pairs were found; %d were asked for", len(turns), self.num_val_pairs)
+        encode = Codec(
+            codec.tokenizer,
+            "parse" if self.val_conditional else None,
+            "utterance",
+            codec.max_length,
+            codec.linearisation,
+        ).encode_all
+        rows = [e for e in encode(turns) if len(e.input_ids) <= codec.max_length]
+        rows.sort(key=lambda e: len(e.input_ids))
+        batches = []
+        for i in range(0, len(rows), self.val_batch_size):
+            chunk = rows[i : i + self.val_batch_size]
+            width = len(chunk[-1].input_ids)
+            input_ids = torch.full((len(chunk), width), codec.pad_id)
+            mask = torch.zeros_like(input_ids)
+            labels = torch.full_like(input_ids, IGNORE_INDEX)
+            for r, example in enumerate(chunk):
+                ids = torch.tensor(example.input_ids)
+                input_ids[r, : len(ids)] = ids
+                mask[r, : len(ids)] = 1
+                labels[r, example.num_prompt : len(ids)] = ids[example.num_prompt :]
+            micro_batch = MicroBatch(input_ids, mask, labels, len(chunk))
+            batches.append(LogicalBatch([micro_batch], len(chunk), float(len(chunk)), is_public=True))
+        return batches

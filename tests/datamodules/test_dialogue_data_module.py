@@ -1,0 +1,200 @@
+"""Logical batches under a real trainer: Poisson, shuffled, resumed, on one rank and on two."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datamodules.codec import Codec
+from datamodules.data_error import DataError
+from datamodules.dialogue_data_module import DialogueDataModule
+from datamodules.encoded_turns import encode_turns
+from datamodules.readers import read_turns
+from tests.datamodules.recorder import Recorder, make_trainer, sums
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*seed.*"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+    pytest.mark.filterwarnings("ignore:.*validation_step.*"),
+]
+
+
+def module(path: str, **kwargs: Any) -> DialogueDataModule:
+    defaults = {"unit": "dialogue", "batch_size": 4, "sampling_seed": 11, "max_tokens_per_micro_batch": 300}
+    return DialogueDataModule(path, **{**defaults, **kwargs})
+
+
+def train(path: str, codec: Codec, max_steps: int, ckpt_path: str | None = None, **kwargs: Any) -> Recorder:
+    recorder = Recorder(codec)
+    trainer_kwargs = kwargs.pop("trainer", {})
+    trainer = make_trainer(max_steps=max_steps, **trainer_kwargs)
+    trainer.fit(recorder, datamodule=module(path, **kwargs), ckpt_path=ckpt_path)
+    recorder.saved = trainer  # type: ignore[assignment]
+    return recorder
+
+
+def test_what_the_privacy_callback_asks_for(dialogues: str, codec: Codec) -> None:
+    data = module(dialogues, batch_size=3)
+    data.codec = codec
+    data.setup("fit")
+    assert (data.num_units, data.unit, data.batch_size) == (20, "dialogue", 3)
+    assert data.sample_rate == 3 / 20
+    assert data.steps_per_epoch == math.ceil(20 / 3) == len(data.train_dataloader())
+    assert len(data.data_fingerprint) == 64
+
+
+def test_every_unit_is_drawn_with_probability_q_and_batches_may_be_empty(dialogues: str, codec: Codec) -> None:
+    data = module(dialogues, batch_size=1, sampling_seed=5)
+    data.codec = codec
+    data.setup("fit")
+    sampler = data.train_dataloader().sampler
+    drawn: Counter[int] = Counter()
+    sizes = []
+    for epoch in range(150):
+        data.global_step = lambda epoch=epoch: epoch * 20  # type: ignore[method-assign]
+        sampler.first_step = data.global_step  # type: ignore[attr-defined]
+        for sampled in sampler:
+            drawn.update(sampled.indices)
+            sizes.append(len(sampled.indices))
+            assert sampled.expected_num_units == 1.0
+    # 3000 draws at q = 1/20: 150 a unit with a standard deviation of 12; sizes are Binomial(20, 1/20).
+    assert (abs(np.array([drawn[u] for u in range(20)]) - 150) < 60).all()
+    assert abs(np.mean(sizes) - 1) < 0.1
+    assert abs(np.var(sizes) - 0.95) < 0.2
+    assert 0 in sizes
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_interrupted_and_resumed_sees_the_batches_of_an_uninterrupted_run(
+    dialogues: str, codec: Codec, tmp_path: Path, sampling: str, num_workers: int
+) -> None:
+    def run(max_steps: int, ckpt_path: str | None = None) -> Recorder:
+        return train(dialogues, codec, max_steps, ckpt_path, sampling=sampling, num_workers=num_workers)
+
+    whole = run(13).train_batches
+    assert [step for step, _, _ in whole] == list(range(13))
+    first = run(7)  # in the middle of the second epoch of five steps
+    path = tmp_path / "interrupted.ckpt"
+    first.saved.save_checkpoint(path)  # type: ignore[union-attr]
+    second = run(13, str(path))
+    assert first.train_batches + second.train_batches == whole
+    assert len({str(rows) for _, rows, _ in whole}) > 10, "batches differ from step to step"
+
+
+def test_an_epoch_cut_short_goes_on_with_fresh_batches(dialogues: str, codec: Codec) -> None:
+    whole = train(dialogues, codec, 12).train_batches
+    cut = train(dialogues, codec, 12, trainer={"limit_train_batches": 3}).train_batches
+    assert cut == whole
+
+
+def test_a_shuffled_epoch_holds_every_unit_once(dialogues: str, codec: Codec) -> None:
+    recorder = train(dialogues, codec, 14, sampling="shuffle", batch_size=3, unit="utterance")
+    turns = encode_turns(read_turns(dialogues, "utterance"), codec)
+    per_epoch = math.ceil(len(turns) / 3)
+    data = module(dialogues, sampling="shuffle", batch_size=3, unit="utterance")
+    data.codec = codec
+    data.setup("fit")
+    batches = list(data.train_dataloader())
+    assert len(batches) == per_epoch
+    assert sum((sums(b) for b in batches[:14]), []) == sum((rows for _, rows, _ in recorder.train_batches), [])
+    assert sorted(sum((sums(b) for b in batches), [])) == sorted(int(turns.row(i).sum()) for i in range(len(turns)))
+    assert [b.expected_num_units for b in batches] == [b.num_units for b in batches]
+
+
+def test_sampling_does_not_follow_the_global_seed(
+    dialogues: str, codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "1")
+    runs = [train(dialogues, codec, 5, sampling_seed=None).train_batches for _ in range(2)]
+    assert runs[0] != runs[1]
+
+
+def test_validation_and_test_read_their_own_files_and_say_whether_they_are_public(dialogues: str, codec: Codec) -> None:
+    data = module(dialogues, val_path=dialogues, test_path=dialogues)
+    recorder = Recorder(codec)
+    make_trainer(max_steps=5).fit(recorder, datamodule=data)
+    turns = encode_turns(read_turns(dialogues, "utterance"), codec)
+    expected = sorted(int(turns.row(i).sum()) for i in range(len(turns)))
+    assert sorted(sum(recorder.evaluated, [])) == expected
+    recorder.evaluated = []
+    make_trainer().test(recorder, datamodule=data, verbose=False)
+    assert sorted(sum(recorder.evaluated, [])) == expected
+    assert not any(batch.is_public for batch in data.val_dataloader())
+    assert all(batch.is_public for batch in data.test_dataloader())
+    assert not any(batch.is_public for batch in data.train_dataloader())
+
+
+def test_no_validation_file_means_no_validation(dialogues: str, codec: Codec) -> None:
+    assert train(dialogues, codec, 5).evaluated == []
+
+
+def test_two_ranks_draw_disjoint_shards_that_cover_all_units(dialogues: str, codec: Codec) -> None:
+    shards = []
+    for rank in range(2):
+        data = module(dialogues, batch_size=20)  # q = 1: every unit, always
+        data.codec = codec
+        data.rank_and_world_size = lambda rank=rank: (rank, 2)  # type: ignore[method-assign]
+        data.setup("fit")
+        (sampled,) = data.train_dataloader().sampler
+        shards.append(set(sampled.indices))
+        assert sampled.expected_num_units == 20
+    assert shards[0] | shards[1] == set(range(20))
+    assert not shards[0] & shards[1]
+
+
+@pytest.mark.ddp
+@pytest.mark.parametrize("use_distributed_sampler", [True, False])
+def test_lightning_leaves_the_samplers_of_two_processes_alone(
+    dialogues: str, codec: Codec, tmp_path: Path, use_distributed_sampler: bool
+) -> None:
+    recorder = Recorder(codec, folder=tmp_path)
+    trainer = make_trainer(devices=2, strategy="ddp_fork", max_steps=7, use_distributed_sampler=use_distributed_sampler)
+    data = module(dialogues, sampling="shuffle", unit="utterance", batch_size=10, val_path=dialogues)
+    trainer.fit(recorder, datamodule=data)
+    ranks = [json.loads((tmp_path / f"rank{r}.json").read_text()) for r in range(2)]
+    turns = encode_turns(read_turns(dialogues, "utterance"), codec)
+    every_turn = sorted(int(turns.row(i).sum()) for i in range(len(turns)))
+    assert len(ranks[0]["train"]) == len(ranks[1]["train"]) == 7 == math.ceil(len(turns) / 10)
+    assert sorted(s for r in ranks for _, rows, _ in r["train"] for s in rows) == every_turn
+    assert sorted(s for r in ranks for rows in r["evaluated"] for s in rows) == every_turn
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"batch_size": 21}, "batch_size is 21, but .* has 20 units .unit: dialogue.: give"),
+        ({"limit_train_units": 3}, "batch_size is 4, but .* has 3 units"),
+        ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
+        ({"max_rows_per_unit": 0}, "max_rows_per_unit is 0"),
+    ],
+)
+def test_sizes_that_cannot_be(dialogues: str, codec: Codec, kwargs: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        data = module(dialogues, **kwargs)
+        data.codec = codec
+        data.setup("fit")
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_nothing_to_evaluate_on(dialogues: str, codec: Codec, stage: str) -> None:
+    data = module(dialogues)
+    data.codec = codec
+    with pytest.raises(DataError, match=f"there is nothing to {stage} on: set"):
+        data.setup(stage)
+
+
+def test_resuming_in_mid_epoch_gives_no_warning(
+    dialogues: str, codec: Codec, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    first = train(dialogues, codec, 3)
+    first.saved.save_checkpoint(tmp_path / "a.ckpt")  # type: ignore[union-attr]
+    train(dialogues, codec, 5, str(tmp_path / "a.ckpt"))
+    messages = [str(w.message) for w in recwarn]
+    assert not [m for m in messages if "not resumable" in m or "across ranks is zero" in m]

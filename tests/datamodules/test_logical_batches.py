@@ -1,0 +1,137 @@
+"""Sampled units become micro-batches: nothing lost, nothing doubled, within the budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datamodules.batch import IGNORE_INDEX, LogicalBatch
+from datamodules.codec import Codec
+from datamodules.encoded_turns import EncodedTurns, encode_turns
+from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
+from datamodules.readers import read_turns
+from datamodules.step_sampler import SampledUnits
+
+
+class Ids:
+    """The id that batching needs of a codec."""
+
+    pad_id = 0
+
+
+def encoded(lengths: list[int], units: list[int]) -> EncodedTurns:
+    """Rows whose tokens are all 100 + the row's number, with a prompt of one token."""
+    ids = np.repeat(np.arange(len(lengths), dtype=np.int32) + 100, lengths)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ones = np.ones(len(lengths), dtype=np.int32)
+    return EncodedTurns(ids, offsets, ones, np.array(units, dtype=np.int32), 0)
+
+
+def rows_of(batch: LogicalBatch) -> list[list[list[int]]]:
+    """Unpadded ids of every row of every unit."""
+    units = []
+    for mb in batch.micro_batches:
+        rows = [ids[mask.bool()].tolist() for ids, mask in zip(mb.input_ids, mb.attention_mask, strict=True)]
+        units += [rows[i : i + mb.rows_per_unit] for i in range(0, len(rows), mb.rows_per_unit)]
+    return units
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 7), min_size=1, max_size=12),
+    budget=st.integers(1, 80),
+    max_rows=st.integers(1, 6),
+    data=st.data(),
+)
+def test_every_sampled_unit_appears_once_with_its_rows(
+    sizes: list[int], budget: int, max_rows: int, data: st.DataObject
+) -> None:
+    units = [u for u, size in enumerate(sizes) for _ in range(size)]
+    lengths = [data.draw(st.integers(2, 20)) for _ in units]
+    batches = LogicalBatches(EncodedUnits(encoded(lengths, units)), Ids(), budget, max_rows, seed=1)  # type: ignore[arg-type]
+    sampled = data.draw(st.lists(st.integers(0, len(sizes) - 1), unique=True))
+    batch = batches[SampledUnits(3, sampled, 5.0)]
+
+    assert batch.num_units == len(sampled) == sum(mb.num_units for mb in batch.micro_batches)
+    assert batch.expected_num_units == 5.0
+    seen: Counter[int] = Counter()
+    for rows in rows_of(batch):
+        owners = {units[row[0] - 100] for row in rows}
+        assert len(owners) == 1
+        (owner,) = owners
+        seen[owner] += 1
+        assert len(rows) == len({row[0] for row in rows}) == min(sizes[owner], max_rows)
+        assert all(len(row) == lengths[row[0] - 100] for row in rows)
+    assert seen == Counter(sampled)
+
+    for mb in batch.micro_batches:
+        num_rows, width = mb.input_ids.shape
+        assert num_rows == mb.num_units * mb.rows_per_unit
+        assert mb.rows_per_unit <= max_rows
+        assert num_rows * width <= budget or mb.num_units == 1
+        assert (mb.labels[:, 0] == IGNORE_INDEX).all(), "the prompt has no loss"
+        expected = mb.input_ids[:, 1:].masked_fill(mb.attention_mask[:, 1:] == 0, IGNORE_INDEX)
+        assert torch.equal(mb.labels[:, 1:], expected)
+
+
+def test_sorting_inside_the_batch_removes_padding() -> None:
+    lengths = [3, 50] * 20
+    batches = LogicalBatches(EncodedUnits(encoded(lengths, list(range(40)))), Ids(), 200, 1)  # type: ignore[arg-type]
+    batch = batches[SampledUnits(0, list(range(40)), 40.0)]
+    tokens = sum(mb.input_ids.numel() for mb in batch.micro_batches)
+    assert tokens == sum(lengths)
+    widths = [mb.input_ids.shape[1] for mb in batch.micro_batches]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_an_empty_sample_has_no_micro_batch() -> None:
+    batches = LogicalBatches(EncodedUnits(encoded([4], [0])), Ids(), 200, 1)  # type: ignore[arg-type]
+    batch = batches[SampledUnits(0, [], 1.0)]
+    assert (batch.micro_batches, batch.num_units, batch.expected_num_units) == ([], 0, 1.0)
+
+
+def test_the_choice_of_rows_is_uniform_fresh_each_step_and_blind_to_content() -> None:
+    def chosen(lengths: list[int], seed: int | None) -> list[int]:
+        units = EncodedUnits(encoded(lengths, [0] * 6))
+        batches = LogicalBatches(units, Ids(), 10_000, 2, seed=seed)  # type: ignore[arg-type]
+        return [row[0] - 100 for step in range(900) for row in rows_of(batches[SampledUnits(step, [0], 1.0)])[0]]
+
+    rows = chosen([5] * 6, seed=7)
+    assert rows == chosen([5, 9, 2, 30, 4, 4], seed=7)
+    counts = np.bincount(rows, minlength=6)
+    assert counts.sum() == 1800
+    # Each count is Binomial(900, 1/3): 300 with a standard deviation of 14.
+    assert (abs(counts - 300) < 75).all()
+    assert chosen([5] * 6, None) != chosen([5] * 6, None), "without a seed nobody can repeat the choice"
+
+
+def test_over_long_turns_have_zero_loss_but_count_as_units(dialogues: str, tokenizer: object) -> None:
+    short = Codec(tokenizer, "parse", "utterance", 30)
+    turns = encode_turns(read_turns(dialogues, "utterance"), short)
+    units = EncodedUnits(turns)
+    batch = LogicalBatches(units, short, 500, 1)[SampledUnits(0, list(range(len(units))), 1.0)]
+    without_loss = sum(int((mb.labels == IGNORE_INDEX).all(1).sum()) for mb in batch.micro_batches)
+    assert without_loss == turns.num_over_long > 0
+    assert batch.num_units == len(turns)
+    assert max(mb.input_ids.shape[1] for mb in batch.micro_batches) <= 30
+
+
+@pytest.mark.parametrize("limit", [None, 7])
+def test_validation_covers_every_turn_once(dialogues: str, codec: Codec, limit: int | None) -> None:
+    turns = encode_turns(read_turns(dialogues, "utterance"), codec)
+    dataset = AllTurns(turns, codec, 200, limit, is_public=True)
+    rows = [row for i in range(len(dataset)) for unit in rows_of(dataset[i]) for row in unit]
+    assert sorted(rows) == sorted(turns.row(i).tolist() for i in range(limit or len(turns)))
+    assert all(dataset[i].is_public and len(dataset[i].micro_batches) == 1 for i in range(len(dataset)))
+
+
+def test_a_limit_takes_the_first_units() -> None:
+    units = EncodedUnits(encoded([2, 3, 4, 5], [0, 1, 0, 2]), limit=2)
+    assert len(units) == 2
+    assert units.rows(0).tolist() == [0, 2]
+    assert units.rows(1).tolist() == [1]

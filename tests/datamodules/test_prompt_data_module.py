@@ -1,0 +1,115 @@
+"""Prompts: every sample once, similar lengths together, nothing twice after an interruption."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+
+from datamodules.codec import Codec
+from datamodules.data_error import DataError
+from datamodules.prompt_batch import PromptBatch
+from datamodules.prompt_data_module import PromptDataModule
+from tests.datamodules.recorder import Recorder, make_trainer
+
+TREES = [f"(Find {'(Deep ' * (i % 5)}{i}{')' * (i % 5)})" for i in range(10)]
+
+
+@pytest.fixture
+def prompts(write_lines: Callable[..., str]) -> str:
+    return write_lines([{"utterance": None, "parse": tree, "stage": "trees"} for tree in TREES], "trees.jsonl")
+
+
+def batches(data: PromptDataModule, codec: Codec, rank: int = 0, world_size: int = 1) -> list[PromptBatch]:
+    data.codec = codec
+    data.rank_and_world_size = lambda: (rank, world_size)  # type: ignore[method-assign]
+    data.setup("predict")
+    return list(data.predict_dataloader())
+
+
+def test_prompts_are_used_in_turn_and_again_from_the_start(prompts: str, codec: Codec) -> None:
+    found = batches(PromptDataModule(prompts, num_samples=25, batch_size=4), codec)
+    pairs = {i: p for b in found for i, p in zip(b.indices, b.prompts, strict=True)}
+    assert pairs == {i: TREES[i % 10] for i in range(25)}
+    for batch in found:
+        assert batch.input_ids == [codec.encode_prompt(p) for p in batch.prompts]
+        assert len(batch.indices) <= 4
+    lengths = [len(ids) for b in found for ids in b.input_ids]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize(("num_samples", "total"), [(None, 10), (3, 3)])
+def test_number_of_samples(prompts: str, codec: Codec, num_samples: int | None, total: int) -> None:
+    data = PromptDataModule(prompts, num_samples=num_samples)
+    found = batches(data, codec)
+    assert sorted(i for b in found for i in b.indices) == list(range(total))
+    assert data.num_total == total
+
+
+def test_an_unconditional_model_needs_no_file(tokenizer: object) -> None:
+    codec = Codec(tokenizer, None, "parse", 64)
+    found = batches(PromptDataModule(num_samples=5, batch_size=2), codec)
+    assert [len(b.indices) for b in found] == [2, 2, 1]
+    assert all(ids == [codec.bos_id] for b in found for ids in b.input_ids)
+    assert all(p is None for b in found for p in b.prompts)
+
+
+def test_what_is_done_is_not_sampled_again(prompts: str, codec: Codec) -> None:
+    data = PromptDataModule(prompts, num_samples=25, batch_size=4)
+    data.done = {0, 3, 17, 24, 99}
+    found = batches(data, codec)
+    assert sorted(i for b in found for i in b.indices) == sorted(set(range(25)) - data.done)
+    assert all(p == TREES[i % 10] for b in found for i, p in zip(b.indices, b.prompts, strict=True))
+    data.done = set(range(25))
+    assert list(data.predict_dataloader()) == []
+
+
+def test_ranks_share_the_samples(prompts: str, codec: Codec) -> None:
+    shares = [
+        {i for b in batches(PromptDataModule(prompts, 25, batch_size=4), codec, rank, 3) for i in b.indices}
+        for rank in range(3)
+    ]
+    assert set.union(*shares) == set(range(25))
+    assert sum(len(s) for s in shares) == 25
+
+
+def test_under_a_trainer(prompts: str, codec: Codec) -> None:
+    recorder = Recorder(codec)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_trainer().predict(recorder, datamodule=PromptDataModule(prompts, batch_size=4), return_predictions=False)
+    assert sorted(i for b in recorder.predicted for i in b.indices) == list(range(10))
+    assert not [w for w in caught if "batch indices" in str(w.message)]
+
+
+def test_another_field_may_be_the_prompt(write_lines: Callable[..., str], tokenizer: object) -> None:
+    path = write_lines([{"domain": "weather", "label": "rain"}])
+    codec = Codec(tokenizer, "domain", "utterance", 64)
+    assert batches(PromptDataModule(path), codec)[0].prompts == ["weather"]
+    assert batches(PromptDataModule(path, prompt_field="label"), codec)[0].prompts == ["rain"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["{"], r"trees.jsonl:1: broken JSON"),
+        ([{"parse": "(A)"}, {"utterance": "x"}], r"trees.jsonl:2: no 'parse' as a string: add it"),
+        ([[1]], r"trees.jsonl:1: no 'parse'"),
+        ([], "holds no prompt"),
+    ],
+)
+def test_a_bad_prompts_file(write_lines: Callable[..., str], codec: Codec, lines: list[object], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        batches(PromptDataModule(write_lines(lines, "trees.jsonl")), codec)
+
+
+def test_prompts_and_model_must_go_together(prompts: str, codec: Codec, tokenizer: object) -> None:
+    with pytest.raises(DataError, match="no prompts at .*: run the stage"):
+        batches(PromptDataModule(prompts + ".missing"), codec)
+    with pytest.raises(DataError, match="prompts_path is not set"):
+        batches(PromptDataModule(num_samples=3), codec)
+    with pytest.raises(DataError, match="the model takes no prompt"):
+        batches(PromptDataModule(prompts), Codec(tokenizer, None, "parse", 64))
+    with pytest.raises(DataError, match="say how many samples"):
+        PromptDataModule()

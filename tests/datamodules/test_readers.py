@@ -1,0 +1,181 @@
+"""Files become turns, and every bad file an error that says what, where and how to mend it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datamodules.data_error import DataError
+from datamodules.readers import read_turns
+from doppel.lispress import is_valid
+
+GOOD = {"utterance": "hi", "parse": "(Hello)", "unit": "u1"}
+SECRET = "zebra"
+
+
+def test_all_user_turns_are_read_skipped_ones_too(dialogues: str) -> None:
+    turns = read_turns(dialogues, "dialogue")
+    records = [json.loads(line) for line in Path(dialogues).read_text().splitlines()]
+    expected = [
+        (t["user_utterance"]["original_text"], t["lispress"], r["dialogue_id"], t["tags"]["domain"])
+        for r in records
+        for t in r["turns"]
+    ]
+    assert [(t.utterance, t.parse, t.unit, t.domain) for t in turns] == expected
+
+
+def test_utterance_units_are_distinct_and_named_by_dialogue_and_turn(dialogues: str) -> None:
+    units = [t.unit for t in read_turns(dialogues, "utterance")]
+    assert len(set(units)) == len(units)
+    assert units[:3] == ["d0/0", "d1/0", "d1/1"]
+
+
+def test_compressed_files_read_like_plain_ones(dialogues: str, tmp_path: Path) -> None:
+    content = Path(dialogues).read_bytes()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content))
+    with zipfile.ZipFile(tmp_path / "a.jsonl.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jsonl", content)
+        archive.writestr("__MACOSX/._a.jsonl", b"\0")
+    turns = read_turns(dialogues, "dialogue")
+    assert read_turns(str(tmp_path / "a.jsonl.gz"), "dialogue") == turns
+    assert read_turns(str(tmp_path / "a.jsonl.zip"), "dialogue") == turns
+
+
+def test_plain_lines(write_lines: Callable[..., str]) -> None:
+    path = write_lines([GOOD, "", {"utterance": "bye", "unit": "u1", "domain": "small talk"}])
+    first, second = read_turns(path, "dialogue")
+    assert (first.utterance, first.parse, first.unit, first.domain) == ("hi", "(Hello)", "u1", None)
+    assert (second.parse, second.unit, second.domain) == (None, "u1", "small talk")
+
+
+def test_plain_lines_are_units_of_their_own_when_the_unit_is_the_utterance(
+    write_lines: Callable[..., str],
+) -> None:
+    turns = read_turns(write_lines([GOOD, GOOD, {"utterance": "a"}, {"utterance": "b"}]), "utterance")
+    assert len({t.unit for t in turns}) == 4
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (f'{{"utterance": "{SECRET}"', ":3: broken JSON at column"),
+        (f'["{SECRET}"]', ":3: a JSON list, not an object"),
+        (
+            {"utterance": SECRET, "parse": f'(Find "{SECRET}"', "unit": "u"},
+            ":3: unreadable parse tree at character",
+        ),
+        ({"utterance": SECRET, "parse": "", "unit": "u"}, ":3: unreadable parse tree at character 1"),
+        ({"utterance": SECRET, "parse": "(Hello)"}, ":3: no 'unit'"),
+        ({"parse": "(Hello)", "unit": SECRET}, ":3: no 'utterance'"),
+        ({"utterance": SECRET, "parse": [SECRET], "unit": "u"}, ":3: 'parse' is a JSON list"),
+        ({"turns": []}, ":3: no 'dialogue_id'"),
+        ({"dialogue_id": SECRET, "turns": SECRET}, ":3: 'turns' is not a list"),
+        ({"dialogue_id": SECRET, "turns": [{"lispress": "(A)"}]}, ":3, turn 0: no 'user_utterance'"),
+        (
+            {"dialogue_id": SECRET, "turns": [{"user_utterance": {"original_text": SECRET}}]},
+            ":3, turn 0: no 'lispress'",
+        ),
+        (
+            {
+                "dialogue_id": "d",
+                "turns": [{"user_utterance": {"original_text": SECRET}, "lispress": f"({SECRET}"}],
+            },
+            ":3, turn 0: unreadable parse tree",
+        ),
+        ("[" * 100_000, ":3: "),
+    ],
+)
+def test_a_bad_line_is_named_and_never_quoted(write_lines: Callable[..., str], bad: object, says: str) -> None:
+    path = write_lines([GOOD, "", bad, GOOD])
+    with pytest.raises(DataError) as raised:
+        read_turns(path, "dialogue")
+    message = str(raised.value)
+    assert path + says in message
+    assert SECRET not in message
+    assert "\n" not in message
+    assert message.count(":") > says.count(":"), "says how to mend it"
+
+
+def test_a_line_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes('{"utterance": "café"}\n'.encode("latin-1"))
+    with pytest.raises(DataError, match=r"latin.jsonl:1: byte \d+ is not UTF-8: convert"):
+        read_turns(str(path), "utterance")
+
+
+def test_a_missing_file_says_what_to_put_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file .*nowhere.jsonl: put .* cli.py download"):
+        read_turns(str(tmp_path / "nowhere.jsonl"), "utterance")
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_file(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_text(content)
+    with pytest.raises(DataError, match="holds no user turn"):
+        read_turns(str(path), "utterance")
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".gz"])
+def test_a_file_that_is_not_compressed_as_its_name_says(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"data.jsonl{suffix}"
+    path.write_text(json.dumps(GOOD))
+    with pytest.raises(DataError, match="fetch it again"):
+        read_turns(str(path), "utterance")
+
+
+def test_a_torn_compressed_file(tmp_path: Path) -> None:
+    lines = b"".join(b'{"utterance": "%d"}\n' % i for i in range(1000))
+    path = tmp_path / "data.jsonl.gz"
+    path.write_bytes(gzip.compress(lines)[:-200])
+    with pytest.raises(DataError, match=r"data.jsonl.gz:\d+: the compressed file is damaged here"):
+        read_turns(str(path), "utterance")
+
+
+def test_a_zip_with_two_files(tmp_path: Path) -> None:
+    path = tmp_path / "two.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.jsonl", "")
+        archive.writestr("b.jsonl", "")
+    with pytest.raises(DataError, match="holds 2 .jsonl files: it must hold exactly one"):
+        read_turns(str(path), "utterance")
+
+
+def test_the_embedded_grammar_is_a_function_of_its_path() -> None:
+    turns = read_turns("embedded:train?num=50&seed=3&skew=1.0", "utterance")
+    assert len(turns) == len({t.unit for t in turns}) == 50
+    assert turns == read_turns("embedded:train?num=50&seed=3&skew=1.0", "utterance")
+    assert turns != read_turns("embedded:train?num=50&seed=4&skew=1.0", "utterance")
+    assert all(is_valid(t.parse or "") for t in turns)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("embedded:train?size=5", "unknown argument 'size'; known are num, seed, skew"),
+        ("embedded:train?num=many", "num='many' is not a number"),
+        ("embedded:train?num=0", "num is 0"),
+    ],
+)
+def test_bad_arguments_of_the_embedded_grammar(path: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        read_turns(path, "utterance")
+
+
+def test_an_unknown_unit(dialogues: str) -> None:
+    with pytest.raises(DataError, match="unit is 'user': it must be"):
+        read_turns(dialogues, "user")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif("DOPPEL_DATA" not in os.environ, reason="DOPPEL_DATA is not set: no published data at hand")
+def test_the_published_layout() -> None:
+    folder = Path(os.environ["DOPPEL_DATA"], "smcalflow")
+    train = read_turns(str(folder / "valid.dataflow_dialogues.jsonl.zip"), "dialogue")
+    assert len({t.unit for t in train}) == 425
+    assert all(t.parse for t in train)

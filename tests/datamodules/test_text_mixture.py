@@ -1,0 +1,116 @@
+"""Blocks of public text for the base model."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datamodules.batch import IGNORE_INDEX
+from datamodules.codec import Codec
+from datamodules.data_error import DataError
+from datamodules.grammar import generate
+from datamodules.text_mixture import TextMixtureDataModule, pack
+
+
+@given(st.lists(st.integers(1, 12), max_size=60), st.integers(4, 10))
+def test_examples_are_packed_whole(lengths: list[int], block_length: int) -> None:
+    examples = [[10 + i] * length for i, length in enumerate(lengths)]
+    blocks, used = pack(examples, block_length, pad_id=0)
+    assert blocks.shape == (len(used), block_length)
+    found = []
+    for row, length in zip(blocks.tolist(), used.tolist(), strict=True):
+        assert set(row[length:]) <= {0}
+        values, counts = torch.unique_consecutive(torch.tensor(row[:length]), return_counts=True)
+        found += list(zip(values.tolist(), counts.tolist(), strict=True))
+    assert sorted(found) == [(10 + i, n) for i, n in enumerate(lengths) if n <= block_length]
+
+
+@pytest.fixture
+def data(codec: Codec, tmp_path: Path) -> TextMixtureDataModule:
+    path = tmp_path / "utterances.txt.gz"
+    path.write_bytes(gzip.compress(b"".join(b"utterance number %d\n" % i for i in range(50))))
+    mixture = TextMixtureDataModule(
+        str(path),
+        grammar_turns=40,
+        batch_size=4,
+        block_length=256,
+        max_utterances=30,
+        num_val_pairs=10,
+        tree_share=0.5,
+        val_batch_size=4,
+    )
+    mixture.codec = Codec(codec.tokenizer, "parse", "utterance", 512)
+    mixture.setup("fit")
+    return mixture
+
+
+def test_an_epoch_holds_utterances_trees_and_pairs(data: TextMixtureDataModule) -> None:
+    codec = data.require_codec()
+    seen: list[str] = []
+    for batch in data.train_dataloader():
+        assert batch.is_public
+        (mb,) = batch.micro_batches
+        assert mb.input_ids.shape == (batch.num_units, 256)
+        assert batch.num_units == mb.num_units == batch.expected_num_units <= 4
+        assert torch.equal(mb.labels, mb.input_ids.masked_fill(mb.attention_mask == 0, IGNORE_INDEX))
+        for ids, mask in zip(mb.input_ids, mb.attention_mask, strict=True):
+            text = codec.tokenizer.decode(ids[mask.bool()], clean_up_tokenization_spaces=False)
+            seen += text.split("<eos>")[:-1]
+    turns = [t for t in generate(40, seed=1, skew=1.0) if len(codec.tokenize([f"{t.parse} {t.utterance}"])[0]) < 240]
+    assert sum(s.startswith("<bos> utterance number") for s in seen) == 30
+    pairs = [f" {t.parse}<bos> {t.utterance}" for t in turns]
+    assert pairs
+    assert set(pairs) <= set(seen)
+    alone = [s for s in seen if s.startswith("<bos> (")]
+    assert 0 < len(alone) <= 20
+
+
+def test_epochs_are_shuffled_by_step_and_repeatable(data: TextMixtureDataModule) -> None:
+    loader = data.train_dataloader()
+    first = [b.micro_batches[0].input_ids for b in loader]
+    again = [b.micro_batches[0].input_ids for b in loader]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    data.global_step = lambda: len(loader)  # type: ignore[method-assign]
+    second = [b.micro_batches[0].input_ids for b in data.train_dataloader()]
+    assert not torch.equal(torch.cat(first), torch.cat(second))
+    assert torch.equal(torch.cat(first).sum(0).sum(), torch.cat(second).sum(0).sum())
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_validation_is_held_out_and_has_loss_on_the_utterance_alone(
+    data: TextMixtureDataModule, conditional: bool
+) -> None:
+    codec = data.require_codec()
+    held_out = TextMixtureDataModule(
+        None, grammar_turns=40, num_val_pairs=10, val_conditional=conditional, val_batch_size=4
+    )
+    held_out.codec = codec
+    held_out.setup("validate")
+    trained = {(t.utterance, t.parse) for t in generate(40, seed=1, skew=1.0)}
+    fresh = {(t.utterance, t.parse) for t in generate(5000, seed=2, skew=1.0)} - trained
+    utterances = {u for u, _ in fresh}
+    num_rows = 0
+    for batch in held_out.val_dataloader():
+        assert batch.is_public
+        (mb,) = batch.micro_batches
+        for ids, labels, mask in zip(mb.input_ids, mb.labels, mb.attention_mask, strict=True):
+            num_rows += 1
+            assert codec.decode(labels[labels != IGNORE_INDEX].tolist()) in utterances
+            prompt = ids[(labels == IGNORE_INDEX) & mask.bool()].tolist()
+            assert prompt[-1] == codec.bos_id
+            assert (len(prompt) > 1) == conditional
+    assert 0 < num_rows <= 10
+
+
+def test_bad_arguments(codec: Codec, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="tree_share is 2: give a share"):
+        TextMixtureDataModule(None, tree_share=2)
+    missing = TextMixtureDataModule(str(tmp_path / "none.txt"), grammar_turns=5)
+    missing.codec = codec
+    with pytest.raises(DataError, match="no utterances at .* put a text file there"):
+        missing.setup("fit")
