@@ -1,0 +1,34 @@
+"""Metrics of synthetic utterances, one ``torchmetrics.Metric`` a file, and ``compare`` for all of them."""
+
+from __future__ import annotations
+
+from doppel.metrics.chi_square import ChiSquare
+from doppel.metrics.compare import Corpus, compare
+from doppel.metrics.copies import Copies, CopyIndex
+from doppel.metrics.distinct import Distinct
+from doppel.metrics.function_overlap import FunctionOverlap
+from doppel.metrics.mauve import Mauve
+from doppel.metrics.mean_words import MeanWords
+from doppel.metrics.nearest_trees import NearestTrees
+from doppel.metrics.text_featurizer import FeaturizerError, TextFeaturizer
+from doppel.metrics.top_k_overlap import TopKOverlap
+from doppel.metrics.valid_trees import ValidTrees
+from doppel.metrics.word_overlap import WordOverlap
+
+__all__ = [
+    "ChiSquare",
+    "Copies",
+    "CopyIndex",
+    "Corpus",
+    "Distinct",
+    "FeaturizerError",
+    "FunctionOverlap",
+    "Mauve",
+    "MeanWords",
+    "NearestTrees",
+    "TextFeaturizer",
+    "TopKOverlap",
+    "ValidTrees",
+    "WordOverlap",
+    "compare",
+]

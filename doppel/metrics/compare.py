@@ -1,0 +1,241 @@
+"""All metrics of a set of synthetic utterances against a reference, as one dictionary."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torchmetrics import MetricCollection
+from tqdm import tqdm
+
+from doppel.lispress import Counting
+from doppel.metrics.chi_square import ChiSquare
+from doppel.metrics.copies import Copies, CopyIndex
+from doppel.metrics.distinct import Distinct
+from doppel.metrics.function_overlap import FunctionOverlap
+from doppel.metrics.function_type_metric import valid_function_types
+from doppel.metrics.mauve import Mauve
+from doppel.metrics.mean_words import MeanWords
+from doppel.metrics.nearest_trees import NearestTrees
+from doppel.metrics.top_k_overlap import TopKOverlap
+from doppel.metrics.valid_trees import ValidTrees
+from doppel.metrics.word_overlap import WordOverlap
+
+Value = float | int | str | list[str] | None
+TOP_K = (10, 25, 50, 100)
+FUNCTION_KEYS = ("function_overlap", "chi_square", *(f"top_{k}_overlap" for k in TOP_K))
+TREES_SAMPLED = "sampled with the text (prompt of stage two)"
+TREES_NONE = "none: one-stage samples carry no tree; function metrics need the semantic parser"
+_FEW_FOR_MAUVE = 1000
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Utterances and, beside each, its linearised tree or None."""
+
+    utterances: tuple[str, ...]
+    trees: tuple[str | None, ...]
+
+    def __post_init__(self) -> None:
+        """Check the lengths."""
+        if len(self.utterances) != len(self.trees):
+            raise ValueError(f"{len(self.utterances)} utterances but {len(self.trees)} trees")
+
+    @property
+    def has_trees(self) -> bool:
+        """True where some utterance has a tree."""
+        return any(tree is not None for tree in self.trees)
+
+    def sample(self, size: int, seed: int) -> Corpus:
+        """A uniform subset of ``size`` rows in their order; the corpus itself where it is no larger."""
+        if size >= len(self.utterances):
+            return self
+        rows = sorted(random.Random(seed).sample(range(len(self.utterances)), size))
+        return Corpus(tuple(self.utterances[i] for i in rows), tuple(self.trees[i] for i in rows))
+
+
+def _number(value: Tensor) -> float | int | None:
+    number = value.item()
+    if isinstance(number, int):
+        return number
+    return round(number, 6) if math.isfinite(number) else None
+
+
+def _batches(items: Sequence[Any], size: int = 512) -> Iterable[Sequence[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def function_metrics(
+    synthetic: Sequence[str | None], reference: Sequence[str | None], counting: Counting
+) -> dict[str, Value]:
+    """Overlap, χ² and top-k overlaps of function types, by name; invalid trees are left out."""
+    metrics: dict[str, Any] = {
+        "function_overlap": FunctionOverlap(counting),
+        "chi_square": ChiSquare(counting),
+    }
+    metrics |= {f"top_{k}_overlap": TopKOverlap(k, counting) for k in TOP_K}
+    collection = MetricCollection(metrics, compute_groups=[list(metrics)])  # one count serves all of them
+    for batch in tqdm(list(_batches(synthetic)), desc="synthetic trees", disable=None):
+        collection.update(synthetic=batch)
+    for batch in tqdm(list(_batches(reference)), desc="reference trees", disable=None):
+        collection.update(reference=batch)
+    computed = collection.compute()
+    return {name: _number(computed[name]) for name in FUNCTION_KEYS}
+
+
+def text_metrics(synthetic: Sequence[str], reference: Sequence[str]) -> dict[str, Value]:
+    """Word overlap, distinct share and mean length (the last two also of the reference)."""
+    words = WordOverlap()
+    words.update(synthetic, reference)
+    values: dict[str, Value] = {"word_overlap": _number(words.compute())}
+    for prefix, utterances in (("", synthetic), ("reference_", reference)):
+        distinct, mean_words = Distinct(), MeanWords()
+        distinct.update(utterances)
+        mean_words.update(utterances)
+        values[f"{prefix}distinct"] = _number(distinct.compute())
+        values[f"{prefix}mean_words"] = _number(mean_words.compute())
+    return values
+
+
+def copy_metrics(synthetic: Sequence[str], reference: Sequence[str], private: Sequence[str]) -> dict[str, Value]:
+    """Copies of private utterances, as ``private/…``; for scale, those in the reference too."""
+    index = CopyIndex(private)
+    copies = Copies(index)
+    for batch in tqdm(list(_batches(synthetic, 64)), desc="copies", disable=None):
+        copies.update(batch)
+    values: dict[str, Value] = {f"private/{name}": _number(value) for name, value in copies.compute().items()}
+    natural = sum(map(index.is_exact, reference)) / len(reference)
+    return values | {"private/reference_exact_copies": round(natural, 6), "private/num_private": len(private)}
+
+
+def compare(
+    synthetic: Corpus,
+    reference: Corpus,
+    *,
+    featurizer: str | Path | None = None,
+    annotator: Corpus | None = None,
+    private: Sequence[str] | None = None,
+    counting: Counting = "node_labels",
+    num_samples: int | None = None,
+    seed: int = 0,
+) -> dict[str, Value]:
+    """Compute every metric on equally many samples of both sides.
+
+    Args:
+        synthetic: samples, with the trees they were sampled from where there are any.
+        reference: human utterances with their trees.
+        featurizer: model folder or hub name for MAUVE; None leaves MAUVE out.
+        annotator: annotated utterances for the ``nearest_…`` stand-in (see ``NearestTrees``); None: the
+            reference.
+        private: private training utterances; opts into the ``private/…`` values, which are not DP.
+        counting: what a function type is.
+        num_samples: compare at most so many of each side.
+        seed: of the subsets, and (added to 25, the package's own) of MAUVE's clustering.
+
+    Returns:
+        Name to value; None where a value cannot be computed, and then ``notes`` says why.
+
+    Raises:
+        ValueError: a side is empty, or ``num_samples`` is not positive.
+        FeaturizerError: the featurizer cannot be loaded.
+    """
+    if num_samples is not None and num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    num_compared = min(len(synthetic.utterances), len(reference.utterances))
+    if num_samples is not None:
+        num_compared = min(num_compared, num_samples)
+    if not num_compared:
+        raise ValueError("nothing to compare: the synthetic or the reference side has no utterance")
+    notes: list[str] = []
+    values: dict[str, Value] = {
+        "num_synthetic": len(synthetic.utterances),
+        "num_reference": len(reference.utterances),
+        "num_compared": num_compared,
+    }
+    annotated = annotator or reference
+    synthetic, reference = synthetic.sample(num_compared, seed), reference.sample(num_compared, seed)
+
+    values |= text_metrics(synthetic.utterances, reference.utterances)
+    values |= _mauve(synthetic, reference, featurizer, seed, notes)
+    values |= _own_trees(synthetic, reference, counting, notes)
+    values |= _nearest_trees(synthetic, reference, annotated, annotator is None, counting, notes)
+    values["counting"] = counting
+    if private is not None:
+        values |= copy_metrics(synthetic.utterances, reference.utterances, private)
+        notes.append(
+            "private/… values compare with private training text: they are not differentially private; "
+            "do not let them leave this machine without the data owner's consent"
+        )
+    values["notes"] = notes
+    return values
+
+
+def _mauve(
+    synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, seed: int, notes: list[str]
+) -> dict[str, Value]:
+    if featurizer is None:
+        notes.append("mauve was not asked for")
+        return {"mauve": None, "featurizer": None}
+    metric = Mauve(featurizer, seed=25 + seed)
+    metric.update(synthetic.utterances, reference.utterances)
+    value = _number(metric.compute())
+    if value is None:
+        notes.append("mauve: one side has only empty utterances")
+    elif len(synthetic.utterances) < _FEW_FOR_MAUVE:
+        notes.append(f"mauve on fewer than {_FEW_FOR_MAUVE} samples a side is rough: compare equal counts only")
+    return {"mauve": value, "featurizer": str(featurizer)}
+
+
+def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting, notes: list[str]) -> dict[str, Value]:
+    """Metrics on the trees that stand in the synthetic file."""
+    nothing: dict[str, Value] = dict.fromkeys(FUNCTION_KEYS)
+    if not synthetic.has_trees:
+        notes.append("the synthetic file has no trees: valid_trees and the function metrics are null")
+        return nothing | {"valid_trees": None, "num_trees": 0, "trees": TREES_NONE}
+    valid = ValidTrees()
+    valid.update(synthetic.trees)
+    values: dict[str, Value] = {
+        "valid_trees": _number(valid.compute()),
+        "num_trees": int(valid.num_trees),
+        "trees": TREES_SAMPLED,
+    }
+    notes.append("function metrics judge the sampled trees, not whether the utterances express them")
+    if int(valid.num_trees) < len(synthetic.trees):
+        notes.append("some synthetic lines have no tree: function metrics use the others")
+    if not reference.has_trees:
+        notes.append("the reference has no trees: the function metrics are null")
+        return nothing | values
+    return function_metrics(synthetic.trees, reference.trees, counting) | values
+
+
+def _nearest_trees(
+    synthetic: Corpus,
+    reference: Corpus,
+    annotated: Corpus,
+    circular: bool,
+    counting: Counting,
+    notes: list[str],
+) -> dict[str, Value]:
+    """The same metrics on trees borrowed from the nearest annotated utterance."""
+    pairs = [
+        (utterance, tree)
+        for utterance, tree in zip(annotated.utterances, annotated.trees, strict=True)
+        if tree is not None and valid_function_types(tree, counting) is not None
+    ]
+    if not pairs or not reference.has_trees:
+        notes.append("nearest_… are null: they need trees in the reference and in the annotated file")
+        return {f"nearest_{key}": None for key in FUNCTION_KEYS}
+    nearest = NearestTrees([utterance for utterance, _ in pairs], [tree for _, tree in pairs])
+    values = function_metrics(nearest.annotate(synthetic.utterances), reference.trees, counting)
+    source = "the reference itself (circular: only its own functions can appear)" if circular else "the annotated file"
+    notes.append(
+        "nearest_…: a stand-in for the semantic parser; each utterance has the tree of its nearest "
+        f"neighbour in {source}. It measures coverage, alike for samples with and without trees, "
+        "not whether utterances make sense"
+    )
+    return {f"nearest_{key}": value for key, value in values.items()}

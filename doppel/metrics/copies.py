@@ -1,0 +1,114 @@
+"""Share of synthetic utterances that repeat a private training utterance."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from doppel.metrics.jaccard_index import JaccardIndex, trigrams, words
+
+_APOSTROPHES = re.compile(r"['’`]")
+_NOT_WORD = re.compile(r"[\W_]+")
+
+
+def normalise(text: str) -> str:
+    """Fold case, punctuation and whitespace, so that trivial edits do not hide a copy."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    return _NOT_WORD.sub(" ", _APOSTROPHES.sub("", text)).strip()
+
+
+class CopyIndex:
+    """Answers whether an utterance is an exact or a near copy of one of the private utterances.
+
+    * exact: equal after ``normalise``.
+    * near: exact, or Jaccard similarity ≥ threshold of the two *word sets* (order changed, one word of ten
+      added) or of the two *character-trigram sets* (a letter or a short name changed in a long utterance).
+    """
+
+    def __init__(self, private: Iterable[str], threshold: float = 0.8) -> None:
+        """Index the private utterances.
+
+        Args:
+            private: private training utterances; they stay inside this object.
+            threshold: least Jaccard similarity of a near copy.
+        """
+        self._private = {normalise(text) for text in private}
+        self._threshold = threshold
+
+    @cached_property
+    def _indices(self) -> tuple[JaccardIndex, JaccardIndex]:
+        return (
+            JaccardIndex(self._private, words, self._threshold),
+            JaccardIndex(self._private, trigrams, self._threshold),
+        )
+
+    def is_exact(self, text: str) -> bool:
+        """True where a private utterance equals this one after folding."""
+        return normalise(text) in self._private
+
+    def is_near(self, text: str) -> bool:
+        """True for exact copies and for near copies."""
+        folded = normalise(text)
+        return folded in self._private or (bool(folded) and any(index.has_match(folded) for index in self._indices))
+
+
+class Copies(Metric):
+    """Shares of exact and near copies of private utterances among synthetic ones, in [0, 1].
+
+    Short utterances ("yes") repeat by themselves, so both shares are also given among utterances of at least
+    ``min_words`` words. The numbers compare with private data: they are *not* differentially private. The
+    private text is no state: it is neither gathered nor saved.
+    """
+
+    full_state_update = False
+    higher_is_better = False
+    tally: Tensor
+
+    def __init__(self, private: Iterable[str] | CopyIndex, min_words: int = 5, **kwargs: Any) -> None:
+        """Index the private side; every rank holds all of it.
+
+        Args:
+            private: private training utterances, or an index over them.
+            min_words: from how many words an utterance counts as long.
+            kwargs: passed to ``torchmetrics.Metric``.
+        """
+        super().__init__(**kwargs)
+        self.index = private if isinstance(private, CopyIndex) else CopyIndex(private)
+        self.min_words = min_words
+        # rows: all utterances, long ones; columns: number, exact copies, near copies
+        self.add_state("tally", torch.zeros(2, 3, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, synthetic: Sequence[str]) -> None:
+        """Add synthetic utterances."""
+        found = torch.tensor(
+            [
+                [
+                    1,
+                    self.index.is_exact(text),
+                    self.index.is_near(text),
+                    len(normalise(text).split()) >= self.min_words,
+                ]
+                for text in synthetic
+            ],
+            dtype=torch.int64,
+        ).view(-1, 4)
+        counted, is_long = found[:, :3], found[:, 3:]
+        self.tally += torch.stack([counted.sum(0), (counted * is_long).sum(0)]).to(self.device)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Shares ``exact_copies``, ``near_copies`` (exact ones too), both ``_long``, and ``num_long``."""
+        shares = self.tally[:, 1:] / self.tally[:, :1]
+        return {
+            "exact_copies": shares[0, 0],
+            "near_copies": shares[0, 1],
+            "exact_copies_long": shares[1, 0],
+            "near_copies_long": shares[1, 1],
+            "num_long": self.tally[1, 0],
+        }

@@ -1,0 +1,138 @@
+"""Turns texts into vectors with any Hugging Face model, from a folder or from the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from doppel.errors import UserError
+
+Pooling = Literal["last", "mean"]
+
+
+class FeaturizerError(UserError):
+    """The model that turns texts into features cannot be loaded."""
+
+
+class TextFeaturizer:
+    """Features of texts: last-layer hidden states of a Hugging Face model, pooled over tokens.
+
+    As in ``mauve-text`` the feature of a text is the hidden state of its last token (``pooling="last"``, for
+    causal models); ``pooling="mean"`` suits sentence encoders. Unlike that package any architecture and any
+    local folder will do. The model is loaded at first use and runs in evaluation mode, in float32.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        pooling: Pooling = "last",
+        max_length: int = 1024,
+        tokens_per_batch: int = 8192,
+        device: str | torch.device | None = None,
+        progress: bool = True,
+    ) -> None:
+        """Name the model; nothing is loaded yet.
+
+        Args:
+            model: local folder or hub name of any model that ``AutoModel`` loads.
+            pooling: hidden state of the last token (``last``) or mean over tokens (``mean``).
+            max_length: texts are cut to this many tokens (less where the model's context is shorter).
+            tokens_per_batch: padded tokens in one forward pass.
+            device: where the model runs; None takes a GPU where there is one.
+            progress: show a progress bar on a terminal.
+        """
+        self.name = str(model)
+        self.pooling: Pooling = pooling
+        self.max_length = max_length
+        self.tokens_per_batch = tokens_per_batch
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.progress = progress
+        self._loaded: tuple[Any, Any] | None = None
+
+    def _load(self) -> tuple[Any, Any]:
+        """Model and tokenizer, loaded once.
+
+        Raises:
+            FeaturizerError: neither a readable model folder nor a hub name that can be reached.
+        """
+        if self._loaded is None:
+            from transformers import AutoModel, AutoTokenizer
+            from transformers.utils import logging as hf_logging
+
+            looks_local = self.name.startswith((".", "/", "~")) or self.name.count("/") > 1
+            folder = Path(self.name).expanduser()
+            if looks_local and not folder.is_dir():
+                raise FeaturizerError(f"featurizer {self.name}: no such folder; give a model folder or a hub name")
+            source = str(folder) if folder.is_dir() else self.name
+            bars = hf_logging.is_progress_bar_enabled()
+            hf_logging.disable_progress_bar()
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(source)
+                model = AutoModel.from_pretrained(source, dtype=torch.float32)
+            except (OSError, ValueError, KeyError) as error:
+                raise FeaturizerError(
+                    f"featurizer {self.name}: cannot be loaded ({type(error).__name__}); give a folder with "
+                    "config.json, weights and tokenizer, or a hub name that this machine can reach"
+                ) from error
+            finally:
+                if bars:
+                    hf_logging.enable_progress_bar()
+            self._loaded = model.to(self.device).eval(), tokenizer
+        return self._loaded
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Features of texts, on the CPU, in the order of the texts.
+
+        Args:
+            texts: texts; one without any token is represented by the model's end-of-text token.
+
+        Returns:
+            float32 tensor of shape [num_texts, hidden].
+        """
+        if not texts:
+            return torch.empty(0, 0)
+        model, tokenizer = self._load()
+        limits = (
+            self.max_length,
+            tokenizer.model_max_length,
+            getattr(model.config, "max_position_embeddings", None),
+        )
+        limit = min(value for value in limits if value)
+        filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.unk_token_id or 0
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        encoded = tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]
+        ids = [tokens or [filler] for tokens in encoded]
+
+        features: list[Tensor | None] = [None] * len(ids)
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
+        with (
+            tqdm(total=len(ids), desc="features", unit="text", disable=None if self.progress else True) as bar,
+            torch.inference_mode(),
+        ):
+            while order:
+                width = len(ids[order[0]])
+                rows = max(1, self.tokens_per_batch // width)
+                batch, order = order[:rows], order[rows:]
+                input_ids = torch.full((len(batch), width), pad, dtype=torch.long)
+                mask = torch.zeros(len(batch), width, dtype=torch.long)
+                for row, index in enumerate(batch):
+                    input_ids[row, : len(ids[index])] = torch.tensor(ids[index])
+                    mask[row, : len(ids[index])] = 1
+                for index, feature in zip(batch, self._pool(model, input_ids, mask), strict=True):
+                    features[index] = feature
+                bar.update(len(batch))
+        return torch.stack([feature for feature in features if feature is not None])
+
+    def _pool(self, model: Any, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        mask_BT = mask_BT.to(self.device)
+        hidden_BTD = model(input_ids=ids_BT.to(self.device), attention_mask=mask_BT).last_hidden_state
+        if self.pooling == "mean":
+            weights_BT1 = mask_BT.unsqueeze(-1).to(hidden_BTD.dtype)
+            return ((hidden_BTD * weights_BT1).sum(1) / weights_BT1.sum(1)).cpu()
+        last_B = mask_BT.sum(1) - 1
+        return hidden_BTD[torch.arange(len(last_B), device=last_B.device), last_B].cpu()

@@ -1,0 +1,74 @@
+"""Copies of private utterances: the index gives exact answers, folding and length rules hold."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppel.metrics import Copies
+from doppel.metrics.jaccard_index import JaccardIndex, trigrams, words
+
+WORDS = st.lists(st.sampled_from(list("abcdefg")), max_size=9).map(" ".join)
+
+
+@given(
+    st.lists(WORDS, max_size=12),
+    WORDS,
+    st.sampled_from([0.5, 0.6, 0.8, 1.0]),
+    st.sampled_from([words, trigrams]),
+)
+def test_the_index_agrees_with_comparing_every_pair(texts: list[str], query: str, threshold: float, shingle) -> None:
+    wanted = shingle(query)
+    brute = any(
+        wanted and len(wanted & shingle(text)) >= threshold * len(wanted | shingle(text)) - 1e-9
+        for text in texts
+        if shingle(text)
+    )
+    assert JaccardIndex(texts, shingle, threshold).has_match(query) == brute
+
+
+PRIVATE = [
+    "Yes.",
+    "What's on my calendar for next Tuesday afternoon?",
+    "Book lunch with Ann at Blue Door on May 3rd",
+]
+
+
+@pytest.mark.parametrize(
+    ("utterance", "exact", "near"),
+    [
+        ("  whats ON my calendar, for next tuesday afternoon", 1, 1),
+        ("what's on my calendar for next tuesday afternoon now", 0, 1),  # one word more
+        ("for next tuesday afternoon what's on my calendar", 0, 1),  # order changed
+        ("what's on my calendar for next tuesday afternoom", 0, 1),  # a letter changed
+        ("what's the weather for next friday", 0, 0),
+        ("?!", 0, 0),
+    ],
+)
+def test_exact_and_near_copies(utterance: str, exact: int, near: int) -> None:
+    metric = Copies(PRIVATE)
+    metric.update([utterance])
+    values = metric.compute()
+    assert (values["exact_copies"].item(), values["near_copies"].item()) == (exact, near)
+
+
+def test_short_utterances_do_not_enter_the_long_shares() -> None:
+    metric = Copies(PRIVATE, min_words=5)
+    metric.update(["yes", "Yes!"])
+    metric.update(["book lunch with ann at blue door on may 3rd", "tell me a joke about private data"])
+    values = {name: value.item() for name, value in metric.compute().items()}
+    assert values == {
+        "exact_copies": 0.75,
+        "near_copies": 0.75,
+        "exact_copies_long": 0.5,
+        "near_copies_long": 0.5,
+        "num_long": 2,
+    }
+
+
+def test_the_private_side_is_no_state() -> None:
+    metric = Copies(PRIVATE)
+    metric.update(PRIVATE)
+    assert metric.state_dict() == {}
+    assert all(value.dtype.is_floating_point is False for value in metric.metric_state.values())

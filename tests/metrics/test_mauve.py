@@ -1,0 +1,82 @@
+"""MAUVE equals the package's on equal features; features equal those of one text at a time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mauve import compute_mauve
+from transformers import AutoModel, AutoTokenizer
+
+from doppel.metrics import FeaturizerError, Mauve, TextFeaturizer
+
+HUMAN = [f"set a meeting with {name} at {hour} pm" for name in ("ann", "bob", "eve") for hour in range(1, 11)]
+OTHER = [f"{n * 7919} !! {n * 104729} ??" for n in range(30)]
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_features_do_not_depend_on_batches_or_order(tiny_model: str, pooling: str) -> None:
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny_model), AutoModel.from_pretrained(tiny_model).eval()
+    texts = [
+        "yes",
+        HUMAN[0],
+        "no thanks",
+        HUMAN[5] * 9,
+        "ok",
+    ]  # the fourth is longer than the model's context
+    features = TextFeaturizer(tiny_model, pooling=pooling, tokens_per_batch=80)(texts)  # type: ignore[arg-type]
+    for text, feature in zip(texts, features, strict=True):
+        ids = tokenizer.encode(text, return_tensors="pt", truncation=True, max_length=96)
+        with torch.no_grad():
+            hidden = model(ids, output_hidden_states=True).hidden_states[-1][0]
+        expected = hidden[-1] if pooling == "last" else hidden.mean(0)
+        torch.testing.assert_close(feature, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_text_without_tokens_has_a_feature(tiny_model: str) -> None:
+    assert TextFeaturizer(tiny_model)(["", "yes"]).shape == (2, 32)
+
+
+def test_mauve_equals_the_package_on_sorted_features(tiny_model: str) -> None:
+    featurizer = TextFeaturizer(tiny_model)
+
+    def features(texts: list[str]) -> np.ndarray:
+        return np.array(sorted(featurizer(texts).tolist()), dtype=np.float32)
+
+    metric = Mauve(featurizer)
+    metric.update(OTHER, HUMAN)
+    expected = compute_mauve(p_features=features(HUMAN), q_features=features(OTHER)).mauve
+    assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_mauve_tells_like_from_unlike_and_ignores_order(tiny_model: str) -> None:
+    shuffled = random.Random(0).sample(HUMAN, len(HUMAN))
+    values = []
+    for synthetic in (HUMAN, shuffled, OTHER):
+        metric = Mauve(tiny_model)
+        metric.update(synthetic[:7], HUMAN)
+        metric.update(synthetic=[*synthetic[7:], ""])  # an empty string is left out
+        values.append(metric.compute().item())
+    assert values[0] == pytest.approx(values[1], abs=1e-4)
+    assert values[0] > 0.99 > 0.5 > values[2]
+
+
+def test_mauve_keeps_faiss_quiet_but_passes_other_messages(tiny_model: str, capfd: pytest.CaptureFixture[str]) -> None:
+    metric = Mauve(tiny_model)
+    metric.update(HUMAN, OTHER)
+    metric.compute()
+    assert "clustering" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./none"])
+def test_a_missing_folder_is_named(name: str) -> None:
+    with pytest.raises(FeaturizerError, match=f"{name}: no such folder"):
+        TextFeaturizer(name)(["yes"])
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FeaturizerError, match=r"cannot be loaded .*give a folder"):
+        TextFeaturizer(tmp_path)(["yes"])

@@ -1,0 +1,85 @@
+"""Every metric gives on two ranks what it gives on one, also when a rank saw nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from doppel.metrics import (
+    ChiSquare,
+    Copies,
+    Distinct,
+    FunctionOverlap,
+    Mauve,
+    MeanWords,
+    TopKOverlap,
+    ValidTrees,
+    WordOverlap,
+)
+
+SYNTHETIC = ["set an alarm", "yes", "set an alarm", "café é", "please set a meeting now"] + [
+    f"call {n}" for n in range(15)
+]
+REFERENCE = ["set a meeting", "yes please", "café"] + [f"call {n * n}" for n in range(15)]
+SYNTHETIC_TREES = ["(Yield (Today))", "(Broken", "(Now)", None]
+REFERENCE_TREES = ["(Yield (Execute (Now)))", "(Yield (Now))", "(Today)"]
+
+
+def length_features(texts: Sequence[str]) -> Tensor:
+    """A featurizer without a model."""
+    return torch.tensor([[len(text), text.count("a"), text.count("l"), 1.0] for text in texts])
+
+
+def values(rank: int, world_size: int, share: str) -> dict[str, float]:
+    """All metrics, updated with this rank's share: "even" every other item, "first" all to rank 0."""
+
+    def mine(items: list[Any]) -> list[Any]:
+        if share == "even":
+            return items[rank::world_size]
+        return items if rank == 0 else []
+
+    pairs = {"word": WordOverlap(), "mauve": Mauve(length_features)}
+    tree_pairs = {"function": FunctionOverlap(), "chi": ChiSquare(), "top": TopKOverlap(2)}
+    singles = {"distinct": Distinct(), "mean": MeanWords(), "copies": Copies(REFERENCE)}
+    valid = ValidTrees()
+    if share == "even" or rank == 0:  # with "first", rank 1 never calls update
+        for metric in pairs.values():
+            metric.update(mine(SYNTHETIC), mine(REFERENCE))
+        for metric in tree_pairs.values():
+            metric.update(mine(SYNTHETIC_TREES), mine(REFERENCE_TREES))
+        for metric in singles.values():
+            metric.update(mine(SYNTHETIC))
+        valid.update(mine(SYNTHETIC_TREES))
+    result = {}
+    for name, metric in {**pairs, **tree_pairs, **singles, "valid": valid}.items():
+        value = metric.compute()
+        parts = value if isinstance(value, dict) else {"": value}
+        result |= {f"{name}{key}": part.item() for key, part in parts.items()}
+    return result
+
+
+def worker(rank: int, folder: str) -> None:
+    """One of two gloo ranks."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    found = {share: values(rank, 2, share) for share in ("even", "first")}
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+@pytest.mark.ddp
+def test_two_ranks_equal_one(tmp_path: Path) -> None:
+    mp.spawn(worker, args=(str(tmp_path),), nprocs=2)
+    expected = values(0, 1, "even")
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        for share in ("even", "first"):
+            assert found[share] == pytest.approx(expected, abs=1e-6), (rank, share)
