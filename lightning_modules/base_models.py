@@ -1,0 +1,66 @@
+"""Load any Hugging Face causal language model and its tokenizer, from a local folder or by hub name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from doppel.errors import UserError
+
+
+class BaseModelError(UserError):
+    """The base model cannot be loaded."""
+
+
+def _where(name: str) -> str:
+    if Path(name).exists():
+        return f"the folder {name!r}"
+    return f"{name!r}, which is no local folder, from the Hugging Face hub"
+
+
+def load_tokenizer(name: str) -> Any:
+    """Load a tokenizer.
+
+    Raises:
+        BaseModelError: There is none at that place, or the hub cannot be reached.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise BaseModelError(_cannot("tokenizer", name)) from error
+
+
+def load_model(
+    name: str, init: Literal["pretrained", "random"] = "pretrained", dropout: float | None = None
+) -> PreTrainedModel:
+    """Load a causal language model in float32.
+
+    Args:
+        name: Folder or hub name.
+        init: ``random`` takes the architecture alone and draws new weights, to pretrain from scratch.
+        dropout: Overrides every dropout probability of the architecture.
+
+    Raises:
+        BaseModelError: There is none at that place, or the hub cannot be reached.
+    """
+    try:
+        config = AutoConfig.from_pretrained(name)
+        if dropout is not None:
+            for key in vars(config):
+                if key.endswith(("pdrop", "dropout")) and isinstance(getattr(config, key), int | float):
+                    setattr(config, key, dropout)
+        if init == "random":
+            return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        return AutoModelForCausalLM.from_pretrained(name, config=config, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise BaseModelError(_cannot("model", name)) from error
+
+
+def _cannot(what: str, name: str) -> str:
+    return (
+        f"cannot load the {what} of {_where(name)}: give a folder that holds config.json, model.safetensors and "
+        "tokenizer.json (the shipped one is models/base), or a hub name such as gpt2 on a machine that reaches the hub"
+    )

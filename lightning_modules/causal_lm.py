@@ -1,0 +1,185 @@
+"""A causal language model trained by logical batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor
+from torch.optim.lr_scheduler import ConstantLR, LRScheduler
+from torch.optim.optimizer import Optimizer
+
+from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.codec import Codec
+from datamodules.linearisation import Linearisation
+from datamodules.prompt_batch import PromptBatch
+from datamodules.turn import Field
+from lightning_modules.base_models import load_model, load_tokenizer
+from lightning_modules.generation import Sample, SamplingArguments, sample_texts
+from lightning_modules.gradients import sum_over_ranks
+from lightning_modules.text_metrics import text_metrics
+
+
+def adamw(params: Any) -> Optimizer:
+    """AdamW with the paper's settings: rate 2e-3, weight decay 0 (SPEC.md §1)."""
+    return torch.optim.AdamW(params, lr=2e-3, weight_decay=0.0)
+
+
+def constant(optimizer: Optimizer) -> LRScheduler:
+    """A constant rate."""
+    return ConstantLR(optimizer, factor=1.0)
+
+
+class CausalLM(LightningModule):
+    """Language model p(target | source) over a Hugging Face causal LM.
+
+    Args:
+        base_model: Folder or hub name of any Hugging Face causal LM, such as ``models/base`` or ``gpt2``.
+        source: Field of the turn that serves as the prompt; null for an unconditional model.
+        target: Field of the turn that the model learns to write.
+        init: ``pretrained`` loads the weights of ``base_model``; ``random`` takes its architecture alone.
+        max_length: Longest example in tokens; longer ones contribute zero (they are counted, never dropped).
+        linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
+            are cut into the same tokens as in the utterance. A model keeps what it was trained with.
+        dropout: Overrides the dropout probabilities of the base model; null keeps them.
+        optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.
+        lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
+        sampling: How ``predict`` and ``test`` sample text.
+        test_metrics: Whether ``test`` also samples one text for each test example and compares the two sets.
+        test_featurizer: Model whose features MAUVE compares in ``test``; null leaves MAUVE out.
+    """
+
+    def __init__(
+        self,
+        base_model: str = "models/base",
+        source: Field | None = None,
+        target: Field = "utterance",
+        init: Literal["pretrained", "random"] = "pretrained",
+        max_length: int = 256,
+        linearisation: Linearisation = "spaced",
+        dropout: float | None = 0.0,
+        optimizer: OptimizerCallable = adamw,
+        lr_scheduler: LRSchedulerCallable = constant,
+        sampling: SamplingArguments = SamplingArguments(),  # noqa: B008 (frozen)
+        test_metrics: bool = True,
+        test_featurizer: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = load_model(base_model, init=init, dropout=dropout)
+        self.codec = Codec(load_tokenizer(base_model), source, target, max_length, linearisation)
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.sampling = sampling
+        self.test_metrics = text_metrics(target, test_featurizer) if test_metrics else None
+        #: Context of every micro-batch's forward and backward; a callback may put its own here.
+        self.micro_batch_context: Callable[[MicroBatch], AbstractContextManager[Any]] = lambda _: nullcontext()
+        #: Maps (metric name, batch is public) to the name to log it under, or to None to keep it in the process.
+        self.metric_name: Callable[[str, bool], str | None] = lambda name, _: name
+
+    def losses(self, batch: MicroBatch) -> Tensor:
+        """Mean token negative log-likelihood of each row over its labelled tokens, in nats.
+
+        Logits are computed from the first labelled position of the micro-batch on. Padding is on the right, where
+        causal attention never looks, so no mask is needed.
+
+        Returns:
+            Losses of shape [rows]; 0 for a row without labels.
+        """
+        labels_BT = batch.labels[:, 1:]
+        labelled_T = (labels_BT != IGNORE_INDEX).any(0)
+        first = int(labelled_T.long().argmax())
+        length = batch.input_ids.shape[1]
+        output = self.model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=length - first)
+        logits_BTV = output.logits[:, :-1]
+        labels_BT = labels_BT[:, first:]
+        nll_BT = F.cross_entropy(
+            logits_BTV.flatten(0, 1).float(),
+            labels_BT.flatten(),
+            ignore_index=IGNORE_INDEX,
+            reduction="none",
+        ).view_as(labels_BT)
+        num_labels_B = (labels_BT != IGNORE_INDEX).sum(1)
+        return nll_BT.sum(1) / num_labels_B.clamp(min=1)
+
+    def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
+        """One optimiser step on one logical batch; an empty batch steps too."""
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        optimizer.zero_grad()
+        total = torch.zeros((), device=self.device)
+        for micro_batch in batch.micro_batches:
+            with self.micro_batch_context(micro_batch):
+                losses = self.losses(micro_batch) / micro_batch.rows_per_unit
+                self.manual_backward(losses.sum())
+            total += losses.detach().sum()
+        sum_over_ranks((p for p in self.parameters() if p.requires_grad), batch.expected_num_units)
+        optimizer.step()
+        scheduler = self.lr_schedulers()
+        assert isinstance(scheduler, LRScheduler)
+        scheduler.step()
+        self.log("train/learning_rate", scheduler.get_last_lr()[0])
+        self._log("train/loss", total / max(batch.num_units, 1), batch, prog_bar=True)
+
+    def validation_step(self, batch: LogicalBatch, batch_idx: int) -> None:
+        """Mean loss of the rows."""
+        self._log_loss("val/loss", batch)
+
+    def test_step(self, batch: LogicalBatch, batch_idx: int) -> None:
+        """Mean loss of the rows; samples one text from each row's prompt for the metrics."""
+        self._log_loss("test/loss", batch)
+        if self.test_metrics is None:
+            return
+        for number, micro_batch in enumerate(batch.micro_batches):
+            prompts, references = [], []
+            for ids, labels in zip(micro_batch.input_ids, micro_batch.labels, strict=True):
+                labelled = (labels != IGNORE_INDEX).nonzero().flatten().tolist()
+                if labelled:
+                    prompts.append(ids[: labelled[0]].tolist())
+                    references.append(self.codec.decode(ids[labelled[0] :].tolist()))
+            texts = sample_texts(
+                self.model, self.codec, prompts, self.sampling, stream=(self.global_rank, batch_idx, number)
+            )
+            self.test_metrics.update(synthetic=[text for text, _ in texts], reference=references)
+        self._test_is_public = batch.is_public
+
+    def on_test_epoch_end(self) -> None:
+        """Log the metrics of the sampled texts."""
+        if self.test_metrics is None or not self.test_metrics.update_called:
+            return
+        for name, value in self.test_metrics.compute().items():
+            public_name = self.metric_name(f"test/{name}", self._test_is_public)
+            if public_name is not None:
+                self.log(public_name, value.float(), rank_zero_only=True)
+        self.test_metrics.reset()
+
+    def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
+        """Sample one target for each prompt."""
+        texts = sample_texts(self.model, self.codec, batch.input_ids, self.sampling, stream=batch.indices)
+        return [
+            Sample(index=i, text=text, prompt=prompt, finished=finished)
+            for i, prompt, (text, finished) in zip(batch.indices, batch.prompts, texts, strict=True)
+        ]
+
+    def configure_optimizers(self) -> Any:
+        """Optimiser and scheduler as injected."""
+        optimizer = self.optimizer(p for p in self.parameters() if p.requires_grad)
+        return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
+
+    def _log_loss(self, name: str, batch: LogicalBatch) -> None:
+        for micro_batch in batch.micro_batches:
+            has_loss = (micro_batch.labels[:, 1:] != IGNORE_INDEX).any(1)
+            if has_loss.any():
+                loss = self.losses(micro_batch)[has_loss].mean()
+                self._log(name, loss, batch, batch_size=int(has_loss.sum()), on_step=False, on_epoch=True)
+
+    def _log(self, name: str, value: Tensor, batch: LogicalBatch, **kwargs: Any) -> None:
+        public_name = self.metric_name(name, batch.is_public)
+        if public_name is not None:
+            kwargs.setdefault("batch_size", max(batch.num_units, 1))
+            self.log(public_name, value, **kwargs)

@@ -1,0 +1,201 @@
+"""Sampling of text from a causal language model: left-padded batches, multinomial (beam) search."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from transformers import GenerationConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from datamodules.codec import Codec
+
+
+@dataclass(frozen=True)
+class SamplingArguments:
+    """How text is sampled; the paper takes 1 beam for trees and 5 for utterances (SPEC.md §1, "Decoding").
+
+    Args:
+        num_beams: Beams of the multinomial beam search; 1 samples token by token from the model's
+            distribution.
+        top_k: Candidates kept at each token; 0 keeps all of them.
+        top_p: Probability mass of the nucleus kept at each token; 1 keeps all of it.
+        temperature: Divides the logits; below 1 the samples are more alike, above 1 more varied.
+        max_new_tokens: Longest target in tokens; null goes on until the model's last position, which the
+            longest prompt of a batch decides for the whole batch, so set it for models with prompts.
+        seed: Names the random streams. One seed draws the same samples again only if the batches are the
+            same; give each repetition of an experiment its own.
+    """
+
+    num_beams: int = 1
+    top_k: int = 50
+    top_p: float = 1.0
+    temperature: float = 1.0
+    max_new_tokens: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wrong = {
+            "num_beams must be at least 1": self.num_beams < 1,
+            "top_k must be at least 0 (0 keeps every token)": self.top_k < 0,
+            "top_p must be above 0 and at most 1": not 0 < self.top_p <= 1,
+            "temperature must be above 0": not self.temperature > 0,
+            "max_new_tokens must be at least 1, or null": self.max_new_tokens is not None and self.max_new_tokens < 1,
+        }
+        for message, is_wrong in wrong.items():
+            if is_wrong:
+                raise ValueError(f"sampling: {message}; got {self}")
+
+
+@dataclass
+class Sample:
+    """One sampled text, as ``predict_step`` hands it to the writer.
+
+    Attributes:
+        index: Position among all samples of the run; unique.
+        text: The target that the model wrote.
+        prompt: What it was prompted with, or None.
+        finished: Whether the model ended the text itself (otherwise it ran out of tokens).
+    """
+
+    index: int
+    text: str
+    prompt: str | None
+    finished: bool
+
+
+class SampledText(NamedTuple):
+    """A decoded target and whether the model ended it with its end-of-text token."""
+
+    text: str
+    finished: bool
+
+
+def sample_texts(
+    model: PreTrainedModel,
+    codec: Codec,
+    prompts_ids: list[list[int]],
+    arguments: SamplingArguments,
+    stream: Sequence[int] | None = None,
+) -> list[SampledText]:
+    """Sample one target for each prompt.
+
+    One beam draws every token from the (cut and tempered) distribution of the model. Several beams draw, at
+    each token, 2·``num_beams`` continuations without replacement in proportion to the probability of the
+    whole beam, and return the beam with the best mean log-probability per token (Hugging Face's beam
+    sampling): likelier, less varied text. Padding and the separator cannot be part of a target and are
+    never sampled. Decoding defaults that a model brings along from the hub (length bounds, repetition
+    penalties) are ignored.
+
+    A prompt without room for ``max_new_tokens`` gets what room there is, and one that fills all positions
+    of the model gets an empty, unfinished text: such prompts come from unfinished samples of an earlier
+    stage.
+
+    Args:
+        model: A causal language model; dropout is off while it samples.
+        codec: Gives the special ids and decodes.
+        prompts_ids: Ids of each prompt, separator included; none is empty.
+        arguments: How to sample.
+        stream: Names a random stream of its own, together with ``arguments.seed`` and the codec's fields:
+            pass the indices of the samples. Batches of other indices draw other numbers, on whichever rank
+            and after any number of restarts, and the global generator is left as it was. None draws from
+            the global generator.
+
+    Returns:
+        Texts in the order of the prompts.
+
+    Raises:
+        ValueError: The model bounds no length and ``max_new_tokens`` is null.
+    """
+    num_positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    if num_positions is None and arguments.max_new_tokens is None:
+        raise ValueError(f"{type(model).__name__} has no longest length: set max_new_tokens in its sampling arguments")
+    wanted = arguments.max_new_tokens
+    roomy: list[int] = []
+    crowded: list[int] = []
+    for i, ids in enumerate(prompts_ids):
+        room = wanted if num_positions is None else num_positions - len(ids)
+        assert room is not None
+        if room >= (wanted or 1):
+            roomy.append(i)
+        elif room > 0:
+            crowded.append(i)
+
+    texts = [SampledText("", False)] * len(prompts_ids)
+    with _random_stream(stream, arguments.seed, codec, model.device), _plain_decoding(model):
+        for group in (roomy, crowded):
+            if not group:
+                continue
+            prompts = [prompts_ids[i] for i in group]
+            limit = wanted
+            if num_positions is not None:
+                room = num_positions - max(map(len, prompts))
+                limit = room if wanted is None else min(wanted, room)
+            assert limit is not None
+            for i, target in zip(group, _generate(model, codec, prompts, arguments, limit), strict=True):
+                finished = codec.eos_id in target
+                if finished:
+                    target = target[: target.index(codec.eos_id)]
+                texts[i] = SampledText(codec.decode(target), finished)
+    return texts
+
+
+def _generate(
+    model: PreTrainedModel, codec: Codec, prompts: list[list[int]], arguments: SamplingArguments, limit: int
+) -> list[list[int]]:
+    """Ids that the model writes after each prompt; without the prompt, with end of text and padding."""
+    width = max(map(len, prompts))
+    ids_BT = torch.tensor([[codec.pad_id] * (width - len(p)) + p for p in prompts], device=model.device)
+    # The mask is explicit because ids cannot tell: a padding token may be the separator or the end of text
+    # as well. Hugging Face counts the positions from it, so that every row starts at position 0 whatever
+    # its padding.
+    mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    never = sorted({codec.pad_id, codec.bos_id} - {codec.eos_id})
+    config = GenerationConfig(
+        do_sample=True,
+        num_beams=arguments.num_beams,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        temperature=arguments.temperature,
+        max_new_tokens=limit,
+        suppress_tokens=never or None,
+        bos_token_id=codec.bos_id,
+        eos_token_id=codec.eos_id,
+        pad_token_id=codec.pad_id,
+    )
+    generate = cast("Callable[..., torch.Tensor]", model.generate)
+    output_BT = generate(input_ids=ids_BT, attention_mask=mask_BT, generation_config=config)
+    rows: list[list[int]] = output_BT[:, width:].tolist()
+    return rows
+
+
+@contextmanager
+def _plain_decoding(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode, and none of the model's own decoding defaults."""
+    defaults, was_training = model.generation_config, model.training
+    model.generation_config = GenerationConfig()
+    model.eval()
+    try:
+        yield
+    finally:
+        model.generation_config = defaults
+        model.train(was_training)
+
+
+@contextmanager
+def _random_stream(stream: Sequence[int] | None, seed: int, codec: Codec, device: torch.device) -> Iterator[None]:
+    """Random numbers that depend on the stream's name alone."""
+    if stream is None:
+        yield
+        return
+    name = f"{seed} {codec.source} {codec.target} {list(map(int, stream))}"
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(int.from_bytes(digest, "big") >> 1)
+        yield

@@ -1,0 +1,111 @@
+"""LightningCLI with Doppel's run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+
+from doppel.errors import UserError
+from lightning_modules.causal_lm import CausalLM
+from lightning_modules.strategy import LogicalBatchDDPStrategy
+
+CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
+PRIVACY = "callbacks.differential_privacy.DifferentialPrivacy"
+WRITER = "callbacks.synthetic_writer.SyntheticWriter"
+WANDB = "lightning.pytorch.loggers.WandbLogger"
+
+
+class RunFolderConfig(SaveConfigCallback):
+    """Writes the configuration into the run folder, one file per subcommand."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "overwrite": True})
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Save before anything runs."""
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            folder = Path(trainer.default_root_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / ("config.yaml" if stage == "fit" else f"{stage}.yaml")
+            self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
+
+
+class DoppelCLI(LightningCLI):
+    """``fit``, ``validate``, ``test`` and ``predict`` with one extra option, ``--run_dir PIPELINE/STAGE``.
+
+    The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
+    ledger beside it in PIPELINE. W&B runs are grouped by pipeline and named by stage.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            model_class=CausalLM,
+            datamodule_class=LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=RunFolderConfig,
+            parser_kwargs={"default_env": False},
+            auto_configure_optimizers=False,
+            seed_everything_default=1,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """The run folder."""
+        parser.add_argument(
+            "--run_dir",
+            type=str | None,
+            default=None,
+            help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl",
+        )
+
+    def before_instantiate_classes(self) -> None:
+        """Fill in what follows from the run folder and the hardware."""
+        config = self.config[self.subcommand] if self.subcommand else self.config
+        trainer = config.trainer
+        _check_bf16(str(trainer.precision or ""))
+        if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
+            trainer.strategy = LogicalBatchDDPStrategy.strategy_name
+        if config.run_dir is None:
+            return
+        run_dir = Path(config.run_dir)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        trainer.default_root_dir = str(run_dir)
+        loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
+        for logger in loggers:
+            if getattr(logger, "class_path", None) == WANDB:
+                logger.init_args.save_dir = str(run_dir)
+                logger.init_args.name = logger.init_args.name or run_dir.name
+                names = {"group": run_dir.parent.name, "job_type": run_dir.name}
+                logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
+        for callback in trainer.callbacks or []:
+            path, init = callback.class_path, callback.init_args
+            if path == CHECKPOINT and init.dirpath is None:
+                init.dirpath = str(run_dir / "checkpoints")
+            elif path == PRIVACY:
+                init.ledger_path = init.ledger_path or str(run_dir.parent / "ledger.jsonl")
+                init.stage = init.stage or run_dir.name
+
+
+def _num_devices(devices: Any) -> int:
+    if isinstance(devices, list):
+        return len(devices)
+    if str(devices) == "auto":
+        return max(torch.cuda.device_count(), 1)
+    return (
+        max(int(devices), 1) if str(devices).lstrip("-").isdigit() and int(devices) >= 0 else torch.cuda.device_count()
+    )
+
+
+def _check_bf16(precision: str) -> None:
+    if (
+        "bf16" in precision
+        and torch.cuda.is_available()
+        and not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
+        raise UserError(
+            f"precision {precision!r}: {torch.cuda.get_device_name()} has no bfloat16; set trainer.precision: 32-true"
+        )

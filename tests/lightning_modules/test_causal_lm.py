@@ -1,0 +1,83 @@
+"""Losses of the language models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from datamodules.batch import IGNORE_INDEX, MicroBatch
+from datamodules.turn import Turn
+from doppel.errors import UserError
+from lightning_modules.causal_lm import CausalLM
+from lightning_modules.parse2utterance import Parse2Utterance
+from lightning_modules.parse_tree_lm import ParseTreeLM
+from lightning_modules.utterance_lm import UtteranceLM
+
+TURN = Turn("book lunch with Ana", "(Yield (Today))", "u", domain="Calendar")
+
+
+def micro_batch(model: CausalLM, turns: list[Turn]) -> MicroBatch:
+    encoded = model.codec.encode_all(turns)
+    width = max(len(e.input_ids) for e in encoded)
+    ids = torch.full((len(turns), width), model.codec.pad_id)
+    labels = torch.full_like(ids, IGNORE_INDEX)
+    for row, example in enumerate(encoded):
+        length = len(example.input_ids)
+        ids[row, :length] = torch.tensor(example.input_ids)
+        labels[row, example.num_prompt : length] = ids[row, example.num_prompt : length]
+    return MicroBatch(ids, (labels != IGNORE_INDEX).long(), labels, len(turns))
+
+
+def reference_loss(model: CausalLM, turn: Turn) -> torch.Tensor:
+    """Mean NLL of one example alone, by the definition."""
+    example = model.codec.encode(turn)
+    ids = torch.tensor([example.input_ids])
+    log_probs = F.log_softmax(model.model(input_ids=ids).logits[0], -1)
+    positions = range(example.num_prompt, len(example.input_ids))
+    return -torch.stack([log_probs[i - 1, ids[0, i]] for i in positions]).mean()
+
+
+@pytest.mark.parametrize("model_class", [UtteranceLM, ParseTreeLM, Parse2Utterance])
+def test_losses_are_the_mean_nll_of_the_target_alone(model_class: type[CausalLM], tiny_model: str) -> None:
+    model = model_class(base_model=tiny_model).eval()
+    turns = [TURN, Turn("yes", "(Yield (Execute (^(Dynamic) ConfirmAndReturnAction)))", "v")]
+    expected = torch.stack([reference_loss(model, t) for t in turns])
+    torch.testing.assert_close(model.losses(micro_batch(model, turns)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_without_labels_has_zero_loss_and_zero_gradient(tiny_model: str) -> None:
+    model = UtteranceLM(base_model=tiny_model)
+    batch = micro_batch(model, [TURN])
+    batch.labels.fill_(IGNORE_INDEX)
+    losses = model.losses(batch)
+    assert losses.tolist() == [0.0]
+    losses.sum().backward()
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_domain_serves_as_prompt(tiny_model: str) -> None:
+    codec = Parse2Utterance(base_model=tiny_model, source="domain").codec
+    example = codec.encode(TURN)
+    assert codec.decode(example.input_ids[: example.num_prompt - 1]) == "Calendar"
+    assert codec.decode(example.input_ids[example.num_prompt :]) == TURN.utterance
+    assert example.input_ids[: example.num_prompt] == codec.encode_prompt("Calendar")
+
+
+@pytest.mark.parametrize("text", ["Ünïcode — “quotes”", "two  spaces", ' (?= "a\\"b")', "ends with .", "’s"])
+def test_decoding_inverts_encoding(text: str, tiny_model: str) -> None:
+    codec = UtteranceLM(base_model=tiny_model).codec
+    example = codec.encode(Turn(text, None, "u"))
+    assert codec.decode(example.input_ids[example.num_prompt :]) == text
+
+
+def test_a_turn_without_the_needed_field_is_an_error_that_names_it(tiny_model: str) -> None:
+    codec = ParseTreeLM(base_model=tiny_model).codec
+    with pytest.raises(UserError, match="parse"):
+        codec.encode(Turn("hello", None, "u"))
+
+
+def test_a_missing_base_model_is_a_one_line_error() -> None:
+    with pytest.raises(UserError, match="no/such/folder") as error:
+        UtteranceLM(base_model="no/such/folder")
+    assert "\n" not in str(error.value)
