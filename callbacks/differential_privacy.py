@@ -1,0 +1,272 @@
+"""The one callback that makes any Doppel training run differentially private."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch.optim import Optimizer
+
+from datamodules.batch import LogicalBatch, MicroBatch
+from doppel.errors import UserError
+from doppel.privacy.accounting import Accountant
+from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.ledger import BudgetExceededError, Ledger
+from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.spec import PrivacySpec, plan
+from lightning_modules.strategy import LogicalBatchDDPStrategy
+
+log = logging.getLogger(__name__)
+
+
+class PrivateTrainingError(UserError):
+    """A setting that would break the guarantee."""
+
+
+class DifferentialPrivacy(Callback):
+    """Trains with DP-SGD: per-sample clipping, Gaussian noise, accounting in a ledger (SPEC.md §0).
+
+    Without this callback the same configuration is the non-private run.
+
+    Formal guarantees:
+        Neighbouring data sets differ by one *unit*. The data module draws each unit independently with rate q = B/N
+        (Poisson). The clipper adds clip(gᵤ, C) of each sampled unit u to the gradient, so adding or removing one unit
+        moves the sum by at most C in L2 norm; ranks hold disjoint shards, so this also holds for the sum over ranks.
+        Noise of standard deviation σC is added once to that sum (all ranks share one secret stream and add the same
+        noise), and the division by the public B is post-processing. Every step is therefore one Poisson-subsampled
+        Gaussian mechanism (q, σ); every step, an empty one too, is written to the ledger *before* its batch is
+        computed, so ε of the ledger is never below what was released. Steps that a crash rolled back stay spent.
+
+    What would break this is refused at start, by name: a sampler other than Poisson, ``gradient_clip_val``,
+    ``accumulate_grad_batches``, automatic optimisation, BatchNorm and layers without a clipping rule, fp16 with a
+    gradient scaler (it skips steps depending on the data), a DDP strategy with a reducer.
+
+    Args:
+        target_epsilon: ε of the whole scope, all stages together.
+        delta: δ; null for 1/(N ln N).
+        epochs: Epochs of every stage that shares the budget, such as [2, 8]; null for this run's ``max_epochs`` alone.
+            All stages get one noise multiplier.
+        max_grad_norm: Clipping norm C of one unit's gradient.
+        accountant: ``pld`` (tightest), ``prv`` or ``rdp`` (the paper's).
+        ledger_path: Ledger that records what is spent. With ``--run_dir RUN/STAGE`` it is RUN/ledger.jsonl.
+        scope: The released system this run belongs to; every scope has its own target, and the ledger also composes
+            all of them.
+        stage: Name of this training in the ledger. With ``--run_dir RUN/STAGE`` it is STAGE.
+        log_private_diagnostics: Also log losses of private data, named ``private/…``. These numbers are *not* private
+            in the sense of the guarantee: keep them off anything that others can read.
+        seed: Fixed noise seed, for tests alone: who knows it can subtract the noise, and the guarantee is void.
+    """
+
+    def __init__(
+        self,
+        target_epsilon: float = 8.0,
+        delta: float | None = None,
+        epochs: list[float] | None = None,
+        max_grad_norm: float = 0.1,
+        accountant: Accountant = "pld",
+        ledger_path: str | None = None,
+        scope: str = "default",
+        stage: str | None = None,
+        log_private_diagnostics: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        self.target_epsilon = target_epsilon
+        self.delta = delta
+        self.epochs = epochs
+        self.max_grad_norm = max_grad_norm
+        self.accountant: Accountant = accountant
+        self.ledger_path = ledger_path
+        self.scope = scope
+        self.stage = stage
+        self.log_private_diagnostics = log_private_diagnostics
+        self.seed = seed
+        self.spec: PrivacySpec | None = None
+        self.ledger: Ledger | None = None
+        self.clipper: PerSampleClipper | None = None
+        self._mechanism_id = ""
+        self._affordable = 0
+        self._restored: dict[str, Any] | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Refuse what would break the guarantee, before anything is computed."""
+        if stage == "fit":
+            self._refuse(trainer, pl_module)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Calibrate σ, open the ledger, attach the clipper."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        assert trainer.max_epochs is not None
+        epochs = self.epochs or [float(trainer.max_epochs)]
+        if trainer.max_epochs not in epochs:
+            raise PrivateTrainingError(
+                f"trainer.max_epochs is {trainer.max_epochs}, but the budget is planned for stages of {epochs} epochs: "
+                "set max_epochs to one of them, or list it in the callback's epochs"
+            )
+        self.spec = spec = plan(
+            num_units=data.num_units,
+            batch_size=data.batch_size,
+            epochs=epochs,
+            target_epsilon=self.target_epsilon,
+            delta=self.delta,
+            accountant=self.accountant,
+            unit=data.unit,
+            max_grad_norm=self.max_grad_norm,
+        )
+        if self._restored is not None and self._restored["spec"] != spec.to_dict():
+            changed = sorted(k for k, v in spec.to_dict().items() if self._restored["spec"].get(k) != v)
+            raise PrivateTrainingError(
+                f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "
+                "resume with the settings it was started with, or start a new run"
+            )
+        planned_steps = spec.stage_steps[epochs.index(trainer.max_epochs)]
+        trainer.fit_loop.epoch_loop.max_steps = planned_steps
+        affordable = 0
+        if trainer.is_global_zero:
+            if self.ledger_path is None:
+                raise PrivateTrainingError(
+                    "DifferentialPrivacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config"
+                )
+            self.ledger = Ledger(self.ledger_path)
+            self._mechanism_id = self.ledger.open_mechanism(
+                scope=self.scope,
+                stage=self.stage or "fit",
+                spec=spec,
+                planned_steps=planned_steps,
+                data_fingerprint=data.data_fingerprint,
+            )
+            affordable = self.ledger.affordable(self._mechanism_id)
+        self._affordable = trainer.strategy.broadcast(affordable)
+        remaining = planned_steps - trainer.global_step
+        if self._affordable == 0 and remaining > 0:
+            raise BudgetExceededError(
+                f"the ledger {self.ledger_path} has no step left for scope {self.scope!r} (target ε = "
+                f"{self.target_epsilon:g}): use the model that is there, or start another run folder"
+            )
+        if self._affordable < remaining:
+            log.warning(
+                "%d steps remain but the budget affords %d (steps rolled back by a crash stay spent): "
+                "training will stop there",
+                remaining,
+                self._affordable,
+            )
+        self.clipper = PerSampleClipper(pl_module, max_grad_norm=self.max_grad_norm)
+        self._noise = GaussianNoise(spec.noise_multiplier, self.max_grad_norm, seed=self.seed)
+        self._noise.share_secret(trainer.strategy.broadcast)
+        self._public_hooks = (pl_module.micro_batch_context, pl_module.metric_name)
+        pl_module.micro_batch_context = self._clipped  # type: ignore[assignment]
+        pl_module.metric_name = self._metric_name  # type: ignore[assignment]
+        for logger in trainer.loggers:
+            logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.scope}})
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int
+    ) -> None:
+        """Write the step to the ledger before it runs."""
+        if self._affordable <= 0:
+            raise BudgetExceededError(
+                f"one more step would pass the budget of scope {self.scope!r} (target ε = {self.target_epsilon:g})"
+            )
+        self._affordable -= 1
+        if self.ledger is not None:
+            self.ledger.spend(self._mechanism_id)
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Add the noise, once for all ranks, to the clipped sum that was divided by the expected batch size."""
+        assert self.spec is not None
+        parameters = (p for p in pl_module.parameters() if p.requires_grad)
+        self._noise.add_(parameters, step=trainer.global_step, divisor=self.spec.batch_size)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: STEP_OUTPUT,
+        batch: LogicalBatch,
+        batch_idx: int,
+    ) -> None:
+        """Log what is spent; stop before a step that the budget does not afford."""
+        last = trainer.global_step >= trainer.max_steps or self._affordable <= 0
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if last or trainer.global_step % every == 0:
+            self._log(trainer, exact=last)
+        if self._affordable <= 0 and not trainer.should_stop:
+            trainer.should_stop = True
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Detach from the module."""
+        if self.clipper is not None:
+            self.clipper.close()
+            self.clipper = None
+            pl_module.micro_batch_context, pl_module.metric_name = self._public_hooks  # type: ignore[assignment]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The specification that the weights were trained under, and the mechanism in the ledger."""
+        return {
+            "spec": None if self.spec is None else self.spec.to_dict(),
+            "scope": self.scope,
+            "mechanism_id": self._mechanism_id,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the checkpoint's specification, to compare it with this run's."""
+        self._restored = state_dict
+
+    @contextmanager
+    def _clipped(self, batch: MicroBatch) -> Iterator[None]:
+        assert self.clipper is not None
+        with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
+            yield
+        self.clipper.accumulate()
+
+    def _metric_name(self, name: str, is_public: bool) -> str | None:
+        if is_public:
+            return name
+        return f"private/{name.replace('/', '_')}" if self.log_private_diagnostics else None
+
+    def _log(self, trainer: pl.Trainer, exact: bool) -> None:
+        if self.ledger is None or self.spec is None:
+            return
+        metrics = {
+            "dp/epsilon": self.ledger.epsilon(self.scope, fast=not exact),
+            "dp/delta": self.spec.delta,
+            "dp/noise_multiplier": self.spec.noise_multiplier,
+            "dp/sample_rate": self.spec.sample_rate,
+            "dp/num_steps": float(self.ledger.spent_steps(self._mechanism_id)),
+        }
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=trainer.global_step)
+
+    def _refuse(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        data: Any = getattr(trainer, "datamodule", None)
+        reasons = []
+        if trainer.gradient_clip_val:
+            reasons.append("trainer.gradient_clip_val is set; remove it, max_grad_norm clips each unit")
+        if trainer.accumulate_grad_batches != 1:
+            reasons.append("trainer.accumulate_grad_batches is not 1; a logical batch is one step, use batch_size")
+        if pl_module.automatic_optimization or not hasattr(pl_module, "micro_batch_context"):
+            reasons.append(f"{type(pl_module).__name__} does not train by logical batches; use a CausalLM")
+        if getattr(data, "sampling", None) != "poisson":
+            reasons.append("the data module does not draw Poisson samples; set data.init_args.sampling: poisson")
+        if trainer.precision in ("16-mixed", "16-true"):
+            reasons.append(
+                f"precision {trainer.precision} skips steps or overflows depending on the data; "
+                "use 32-true or bf16-mixed"
+            )
+        if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
+            reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")
+        elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
+            reasons.append(
+                f"strategy {type(trainer.strategy).__name__} is not supported; set trainer.strategy: ddp_logical"
+            )
+        if getattr(trainer, "overfit_batches", 0):
+            reasons.append("trainer.overfit_batches repeats batches; remove it")
+        if reasons:
+            raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))

@@ -1,0 +1,36 @@
+"""Write a trained model as a Hugging Face folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+
+
+class ExportPretrained(Callback):
+    """At the end of a fit, writes weights, configuration and tokenizer to a folder that any Hugging Face code loads.
+
+    Give that folder as ``base_model`` to start another training from these weights.
+
+    Args:
+        folder: Folder to write; null for RUN_DIR/model.
+        dtype: ``float16`` halves the size on disk.
+    """
+
+    def __init__(self, folder: str | None = None, dtype: str = "float32") -> None:
+        self.folder = folder
+        self.dtype: torch.dtype = getattr(torch, dtype)
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the folder on rank 0."""
+        if not trainer.is_global_zero:
+            return
+        folder = Path(self.folder or Path(trainer.default_root_dir) / "model")
+        model: Any = pl_module.model
+        codec: Any = pl_module.codec
+        weights = {name: value.detach().cpu().to(self.dtype) for name, value in model.state_dict().items()}
+        model.save_pretrained(folder, state_dict=weights)
+        codec.tokenizer.save_pretrained(folder)

@@ -1,0 +1,265 @@
+"""Writes sampled texts as JSON lines while they are sampled, and resumes where it stopped."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.data import sized_len
+
+from datamodules.codec import Codec
+from doppel.lispress import is_valid
+from lightning_modules.generation import Sample
+
+
+class SyntheticWriter(BasePredictionWriter):
+    """Writes ``{"utterance": …, "parse": …, "stage": …}`` lines, one per sample, in order of their indices.
+
+    The model's codec says which field a sample is (its target) and which its prompt is (its source); a
+    model prompted with domains writes a ``"domain"`` besides. While a run lasts, every rank appends to a
+    part file of its own, ``OUTPUT.rank{r}.jsonl.part``, which is on disk after every batch. At the end rank
+    0 merges the parts into ``OUTPUT`` in one atomic step, writes ``OUTPUT.metrics.json`` and deletes the
+    parts.
+
+    *Resuming.* A run finds the part files of every rank, drops a torn last line, and puts the indices
+    written so far into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may
+    change. The random stream of a batch is named by the indices in it (see
+    :func:`lightning_modules.generation.sample_texts`), so neither another rank nor a resumed run draws the
+    numbers of a batch that is on disk. An ``OUTPUT`` that exists is finished and is not sampled again.
+
+    *Metrics:* ``synthetic/num_samples``; ``synthetic/finished``, the share of texts that the model ended
+    itself; ``synthetic/valid_trees``, the share of well-formed trees, where the target is a tree; and
+    ``synthetic/samples_per_second`` of this run, over all ranks. All are functions of the samples:
+    post-processing.
+
+    Args:
+        output_path: The file of synthetic lines, such as ``runs/demo/synthetic.jsonl``.
+        stage: Written on every line: which model sampled it.
+        log_samples: Samples shown as a table in Weights & Biases; 0 shows none.
+    """
+
+    def __init__(self, output_path: str, stage: str, log_samples: int = 20) -> None:
+        super().__init__(write_interval="batch")
+        self.output_path = Path(output_path)
+        self.stage = stage
+        self.log_samples = log_samples
+        self._done: set[int] = set()
+        self._num_resumed = 0
+        self._is_finished = False
+        self._is_cut = False
+        self._limit_batches: int | float | None = None
+        self._started: float | None = None
+        self._part: BinaryIO | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Find what is on disk; Lightning asks for the predict dataloader after this hook."""
+        super().setup(trainer, pl_module, stage)
+        if stage != "predict":
+            return
+        self._started = None
+        self._is_cut = False
+        # Rank 0 looks for all: on a network file system ranks may not see the same files at the same moment.
+        found = self._look() if trainer.is_global_zero else (False, set())
+        self._is_finished, self._done = trainer.strategy.broadcast(found)
+        self._num_resumed = len(self._done)
+        if self._is_finished:
+            rank_zero_info(f"{self.output_path} is finished and is not sampled again; delete it to sample anew.")
+            self._limit_batches = trainer.limit_predict_batches
+            trainer.limit_predict_batches = 0
+            trainer.predict_loop.max_batches = []
+            return
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if self._done:
+            if data is None:
+                raise ValueError(
+                    f"{self.output_path} has {len(self._done)} samples of an interrupted run, which a plain "
+                    "dataloader cannot skip: predict with a datamodule that has a `done` attribute, "
+                    "or delete the .part files"
+                )
+            rank_zero_info(f"{self.output_path}: resuming after {len(self._done)} samples.")
+        if data is not None:
+            data.done = set(self._done)
+            data.allow_zero_length_dataloader_with_multiple_devices = True  # few may be left for many ranks
+
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock, and note whether ``limit_predict_batches`` leaves some prompts out."""
+        self._started = time.perf_counter()
+        length = sized_len(trainer.predict_dataloaders)
+        self._is_cut = length is not None and sum(trainer.num_predict_batches) < length
+
+    def write_on_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        prediction: Sequence[Sample] | None,
+        batch_indices: Sequence[int] | None,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int,
+    ) -> None:
+        """Append the samples of one batch to this rank's part and wait until they are on disk."""
+        if not prediction:
+            return
+        codec = cast(Codec, pl_module.codec)
+        lines = []
+        for sample in prediction:
+            if sample.index in self._done:
+                raise RuntimeError(
+                    f"sample {sample.index} of {self.output_path} came twice: "
+                    "the datamodule must give every index once and leave out the indices in its `done`"
+                )
+            self._done.add(sample.index)
+            record: dict[str, str | None] = {"utterance": None, "parse": None}
+            if codec.source is not None:
+                record[codec.source] = sample.prompt
+            record[codec.target] = sample.text
+            record["stage"] = self.stage
+            valid = is_valid(sample.text) if codec.target == "parse" else None
+            line = {"index": sample.index, "finished": sample.finished, "valid": valid, "record": record}
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        if self._part is None:
+            self._part = self._open_part(trainer.global_rank)
+        self._part.write("".join(lines).encode())
+        self._part.flush()
+        os.fsync(self._part.fileno())
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Merge the parts, once every rank is done.
+
+        This is the only hook that a rank without a batch reaches too, and that a failed run does not reach.
+        """
+        if stage != "predict":
+            return
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+        if self._limit_batches is not None:
+            trainer.limit_predict_batches = self._limit_batches
+            self._limit_batches = None
+        trainer.strategy.barrier("synthetic_parts_written")
+        is_cut = trainer.strategy.reduce_boolean_decision(self._is_cut, all=False)
+        if trainer.is_global_zero and not self._is_finished:
+            self._merge(trainer, is_cut)
+        trainer.strategy.barrier("synthetic_parts_merged")
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Close the part; what it holds is kept for the next run."""
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+
+    def _look(self) -> tuple[bool, set[int]]:
+        """Whether the output is finished, and otherwise the indices in the parts."""
+        if self.output_path.exists():
+            for path in self._parts():  # merged, but the run was stopped before it deleted them
+                path.unlink()
+            return True, set()
+        done: set[int] = set()
+        for path in self._parts():
+            for line in _read_part(path)[0]:
+                if line["record"]["stage"] != self.stage:
+                    raise ValueError(
+                        f"{path} holds samples of stage {line['record']['stage']!r}, "
+                        f"but this run's is {self.stage!r}: give every stage its own output_path, "
+                        "or delete the file"
+                    )
+                done.add(line["index"])
+        return False, done
+
+    def _parts(self) -> list[Path]:
+        pattern = f"{glob.escape(self.output_path.name)}.rank*.jsonl.part"
+        return sorted(self.output_path.parent.glob(pattern))
+
+    def _open_part(self, rank: int) -> BinaryIO:
+        path = self.output_path.with_name(f"{self.output_path.name}.rank{rank}.jsonl.part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+        file.truncate(_read_part(path)[1])
+        return file
+
+    def _merge(self, trainer: pl.Trainer, is_cut: bool) -> None:
+        parts = self._parts()
+        lines = {line["index"]: line for path in parts for line in _read_part(path)[0]}
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        num_total = getattr(data, "num_total", max(lines, default=0) + 1)
+        if is_cut or any(index not in lines for index in range(num_total)):
+            rank_zero_warn(
+                f"{self.output_path} is not written yet: only {len(lines)} samples are in its parts. "
+                "Run the same command again, without limit_predict_batches, to sample the others."
+            )
+            return
+        ordered = [lines[index] for index in range(num_total)]
+        _write_atomically(self.output_path, (json.dumps(line["record"], ensure_ascii=False) + "\n" for line in ordered))
+        metrics = self._metrics(ordered)
+        metrics_path = self.output_path.with_name(f"{self.output_path.name}.metrics.json")
+        _write_atomically(metrics_path, [json.dumps(metrics, indent=2) + "\n"])
+        for path in parts:
+            path.unlink()
+        self._log(trainer, metrics, [line["record"] for line in ordered[: self.log_samples]])
+        rank_zero_info(f"{self.output_path}: wrote {len(ordered)} samples.")
+
+    def _metrics(self, lines: Sequence[dict[str, Any]]) -> dict[str, float]:
+        metrics: dict[str, float] = {
+            "synthetic/num_samples": len(lines),
+            "synthetic/finished": sum(line["finished"] for line in lines) / len(lines),
+        }
+        judged = [line["valid"] for line in lines if line["valid"] is not None]
+        if judged:
+            metrics["synthetic/valid_trees"] = sum(judged) / len(judged)
+        if self._started is not None:
+            seconds = time.perf_counter() - self._started
+            metrics["synthetic/samples_per_second"] = (len(lines) - self._num_resumed) / seconds
+        return metrics
+
+    def _log(self, trainer: pl.Trainer, metrics: dict[str, float], records: Sequence[dict[str, str | None]]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics)
+            if isinstance(logger, WandbLogger) and records:
+                columns = [name for name in records[0] if any(r[name] is not None for r in records)]
+                data = [[record[name] for name in columns] for record in records]
+                logger.log_table(key="synthetic/samples", columns=columns, data=data)
+
+
+def _read_part(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The lines of a part file and their size in bytes, without a torn last line.
+
+    Raises:
+        ValueError: A line before the last cannot be read.
+    """
+    lines: list[dict[str, Any]] = []
+    size = 0
+    raw_lines = path.read_bytes().splitlines(keepends=True)
+    for number, raw in enumerate(raw_lines, start=1):
+        try:
+            line = cast(dict[str, Any], json.loads(raw)) if raw.endswith(b"\n") else None
+        except ValueError:
+            line = None
+        if line is None:
+            if number == len(raw_lines):
+                break
+            raise ValueError(f"{path}, line {number}: not a line that this program wrote; delete the file to resample")
+        lines.append(line)
+        size += len(raw)
+    return lines, size
+
+
+def _write_atomically(path: Path, lines: Iterable[str]) -> None:
+    """Write a file that is either complete or not there, readable by its owner alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        for line in lines:
+            file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

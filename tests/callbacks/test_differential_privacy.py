@@ -1,0 +1,331 @@
+"""The private training step, through Lightning: equalities, refusals, and what must not leave the process."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import DDPStrategy
+
+from callbacks.differential_privacy import DifferentialPrivacy, PrivateTrainingError
+from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.dialogue_data_module import DialogueDataModule
+from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.ledger import BudgetExceededError, Ledger
+from doppel.privacy.noise import GaussianNoise
+from lightning_modules.parse2utterance import Parse2Utterance
+from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.utterance_lm import UtteranceLM
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.5)
+
+
+def privacy(folder: Path, **kwargs: Any) -> DifferentialPrivacy:
+    settings = {"target_epsilon": 8.0, "accountant": "rdp", "seed": 5, "stage": "fit"}
+    settings["ledger_path"] = str(folder / "ledger.jsonl")
+    return DifferentialPrivacy(**(settings | kwargs))
+
+
+def data_module(corpus: str, **kwargs: Any) -> DialogueDataModule:
+    return DialogueDataModule(**({"train_path": corpus, "batch_size": 12, "sampling_seed": 3} | kwargs))
+
+
+def fit(
+    folder: Path,
+    model: Any,
+    data: LightningDataModule,
+    callbacks: list[Callback],
+    max_epochs: int = 2,
+    ckpt_path: str | None = None,
+    **kwargs: Any,
+) -> Trainer:
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=max_epochs,
+        callbacks=callbacks,
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        **({"logger": False, "enable_checkpointing": False} | kwargs),
+    )
+    trainer.fit(model, data, ckpt_path=ckpt_path)
+    return trainer
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_without_noise_and_clipping_it_is_plain_training(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+    start = weights(plain)
+    fit(tmp_path / "plain", plain, data_module(corpus), [])
+    monkeypatch.setattr(GaussianNoise, "add_", lambda *args, **kwargs: None)
+    callback = privacy(tmp_path)
+    private = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+    monkeypatch.setattr(
+        "callbacks.differential_privacy.PerSampleClipper",
+        lambda model, max_grad_norm: PerSampleClipper(model, max_grad_norm=math.inf),
+    )
+    fit(tmp_path / "private", private, data_module(corpus), [callback])
+    assert (weights(plain) - start).norm() > 0.1
+    torch.testing.assert_close(weights(private), weights(plain), rtol=1e-5, atol=1e-6)
+
+
+def test_micro_batch_size_does_not_change_the_weights(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    results = []
+    for budget in (40, 4096):
+        model = Parse2Utterance(base_model=tiny_model, optimizer=sgd)
+        folder = tmp_path / str(budget)
+        fit(folder, model, data_module(corpus, max_tokens_per_micro_batch=budget), [privacy(folder)])
+        results.append(weights(model))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
+
+
+def test_dialogue_unit_is_accounted_and_trained(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    model = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+    callback = privacy(tmp_path)
+    fit(tmp_path, model, data_module(corpus, unit="dialogue", batch_size=4), [callback])
+    assert callback.spec is not None
+    assert (callback.spec.unit, callback.spec.num_units) == ("dialogue", 20)
+    assert callback.spec.sample_rate == 0.2
+
+
+class _Crash(Exception):
+    """The process ends here."""
+
+
+class _StopAt(Callback):
+    """Ends training abruptly before the batch of a step, as a crash does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        if trainer.global_step == self.step:
+            raise _Crash
+
+
+def _checkpoints(folder: Path) -> ModelCheckpoint:
+    return ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    def run(folder: Path, extra: list[Callback], ckpt_path: str | None = None) -> tuple[Any, Trainer, Any]:
+        model = UtteranceLM(base_model=tiny_model)  # AdamW: its state must survive too
+        callback = privacy(folder)
+        trainer = fit(
+            folder,
+            model,
+            data_module(corpus),
+            [*extra, callback, _checkpoints(folder)],
+            enable_checkpointing=True,
+            ckpt_path=ckpt_path,
+        )
+        return model, trainer, callback
+
+    whole, whole_trainer, _ = run(tmp_path / "whole", [])
+    broken = tmp_path / "broken"
+    with pytest.raises(_Crash):
+        run(broken, [_StopAt(3)])
+    resumed, resumed_trainer, _ = run(broken, [], str(broken / "step=3.ckpt"))
+    assert resumed_trainer.global_step == whole_trainer.global_step == 10
+    assert torch.equal(weights(resumed), weights(whole))
+    epsilons = [Ledger(tmp_path / name / "ledger.jsonl").epsilon("default") for name in ("whole", "broken")]
+    assert epsilons[0] == epsilons[1]
+
+
+def test_rolled_back_steps_stay_spent(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    def run(extra: list[Callback], ckpt_path: str | None = None) -> Trainer:
+        model = UtteranceLM(base_model=tiny_model)
+        callbacks = [*extra, privacy(tmp_path), _checkpoints(tmp_path)]
+        return fit(tmp_path, model, data_module(corpus), callbacks, enable_checkpointing=True, ckpt_path=ckpt_path)
+
+    with pytest.raises(_Crash):
+        run([_StopAt(5)])
+    trainer = run([], str(tmp_path / "step=3.ckpt"))
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    done = ledger.summary()["mechanisms"][0]["done_steps"]
+    assert done == trainer.global_step + 2
+    assert ledger.epsilon("default") <= 8.0
+
+
+def test_empty_batch_takes_a_noise_only_step(tmp_path: Path, tiny_model: str) -> None:
+    class Empty(LightningDataModule):
+        num_units, batch_size, sample_rate, unit = 100, 10, 0.1, "utterance"
+        sampling, data_fingerprint = "poisson", "empty"
+
+        def train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader([LogicalBatch([], 0, 10.0)] * 10, batch_size=None)
+
+    model = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+    start = weights(model)
+    callback = privacy(tmp_path, max_grad_norm=1.0)
+    trainer = fit(tmp_path, model, Empty(), [callback], max_epochs=1)
+    assert trainer.global_step == 10
+    assert callback.spec is not None
+    moved = weights(model) - start
+    expected = 0.5 * callback.spec.noise_multiplier / 10 * math.sqrt(10)
+    assert moved.std().item() == pytest.approx(expected, rel=0.05)
+
+
+def test_ledger_holds_every_step_and_a_full_one_is_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    def run() -> Trainer:
+        return fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)])
+
+    assert run().global_step == 10
+    before = (tmp_path / "ledger.jsonl").read_text()
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.summary()["mechanisms"][0]["done_steps"] == 10
+    assert 7.0 < ledger.epsilon("default") <= 8.0
+    with pytest.raises(BudgetExceededError, match="no step left"):
+        run()
+    assert (tmp_path / "ledger.jsonl").read_text() == before
+
+
+def test_two_stages_share_one_noise_multiplier_and_one_budget(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    multipliers = []
+    for stage, epochs in (("trees", 1), ("utterances", 3)):
+        callback = privacy(tmp_path, stage=stage, epochs=[1, 3], scope="two_stage")
+        fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [callback], max_epochs=epochs)
+        assert callback.spec is not None
+        multipliers.append(callback.spec.noise_multiplier)
+    assert multipliers[0] == multipliers[1]
+    summary = Ledger(tmp_path / "ledger.jsonl").summary()
+    assert summary["scopes"]["two_stage"]["steps_done"] == 20
+    assert 7.0 < summary["scopes"]["two_stage"]["epsilon"] <= 8.0
+
+
+def test_resuming_under_another_specification_is_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    def run(epsilon: float, ckpt_path: str | None = None) -> None:
+        callbacks = [privacy(tmp_path, target_epsilon=epsilon), _checkpoints(tmp_path)]
+        model = UtteranceLM(base_model=tiny_model)
+        fit(tmp_path, model, data_module(corpus), callbacks, enable_checkpointing=True, ckpt_path=ckpt_path)
+
+    run(8.0)
+    with pytest.raises(PrivateTrainingError, match="target_epsilon"):
+        run(4.0, str(tmp_path / "step=6.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "data", "message"),
+    [
+        ({"accumulate_grad_batches": 2}, {}, "accumulate_grad_batches"),
+        ({"gradient_clip_val": 1.0}, {}, "gradient_clip_val"),
+        ({"overfit_batches": 1}, {}, "overfit_batches"),
+        ({}, {"sampling": "shuffle"}, "Poisson"),
+        ({"devices": 1, "strategy": DDPStrategy(process_group_backend="gloo")}, {}, "ddp_logical"),
+    ],
+)
+def test_what_breaks_the_guarantee_is_refused_by_name(
+    tmp_path: Path, tiny_model: str, corpus: str, trainer: dict[str, Any], data: dict[str, Any], message: str
+) -> None:
+    callback = privacy(tmp_path)
+    made = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[callback], **trainer)
+    made.datamodule = data_module(corpus, **data)  # type: ignore[attr-defined]
+    with pytest.raises(PrivateTrainingError, match=message) as error:
+        callback.setup(made, UtteranceLM(base_model=tiny_model), "fit")
+    assert "\n" not in str(error.value)
+
+
+class _Secrets(Callback):
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        callback = next(c for c in trainer.callbacks if isinstance(c, DifferentialPrivacy))
+        self.secret: bytes = callback._noise._secret
+
+
+def test_nothing_private_and_no_seed_is_written(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    secrets = _Secrets()
+    logger = CSVLogger(tmp_path)
+    callbacks = [privacy(tmp_path, seed=None), secrets, _checkpoints(tmp_path)]
+    data = data_module(corpus, val_path=corpus)
+    fit(
+        tmp_path,
+        UtteranceLM(base_model=tiny_model),
+        data,
+        callbacks,
+        logger=logger,
+        enable_checkpointing=True,
+    )
+    assert len(secrets.secret) >= 16
+    needles = [secrets.secret, secrets.secret.hex().encode(), str(int.from_bytes(secrets.secret)).encode()]
+    needles += [str(int.from_bytes(secrets.secret, "little")).encode(), b"lunch with Ana"]
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) >= 4
+    for path in files:
+        content = path.read_bytes()
+        assert not any(needle in content for needle in needles), path
+    header = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()[0]
+    assert "dp/epsilon" in header
+    assert "loss" not in header
+    assert "norm" not in header
+
+
+def test_private_diagnostics_are_opt_in_and_labelled(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    logger = CSVLogger(tmp_path)
+    callback = privacy(tmp_path, log_private_diagnostics=True)
+    data = data_module(corpus, val_path=corpus)
+    fit(tmp_path, UtteranceLM(base_model=tiny_model), data, [callback], logger=logger)
+    header = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()[0].split(",")
+    losses = [name for name in header if "loss" in name]
+    assert losses
+    assert all(name.startswith("private/") for name in losses)
+
+
+class _FixedBatches(LightningDataModule):
+    """Five logical batches of eight rows, split over the ranks."""
+
+    num_units, batch_size, sample_rate, unit = 40, 8, 0.2, "utterance"
+    sampling, data_fingerprint = "poisson", "fixed"
+
+    def train_dataloader(self) -> Any:
+        rank, world = self.trainer.global_rank, self.trainer.world_size
+        generator = torch.Generator().manual_seed(0)
+        batches = []
+        for step in range(5):
+            ids = torch.randint(3, 200, (8, 12), generator=generator)
+            rows = ids[rank::world] if step != 2 else ids[: (0 if rank else 8)]  # at step 2 one rank is empty
+            labels = rows.clone()
+            labels[:, :2] = IGNORE_INDEX
+            parts = [
+                MicroBatch(r, torch.ones_like(r), lab, len(r))
+                for r, lab in zip(rows.split(3), labels.split(3), strict=True)
+            ]
+            batches.append(LogicalBatch([p for p in parts if p.num_units], len(rows), 8.0))
+        return torch.utils.data.DataLoader(batches, batch_size=None)
+
+
+@pytest.mark.ddp
+def test_two_ranks_give_the_model_of_one(tmp_path: Path, tiny_model: str) -> None:
+    seed_everything(0)
+    results, epsilons = [], []
+    for name, kwargs in {
+        "one": {},
+        "two": {
+            "devices": 2,
+            "strategy": LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo"),
+        },
+    }.items():
+        model = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+        fit(tmp_path / name, model, _FixedBatches(), [privacy(tmp_path / name)], max_epochs=4, **kwargs)
+        results.append(weights(model))
+        epsilons.append(Ledger(tmp_path / name / "ledger.jsonl").epsilon("default"))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
+    assert epsilons[0] == epsilons[1]
+    mechanism = json.dumps(Ledger(tmp_path / "two" / "ledger.jsonl").summary()["mechanisms"])
+    assert '"done_steps": 20' in mechanism

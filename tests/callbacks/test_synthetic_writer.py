@@ -1,0 +1,297 @@
+"""Every sample is written exactly once, whatever interrupts the run and however many ranks write."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.loggers import WandbLogger
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.data import DataLoader
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from callbacks.sampling_progress import SamplingProgress
+from callbacks.synthetic_writer import SyntheticWriter
+from datamodules.codec import Codec
+from datamodules.prompt_data_module import PromptDataModule
+from datamodules.turn import Field
+from doppel.lispress import is_valid
+from lightning_modules.generation import Sample, SamplingArguments, sample_texts
+
+NUM_SAMPLES = 22
+WORDS = ["(Yield)", "(Do", ":arg", "1)"]
+
+
+@dataclass
+class Prompts:
+    indices: list[int]
+    prompts: list[str | None]
+
+
+class PromptData(LightningDataModule):
+    """Prompts in batches of 4, without those in ``done``."""
+
+    def __init__(self, prompts: list[str | None], obedient: bool = True) -> None:
+        super().__init__()
+        self.prompts = prompts
+        self.obedient = obedient
+        self.done: set[int] = set()
+
+    def predict_dataloader(self) -> DataLoader[int]:
+        left = [i for i in range(len(self.prompts)) if i not in self.done or not self.obedient]
+        return DataLoader(left, batch_size=4, collate_fn=self.collate)  # type: ignore[arg-type]
+
+    def collate(self, indices: list[int]) -> Prompts:
+        return Prompts(indices, [self.prompts[i] for i in indices])
+
+
+class TinyModel(LightningModule):
+    """A random GPT-2 over four words; remembers what it was asked to sample."""
+
+    def __init__(self, source: Field | None = None, target: Field = "parse") -> None:
+        super().__init__()
+        vocabulary = {word: i for i, word in enumerate(["<pad>", "<bos>", "<eos>", *WORDS])}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+        names = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+        self.codec = Codec(fast, source=source, target=target, max_length=16)
+        torch.manual_seed(0)
+        sizes = {"vocab_size": len(vocabulary), "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 1}
+        self.model = GPT2LMHeadModel(GPT2Config(**sizes))
+        self.asked: list[int] = []
+
+    def predict_step(self, batch: Prompts, batch_idx: int) -> list[Sample]:
+        self.asked += batch.indices
+        prompts_ids = [self.codec.encode_prompt(prompt) for prompt in batch.prompts]
+        arguments = SamplingArguments(max_new_tokens=6)
+        texts = sample_texts(self.model, self.codec, prompts_ids, arguments, stream=batch.indices)
+        return [
+            Sample(i, text, prompt, finished)
+            for i, prompt, (text, finished) in zip(batch.indices, batch.prompts, texts, strict=True)
+        ]
+
+
+class StopAfter(Callback):
+    """Fails at the start of a batch."""
+
+    def __init__(self, num_batches: int) -> None:
+        self.num_batches = num_batches
+
+    def on_predict_batch_start(self, *args: Any) -> None:
+        if args[3] == self.num_batches:
+            raise RuntimeError("pulled the plug")
+
+
+class Tables(WandbLogger):
+    """Keeps what would be logged."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.tables: dict[str, tuple[list[str], list[list[Any]]]] = {}
+
+    name = version = save_dir = experiment = None  # type: ignore[assignment]
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:  # type: ignore
+        self.metrics.update(metrics)
+
+    def log_table(self, key: str, columns: Any = None, data: Any = None, **kwargs: Any) -> None:  # type: ignore
+        self.tables[key] = (columns, data)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def finalize(self, status: str) -> None: ...
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "run [1]" / "trees.jsonl"
+
+
+def sample(
+    output: Path,
+    *callbacks: Callback,
+    model: TinyModel | None = None,
+    data: LightningDataModule | None = None,
+    stage: str = "tree",
+    **trainer: Any,
+) -> TinyModel:
+    """One run of ``predict``; returns the model, which knows the indices it sampled."""
+    model = model or TinyModel()
+    trainer = {"accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False} | trainer
+    trainer.setdefault("enable_progress_bar", False)
+    writer = SyntheticWriter(str(output), stage=stage)
+    runner = Trainer(callbacks=[writer, *callbacks], enable_model_summary=False, **trainer)
+    runner.predict(model, datamodule=data or PromptData([None] * NUM_SAMPLES), return_predictions=False)
+    return model
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_parts(output: Path) -> dict[int, str]:
+    return {line["index"]: line["record"]["parse"] for path in output.parent.iterdir() for line in read(path)}
+
+
+def test_records_metrics_and_table(output: Path) -> None:
+    logger = Tables()
+    model = sample(output, logger=logger)
+    records = read(output)
+    assert model.asked == list(range(NUM_SAMPLES))
+    assert [list(r) for r in records] == [["utterance", "parse", "stage"]] * NUM_SAMPLES
+    assert all(r["utterance"] is None and r["stage"] == "tree" for r in records)
+    metrics = json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+    assert metrics == logger.metrics
+    assert metrics["synthetic/num_samples"] == NUM_SAMPLES
+    share = sum(is_valid(r["parse"]) for r in records) / NUM_SAMPLES
+    assert metrics["synthetic/valid_trees"] == share and 0 < share < 1
+    assert metrics["synthetic/samples_per_second"] > 0
+    assert 0 < metrics["synthetic/finished"] < 1
+    columns, rows = logger.tables["synthetic/samples"]
+    assert columns == ["parse", "stage"] and [row[0] for row in rows] == [r["parse"] for r in records[:20]]
+    assert sorted(p.name for p in output.parent.iterdir()) == ["trees.jsonl", "trees.jsonl.metrics.json"]
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in output.parent.iterdir())
+
+
+@pytest.mark.parametrize("tear", [lambda raw: raw, lambda raw: raw + b'{"index": 8, "rec', lambda raw: raw + b"\0\0"])
+def test_an_interrupted_run_resumes_where_it_stopped(output: Path, tear: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(2))
+    assert not output.exists()
+    part = output.with_name("trees.jsonl.rank0.jsonl.part")
+    assert stat.S_IMODE(part.stat().st_mode) == 0o600
+    before = read_parts(output)
+    assert sorted(before) == list(range(8))
+    part.write_bytes(tear(part.read_bytes()))
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(1))
+    model = sample(output)
+    assert model.asked == list(range(12, NUM_SAMPLES))
+    texts = [r["parse"] for r in read(output)]
+    assert len(texts) == NUM_SAMPLES and texts[:8] == [before[i] for i in range(8)]
+    assert not part.exists()
+
+
+def test_a_torn_last_sample_is_sampled_again(output: Path) -> None:
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(2))
+    part = output.with_name("trees.jsonl.rank0.jsonl.part")
+    part.write_bytes(part.read_bytes()[:-3])
+    model = sample(output)
+    assert model.asked == list(range(7, NUM_SAMPLES))
+    assert len(read(output)) == NUM_SAMPLES
+
+
+def test_a_finished_file_is_not_sampled_again(output: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sample(output)
+    content = output.read_bytes()
+    model = TinyModel()
+    with caplog.at_level("INFO"):
+        sample(output, model=model)
+    assert model.asked == [] and output.read_bytes() == content
+    assert f"{output} is finished" in caplog.text
+
+
+def test_samples_that_were_written_but_not_merged_are_merged(output: Path) -> None:
+    sample(output)
+    content = output.read_bytes()
+    lines = [
+        json.dumps({"index": i, "finished": True, "valid": True, "record": record}) + "\n"
+        for i, record in enumerate(read(output))
+    ]
+    output.unlink()
+    output.with_name("trees.jsonl.rank0.jsonl.part").write_text("".join(lines[::2]))
+    output.with_name("trees.jsonl.rank1.jsonl.part").write_text("".join(lines[1::2]))
+    assert sample(output).asked == []
+    assert output.read_bytes() == content
+
+
+def test_a_limited_run_is_not_taken_for_a_finished_one(output: Path) -> None:
+    with pytest.warns(UserWarning, match="not written yet: only 8 samples"):
+        sample(output, limit_predict_batches=2)
+    assert not output.exists()
+    assert sample(output).asked == list(range(8, NUM_SAMPLES))
+    assert len(read(output)) == NUM_SAMPLES
+
+
+@pytest.mark.parametrize("source", ["parse", "domain"])
+def test_the_prompt_is_kept_under_its_name(output: Path, source: Field) -> None:
+    prompts: list[str | None] = [["(Yield)", "(Do 1)"][i % 2] for i in range(6)]
+    model = TinyModel(source=source, target="utterance")
+    sample(output, model=model, data=PromptData(prompts), stage="utterance")
+    records = read(output)
+    assert [r[source] for r in records] == prompts
+    assert all(isinstance(r["utterance"], str) for r in records)
+    if source == "domain":
+        assert all(r["parse"] is None for r in records)
+    assert "synthetic/valid_trees" not in json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+
+
+def test_damage_is_named_without_its_content(output: Path) -> None:
+    output.parent.mkdir()
+    part = output.with_name("trees.jsonl.rank0.jsonl.part")
+    part.write_text('a secret\n{"index": 1}\n')
+    with pytest.raises(ValueError, match=r"rank0\.jsonl\.part, line 1") as error:
+        sample(output)
+    assert "secret" not in str(error.value)
+
+
+def test_parts_of_another_stage_are_refused(output: Path) -> None:
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(1))
+    with pytest.raises(ValueError, match="stage 'tree'"):
+        sample(output, stage="utterance")
+
+
+def test_an_index_is_never_written_twice(output: Path) -> None:
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(1))
+    with pytest.raises(RuntimeError, match=r"sample 0 of .* came twice"):
+        sample(output, data=PromptData([None] * NUM_SAMPLES, obedient=False))
+
+
+def test_progress_bar_shows_rate_and_validity(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample(output, SamplingProgress(), enable_progress_bar=True)
+    records = read(output)
+    share = sum(is_valid(r["parse"]) for r in records) / NUM_SAMPLES
+    shown = capsys.readouterr()
+    assert "samples/s=" in shown.out + shown.err
+    assert f"valid trees={share:.1%}" in shown.out + shown.err
+
+
+@pytest.mark.ddp
+def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> None:
+    # One sample came from the third rank of an earlier run; its second was torn.
+    output.parent.mkdir()
+    record = {"utterance": None, "parse": "(Yield)", "stage": "tree"}
+    line = json.dumps({"index": 3, "finished": True, "valid": True, "record": record}) + "\n"
+    output.with_name("trees.jsonl.rank2.jsonl.part").write_text(line + line[:20].replace("3", "4"))
+    seed_everything(1)
+    sample(output, strategy="ddp_spawn", devices=2)
+    texts = [r["parse"] for r in read(output)]
+    assert len(texts) == NUM_SAMPLES
+    assert texts.pop(3) == "(Yield)"
+    assert texts[0:16:2] != texts[1:17:2]  # whole batches of rank 0 and rank 1, under one global seed
+    assert sorted(p.name for p in output.parent.iterdir()) == ["trees.jsonl", "trees.jsonl.metrics.json"]
+
+
+@pytest.mark.ddp
+@pytest.mark.slow
+def test_a_rank_without_work_waits_for_the_others(output: Path) -> None:
+    output.parent.mkdir()
+    record = {"utterance": None, "parse": "(Yield)", "stage": "tree"}
+    lines = [{"index": i, "finished": True, "valid": True, "record": record} for i in range(NUM_SAMPLES)]
+    part = output.with_name("trees.jsonl.rank0.jsonl.part")
+    part.write_text("".join(json.dumps(line) + "\n" for line in lines if line["index"] != 5))
+    data = PromptDataModule(num_samples=NUM_SAMPLES, batch_size=4)
+    sample(output, strategy="ddp_spawn", devices=2, data=data)
+    assert [r["parse"] == "(Yield)" for r in read(output)].count(True) >= NUM_SAMPLES - 1
+    assert len(read(output)) == NUM_SAMPLES and not part.exists()
