@@ -91,6 +91,7 @@ class DifferentialPrivacy(Callback):
         self.clipper: PerSampleClipper | None = None
         self._mechanism_id = ""
         self._affordable = 0
+        self._num_steps = 0
         self._restored: dict[str, Any] | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -142,7 +143,8 @@ class DifferentialPrivacy(Callback):
             )
             affordable = self.ledger.affordable(self._mechanism_id)
         self._affordable = trainer.strategy.broadcast(affordable)
-        remaining = planned_steps - trainer.global_step
+        self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
+        remaining = planned_steps - self._num_steps  # the trainer restores its own counters after this hook
         if self._affordable == 0 and remaining > 0:
             raise BudgetExceededError(
                 f"the ledger {self.ledger_path} has no step left for scope {self.scope!r} (target ε = "
@@ -193,6 +195,7 @@ class DifferentialPrivacy(Callback):
         batch_idx: int,
     ) -> None:
         """Log what is spent; stop before a step that the budget does not afford."""
+        self._num_steps = trainer.global_step
         last = trainer.global_step >= trainer.max_steps or self._affordable <= 0
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if last or trainer.global_step % every == 0:
@@ -208,11 +211,12 @@ class DifferentialPrivacy(Callback):
             pl_module.micro_batch_context, pl_module.metric_name = self._public_hooks  # type: ignore[assignment]
 
     def state_dict(self) -> dict[str, Any]:
-        """The specification that the weights were trained under, and the mechanism in the ledger."""
+        """The specification that the weights were trained under, the mechanism in the ledger, and steps taken."""
         return {
             "spec": None if self.spec is None else self.spec.to_dict(),
             "scope": self.scope,
             "mechanism_id": self._mechanism_id,
+            "num_steps": self._num_steps,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

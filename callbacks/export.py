@@ -31,6 +31,7 @@ class ExportPretrained(Callback):
         folder = Path(self.folder or Path(trainer.default_root_dir) / "model")
         model: Any = pl_module.model
         codec: Any = pl_module.codec
-        weights = {name: value.detach().cpu().to(self.dtype) for name, value in model.state_dict().items()}
+        tied = set(getattr(model, "all_tied_weights_keys", {}))  # stored once, under the name they are tied to
+        weights = {k: v.detach().cpu().to(self.dtype) for k, v in model.state_dict().items() if k not in tied}
         model.save_pretrained(folder, state_dict=weights)
         codec.tokenizer.save_pretrained(folder)

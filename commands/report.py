@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> None:
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(render(report))
     samples = _utterances(args.run_dir / SYSTEMS["two_stage"], args.samples)
-    print(f"\nSynthetic utterances (two-stage, the first {len(samples)}):")
+    print(f"\nSynthetic utterances (two-stage; the first {len(samples)} different ones of four words or more):")
     print("\n".join(f"  {text}" for text in samples))
     print(f"\nWritten to {path}")
 
@@ -121,4 +121,5 @@ def _utterances(path: Path, number: int) -> list[str]:
     if not path.exists():
         return []
     with open(path, encoding="utf-8") as file:
-        return [json.loads(line)["utterance"] for _, line in zip(range(number), file, strict=False)]
+        texts = dict.fromkeys(json.loads(line)["utterance"] for line in file)
+    return [text for text in texts if len(text.split()) >= 4][:number]

@@ -35,6 +35,14 @@ def constant(optimizer: Optimizer) -> LRScheduler:
     return ConstantLR(optimizer, factor=1.0)
 
 
+def _no_context(batch: MicroBatch) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+def _same_name(name: str, is_public: bool) -> str:
+    return name
+
+
 class CausalLM(LightningModule):
     """Language model p(target | source) over a Hugging Face causal LM.
 
@@ -78,9 +86,9 @@ class CausalLM(LightningModule):
         self.sampling = sampling
         self.test_metrics = text_metrics(target, test_featurizer) if test_metrics else None
         #: Context of every micro-batch's forward and backward; a callback may put its own here.
-        self.micro_batch_context: Callable[[MicroBatch], AbstractContextManager[Any]] = lambda _: nullcontext()
+        self.micro_batch_context: Callable[[MicroBatch], AbstractContextManager[Any]] = _no_context
         #: Maps (metric name, batch is public) to the name to log it under, or to None to keep it in the process.
-        self.metric_name: Callable[[str, bool], str | None] = lambda name, _: name
+        self.metric_name: Callable[[str, bool], str | None] = _same_name
 
     def losses(self, batch: MicroBatch) -> Tensor:
         """Mean token negative log-likelihood of each row over its labelled tokens, in nats.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 PRIVACY = "callbacks.differential_privacy.DifferentialPrivacy"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 WANDB = "lightning.pytorch.loggers.WandbLogger"
+
+
+# An advertisement for another package at every start.
+logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda record: "litlogger" not in record.getMessage())
 
 
 class RunFolderConfig(SaveConfigCallback):
@@ -67,6 +72,11 @@ class DoppelCLI(LightningCLI):
         config = self.config[self.subcommand] if self.subcommand else self.config
         trainer = config.trainer
         _check_bf16(str(trainer.precision or ""))
+        if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
+            raise UserError(
+                "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place here: one logical batch is "
+                "one step; remove them, and use data.init_args.batch_size and the callback's max_grad_norm"
+            )
         if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
             trainer.strategy = LogicalBatchDDPStrategy.strategy_name
         if config.run_dir is None:

@@ -41,11 +41,12 @@ done < "$experiment/pipeline.env"
 : "${NUM_SAMPLES:?set it in $experiment/pipeline.env}" "${REFERENCE:?set it in $experiment/pipeline.env}"
 
 if [ -x "$root/.venv/bin/python" ] && [ -z "${PYTHON:-}" ]; then PYTHON="$root/.venv/bin/python"; fi
+export WANDB_SILENT=${WANDB_SILENT:-true}
 doppel() { "${PYTHON:-python}" cli.py "$@"; }
 
 # run_stage NAME COMMAND…: run a stage once, and write down how long it took.
 run_stage() {
-    local name=$1 start seconds earlier=0
+    local name=$1 start
     shift
     if [ -f "$run/.done/$name" ]; then
         echo "── $name: done already, skipped"
@@ -54,9 +55,8 @@ run_stage() {
     echo "── $name"
     start=$(date +%s)
     "$@"
-    seconds=$(($(date +%s) - start))
     mkdir -p "$run/.done"
-    echo "$((seconds + earlier))" > "$run/.done/$name"
+    echo "$(($(date +%s) - start))" > "$run/.done/$name"
 }
 
 # fit STAGE MODEL_CONFIG OVERLAY

@@ -246,7 +246,7 @@ def test_what_breaks_the_guarantee_is_refused_by_name(
 class _Secrets(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         callback = next(c for c in trainer.callbacks if isinstance(c, DifferentialPrivacy))
-        self.secret: bytes = callback._noise._secret
+        self.secret: bytes = callback._noise._secret._Secret__bytes  # type: ignore[attr-defined]
 
 
 def test_nothing_private_and_no_seed_is_written(tmp_path: Path, tiny_model: str, corpus: str) -> None:

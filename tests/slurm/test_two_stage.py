@@ -1,0 +1,85 @@
+"""The pipeline from data to report, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICKSTART = ROOT / "configs" / "experiments" / "quickstart"
+
+
+def two_stage(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    command = ["bash", str(ROOT / "slurm" / "two_stage.sh"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
+    """The quickstart with a tiny model, few turns and one epoch a stage."""
+    folder = tmp_path_factory.mktemp("experiment")
+    for stage in ("one_stage", "parse_tree", "parse2utterance"):
+        model = f"model:\n  init_args:\n    base_model: {tiny_model}\n    sampling:\n      max_new_tokens: 8\n"
+        (folder / f"{stage}.yaml").write_text(f"trainer:\n  accelerator: cpu\n  max_epochs: 1\n{model}")
+    for system, epochs in (("one_stage", "[1]"), ("two_stage", "[1, 1]")):
+        text = (QUICKSTART / f"dp_{system}.yaml").read_text()
+        lines = [f"      epochs: {epochs}" if "epochs:" in line else line for line in text.splitlines()]
+        (folder / f"dp_{system}.yaml").write_text("\n".join(lines).replace("pld", "rdp"))
+    text = (QUICKSTART / "data.yaml").read_text()
+    lines = [line for line in text.splitlines() if "val_" not in line]
+    text = "\n".join("    batch_size: 30" if "batch_size" in line else line for line in lines)
+    (folder / "data.yaml").write_text(text.replace("num=2000", "num=120"))
+    (folder / "pipeline.env").write_text(
+        f"NUM_SAMPLES=30\nREFERENCE=embedded:test?num=120&seed=9\nFEATURIZER={tiny_model}\n"
+    )
+    return folder
+
+
+def test_pipeline_writes_samples_ledger_and_report_and_is_not_run_twice(experiment: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = two_stage("--local", str(experiment), str(run))
+    assert first.returncode == 0, first.stderr[-3000:]
+    report = json.loads((run / "report.json").read_text())
+    privacy = report["privacy"]
+    assert {"epsilon", "delta", "unit", "accountant", "noise_multiplier"} <= privacy.keys()
+    assert 7 < privacy["epsilon"] <= 8
+    assert privacy["epsilon_if_all_systems_are_released"] > privacy["epsilon"]
+    assert report["metrics"]["one_stage"]["function_overlap"] is None
+    assert report["metrics"]["two_stage"]["num_trees"] == 30
+    assert not [name for system in report["metrics"].values() for name in system if name.startswith("private/")]
+    assert {"timings", "versions"} <= report.keys()
+    samples = [json.loads(line) for line in (run / "synthetic.jsonl").read_text().splitlines()]
+    trees = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_text().splitlines()]
+    assert [sample["parse"] for sample in samples] == trees
+    assert len((run / "synthetic_one_stage.jsonl").read_text().splitlines()) == 30
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in run.rglob("*") if not path.is_symlink())
+    ledger = (run / "ledger.jsonl").read_text()
+
+    second = two_stage("--local", str(experiment), str(run))
+    assert second.returncode == 0, second.stderr[-3000:]
+    assert second.stdout.count("done already, skipped") == 8
+    assert (run / "ledger.jsonl").read_text() == ledger
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--local"),
+        (["--local", "configs"], "RUN_DIR"),
+        (["--local", "no/such/folder", "run"], "no/such/folder"),
+        (["--submit", "a", "b"], "SLURM"),
+    ],
+)
+def test_wrong_calls_are_explained(arguments: list[str], message: str) -> None:
+    assert shutil.which("bash")
+    result = two_stage(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr.splitlines()[-1]

@@ -1,0 +1,194 @@
+"""The command line as a user meets it: overview, errors that one can mend, shipped configurations, a private fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+EXPERIMENTS = sorted(p.name for p in (ROOT / "configs" / "experiments").iterdir())
+STAGES = {
+    "one_stage": ("utterance_lm", "dp_one_stage"),
+    "parse_tree": ("parse_tree_lm", "dp_two_stage"),
+    "parse2utterance": ("parse2utterance", "dp_two_stage"),
+}
+
+
+def configs(*names: str) -> list[str]:
+    return [argument for name in names for argument in ("--config", str(ROOT / "configs" / f"{name}.yaml"))]
+
+
+def stage_configs(experiment: str, stage: str, private: bool = True) -> list[str]:
+    model, overlay = STAGES[stage]
+    folder = f"experiments/{experiment}"
+    names = ["trainer", model, f"{folder}/data", f"{folder}/{stage}"]
+    return configs(*names, *([f"{folder}/{overlay}"] if private else []))
+
+
+@pytest.fixture(autouse=True)
+def _own_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["cli.py"])
+    monkeypatch.setenv("DOPPEL_DATA", os.environ.get("DOPPEL_DATA", str(tmp_path)))
+
+
+@pytest.fixture
+def small(tiny_model: str, corpus: str, tmp_path: Path) -> list[str]:
+    """Arguments that make a quickstart stage tiny."""
+    return [
+        f"--model.init_args.base_model={tiny_model}",
+        f"--data.init_args.train_path={corpus}",
+        "--data.init_args.val_path=null",
+        "--data.init_args.batch_size=12",
+        "--trainer.accelerator=cpu",
+        "--trainer.logger=false",
+        f"--run_dir={tmp_path / 'run' / 'one_stage'}",
+    ]
+
+
+def test_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    overview = capsys.readouterr().out
+    assert all(f"\n  {name} " in overview for name in (*cli.TRAINER_COMMANDS, *cli.TOOLS))
+
+
+def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["trian"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_shipped_configurations_parse(experiment: str, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        cli.main(["fit", *stage_configs(experiment, stage), "--print_config"])
+    assert done.value.code == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    callbacks = {c["class_path"].rsplit(".", 1)[-1]: c["init_args"] for c in config["trainer"]["callbacks"]}
+    assert set(callbacks) == {"ModelCheckpoint", "DifferentialPrivacy"}
+    assert config["trainer"]["max_epochs"] in callbacks["DifferentialPrivacy"]["epochs"]
+    assert config["trainer"]["logger"]["init_args"]["offline"] is True
+
+
+@pytest.mark.parametrize("names", [("trainer", "pretrain"), ("trainer", "utterance_lm", "experiments/quickstart/data")])
+@pytest.mark.parametrize("overlay", [(), ("gpu",), ("debug/fast_dev_run",), ("dp",)])
+def test_shipped_overlays_parse(
+    names: tuple[str, ...], overlay: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if names[1] == "pretrain" and overlay == ("gpu",):
+        overlay = ()
+    with pytest.raises(SystemExit) as done:
+        cli.main(["fit", *configs(*names, *overlay), "--print_config"])
+    assert done.value.code == 0
+    assert "class_path" in capsys.readouterr().out
+
+
+def test_a_private_fit_leaves_ledger_config_and_checkpoint_readable_by_the_owner_alone(
+    tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    privacy = ["--trainer.callbacks.init_args.accountant=rdp", "--trainer.callbacks.init_args.epochs=[1]"]
+    arguments = ["fit", *stage_configs("quickstart", "one_stage"), *privacy, "--trainer.max_epochs=1", *small]
+    assert cli.main(arguments) == 0
+    run = tmp_path / "run"
+    for path in (run / "ledger.jsonl", run / "one_stage" / "config.yaml", run / "one_stage/checkpoints/last.ckpt"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    capsys.readouterr()
+    assert cli.main(["ledger", str(run), "--json"]) == 0
+    spent = json.loads(capsys.readouterr().out)
+    assert spent["scopes"]["one_stage"]["steps_done"] == 5
+    assert 0 < spent["scopes"]["one_stage"]["epsilon"] <= 8
+
+
+BROKEN = '{"utterance": "hello", "parse": "(Yield (Today))", "unit": "u"}\n{"utterance": \n'
+BAD_TREE = '{"utterance": "hello", "parse": "(Yield (Today)", "unit": "u"}\n'
+NO_UNIT = '{"utterance": "hello", "parse": "(Yield (Today))"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        (BROKEN, [], "bad.jsonl:2"),
+        (BAD_TREE, [], "bad.jsonl:1"),
+        (NO_UNIT, ["--data.init_args.unit=dialogue"], "unit"),
+        (None, [], "bad.jsonl"),
+        ("", [], "bad.jsonl"),
+    ],
+)
+def test_bad_data_is_a_one_line_error(
+    tmp_path: Path,
+    small: list[str],
+    content: str | None,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    if content is not None:
+        path.write_text(content)
+    fit = ["fit", *stage_configs("quickstart", "one_stage", private=False), *small, "--trainer.max_epochs=1"]
+    assert cli.main([*fit, f"--data.init_args.train_path={path}", *arguments]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert message in error
+    assert "hello" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trainer.gradient_clip_val=1.0"], "gradient_clip_val"),
+        (["--data.init_args.sampling=shuffle"], "sampling: poisson"),
+        (["--trainer.callbacks.init_args.target_epsilon=1e-9"], "epsilon"),
+        (["--trainer.max_epochs=3"], "max_epochs"),
+        (["--model.init_args.base_model=no/such/model"], "no/such/model"),
+    ],
+)
+def test_bad_settings_are_one_line_errors(
+    small: list[str], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    privacy = ["--trainer.callbacks.init_args.accountant=rdp", "--trainer.callbacks.init_args.epochs=[1]"]
+    fit = ["fit", *stage_configs("quickstart", "one_stage"), *privacy, "--trainer.max_epochs=1", *small]
+    assert cli.main([*fit, *arguments]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_bf16_on_a_device_without_it_is_refused(
+    small: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    fit = ["fit", *stage_configs("quickstart", "one_stage"), *small, "--trainer.precision=bf16-mixed"]
+    assert cli.main([*fit, "--trainer.accelerator=auto"]) == 2
+    assert "Tesla V100 has no bfloat16" in capsys.readouterr().err
+
+
+def test_a_model_with_an_unsupported_layer_is_refused_by_name(
+    tmp_path: Path, small: list[str], tiny_model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoTokenizer, MambaConfig, MambaForCausalLM
+
+    folder = tmp_path / "mamba"
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.save_pretrained(folder)
+    config = MambaConfig(vocab_size=len(tokenizer), hidden_size=16, state_size=4, num_hidden_layers=1)
+    MambaForCausalLM(config).save_pretrained(folder)
+    privacy = ["--trainer.callbacks.init_args.accountant=rdp", "--trainer.callbacks.init_args.epochs=[1]"]
+    fit = ["fit", *stage_configs("quickstart", "one_stage"), *privacy, "--trainer.max_epochs=1", *small]
+    assert cli.main([*fit, f"--model.init_args.base_model={folder}"]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert "Conv1d" in error or "mixer" in error
