@@ -68,8 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(
                 f"there is no command {arguments[0]!r}: use one of {', '.join((*TRAINER_COMMANDS, *TOOLS))}"
             )
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
+    except (UserError, ValueError) as error:
+        mendable = error if isinstance(error, UserError) else error.__cause__  # jsonargparse wraps what __init__ raises
+        if not isinstance(mendable, UserError):
+            raise
+        sys.stderr.write(f"error: {mendable}\n")
         return 2
     return 0
 

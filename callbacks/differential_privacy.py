@@ -259,10 +259,10 @@ class DifferentialPrivacy(Callback):
             reasons.append(f"{type(pl_module).__name__} does not train by logical batches; use a CausalLM")
         if getattr(data, "sampling", None) != "poisson":
             reasons.append("the data module does not draw Poisson samples; set data.init_args.sampling: poisson")
-        if trainer.precision in ("16-mixed", "16-true"):
+        if trainer.precision not in ("32-true", "64-true", "bf16-mixed"):
             reasons.append(
-                f"precision {trainer.precision} skips steps or overflows depending on the data; "
-                "use 32-true or bf16-mixed"
+                f"precision {trainer.precision} skips steps depending on the data, or sums gradients and noise in half "
+                "precision; use 32-true or bf16-mixed"
             )
         if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
             reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.data import sized_len
 
 from datamodules.codec import Codec
+from doppel.errors import UserError
 from doppel.lispress import is_valid
 from lightning_modules.generation import Sample
 
@@ -80,7 +81,7 @@ class SyntheticWriter(BasePredictionWriter):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if self._done:
             if data is None:
-                raise ValueError(
+                raise UserError(
                     f"{self.output_path} has {len(self._done)} samples of an interrupted run, which a plain "
                     "dataloader cannot skip: predict with a datamodule that has a `done` attribute, "
                     "or delete the .part files"
@@ -167,7 +168,7 @@ class SyntheticWriter(BasePredictionWriter):
         for path in self._parts():
             for line in _read_part(path)[0]:
                 if line["record"]["stage"] != self.stage:
-                    raise ValueError(
+                    raise UserError(
                         f"{path} holds samples of stage {line['record']['stage']!r}, "
                         f"but this run's is {self.stage!r}: give every stage its own output_path, "
                         "or delete the file"
@@ -246,7 +247,7 @@ def _read_part(path: Path) -> tuple[list[dict[str, Any]], int]:
         if line is None:
             if number == len(raw_lines):
                 break
-            raise ValueError(f"{path}, line {number}: not a line that this program wrote; delete the file to resample")
+            raise UserError(f"{path}, line {number}: not a line that this program wrote; delete the file to resample")
         lines.append(line)
         size += len(raw)
     return lines, size

@@ -79,7 +79,7 @@ class CausalLM(LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.model = load_model(base_model, init=init, dropout=dropout)
+        self.model = load_model(base_model, init=init, dropout=dropout).train()
         self.codec = Codec(load_tokenizer(base_model), source, target, max_length, linearisation)
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler

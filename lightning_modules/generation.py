@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from transformers import GenerationConfig
 
+from doppel.errors import UserError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -50,7 +52,7 @@ class SamplingArguments:
         }
         for message, is_wrong in wrong.items():
             if is_wrong:
-                raise ValueError(f"sampling: {message}; got {self}")
+                raise UserError(f"sampling: {message}; got {self}")
 
 
 @dataclass
@@ -111,11 +113,11 @@ def sample_texts(
         Texts in the order of the prompts.
 
     Raises:
-        ValueError: The model bounds no length and ``max_new_tokens`` is null.
+        UserError: The model bounds no length and ``max_new_tokens`` is null.
     """
     num_positions: int | None = getattr(model.config, "max_position_embeddings", None)
     if num_positions is None and arguments.max_new_tokens is None:
-        raise ValueError(f"{type(model).__name__} has no longest length: set max_new_tokens in its sampling arguments")
+        raise UserError(f"{type(model).__name__} has no longest length: set max_new_tokens in its sampling arguments")
     wanted = arguments.max_new_tokens
     roomy: list[int] = []
     crowded: list[int] = []

@@ -21,7 +21,9 @@ WANDB = "lightning.pytorch.loggers.WandbLogger"
 
 
 # An advertisement for another package at every start.
-logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda record: "litlogger" not in record.getMessage())
+logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+    lambda record: "litlogger" not in record.getMessage()
+)
 
 
 class RunFolderConfig(SaveConfigCallback):
@@ -74,8 +76,8 @@ class DoppelCLI(LightningCLI):
         _check_bf16(str(trainer.precision or ""))
         if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
             raise UserError(
-                "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place here: one logical batch is "
-                "one step; remove them, and use data.init_args.batch_size and the callback's max_grad_norm"
+                "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place where a logical batch "
+                "is one step: remove them, and use data.init_args.batch_size and the callback's max_grad_norm"
             )
         if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
             trainer.strategy = LogicalBatchDDPStrategy.strategy_name

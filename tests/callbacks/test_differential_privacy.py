@@ -59,6 +59,7 @@ def fit(
         enable_model_summary=False,
         num_sanity_val_steps=0,
         log_every_n_steps=1,
+        use_distributed_sampler=False,
         **({"logger": False, "enable_checkpointing": False} | kwargs),
     )
     trainer.fit(model, data, ckpt_path=ckpt_path)
@@ -228,6 +229,7 @@ def test_resuming_under_another_specification_is_refused(tmp_path: Path, tiny_mo
         ({"accumulate_grad_batches": 2}, {}, "accumulate_grad_batches"),
         ({"gradient_clip_val": 1.0}, {}, "gradient_clip_val"),
         ({"overfit_batches": 1}, {}, "overfit_batches"),
+        ({"precision": "bf16-true"}, {}, "precision bf16-true"),
         ({}, {"sampling": "shuffle"}, "Poisson"),
         ({"devices": 1, "strategy": DDPStrategy(process_group_backend="gloo")}, {}, "ddp_logical"),
     ],

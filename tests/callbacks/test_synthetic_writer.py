@@ -22,6 +22,7 @@ from callbacks.synthetic_writer import SyntheticWriter
 from datamodules.codec import Codec
 from datamodules.prompt_data_module import PromptDataModule
 from datamodules.turn import Field
+from doppel.errors import UserError
 from doppel.lispress import is_valid
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
 
@@ -239,7 +240,7 @@ def test_damage_is_named_without_its_content(output: Path) -> None:
     output.parent.mkdir()
     part = output.with_name("trees.jsonl.rank0.jsonl.part")
     part.write_text('a secret\n{"index": 1}\n')
-    with pytest.raises(ValueError, match=r"rank0\.jsonl\.part, line 1") as error:
+    with pytest.raises(UserError, match=r"rank0\.jsonl\.part, line 1") as error:
         sample(output)
     assert "secret" not in str(error.value)
 
@@ -247,7 +248,7 @@ def test_damage_is_named_without_its_content(output: Path) -> None:
 def test_parts_of_another_stage_are_refused(output: Path) -> None:
     with pytest.raises(RuntimeError, match="plug"):
         sample(output, StopAfter(1))
-    with pytest.raises(ValueError, match="stage 'tree'"):
+    with pytest.raises(UserError, match="stage 'tree'"):
         sample(output, stage="utterance")
 
 

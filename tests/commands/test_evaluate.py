@@ -192,7 +192,7 @@ def test_without_the_shipped_base_the_error_says_what_to_do(
     turns = [Turn(row["utterance"], row["parse"], "") for row in REFERENCE]
     monkeypatch.setattr(command, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"models/base.* --featurizer .*--no-mauve"):
+    with pytest.raises(UserError, match=r"models/base.* --featurizer .*--no-mauve"):
         command.evaluate(turns, turns)
     shutil.copytree(tiny_model, tmp_path / "models" / "base")
     monkeypatch.chdir("/")  # found beside the code, from any folder

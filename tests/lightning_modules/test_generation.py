@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from datamodules.codec import Codec
+from doppel.errors import UserError
 from lightning_modules.generation import SamplingArguments, sample_texts
 
 WORDS = [f"w{i}" for i in range(8)]
@@ -222,5 +223,5 @@ def test_the_defaults_and_mode_of_the_model_are_left_alone(codec: Codec) -> None
     ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(UserError, match=next(iter(wrong))):
         SamplingArguments(**wrong)  # type: ignore[arg-type]
