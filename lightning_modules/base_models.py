@@ -59,6 +59,19 @@ def load_model(
         raise BaseModelError(_cannot("model", name)) from error
 
 
+def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
+    """Longest example in tokens that a model takes, at most ``wanted``.
+
+    Raises:
+        BaseModelError: Neither the model nor ``wanted`` bounds it.
+    """
+    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    bounds = [bound for bound in (wanted, positions) if bound is not None]
+    if not bounds:
+        raise BaseModelError(f"{type(model).__name__} has no longest length: set the model's max_length")
+    return min(bounds)
+
+
 def _cannot(what: str, name: str) -> str:
     return (
         f"cannot load the {what} of {_where(name)}: give a folder that holds config.json, model.safetensors and "

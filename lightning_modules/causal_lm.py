@@ -19,7 +19,7 @@ from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation
 from datamodules.prompt_batch import PromptBatch
 from datamodules.turn import Field
-from lightning_modules.base_models import load_model, load_tokenizer
+from lightning_modules.base_models import load_model, load_tokenizer, longest_example
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
 from lightning_modules.gradients import sum_over_ranks
 from lightning_modules.text_metrics import text_metrics
@@ -51,7 +51,8 @@ class CausalLM(LightningModule):
         source: Field of the turn that serves as the prompt; null for an unconditional model.
         target: Field of the turn that the model learns to write.
         init: ``pretrained`` loads the weights of ``base_model``; ``random`` takes its architecture alone.
-        max_length: Longest example in tokens; longer ones contribute zero (they are counted, never dropped).
+        max_length: Longest example in tokens; longer ones contribute zero (they are never dropped). Null, or more than
+            the model has positions: as many as it has.
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
             are cut into the same tokens as in the utterance. A model keeps what it was trained with.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
@@ -68,7 +69,7 @@ class CausalLM(LightningModule):
         source: Field | None = None,
         target: Field = "utterance",
         init: Literal["pretrained", "random"] = "pretrained",
-        max_length: int = 256,
+        max_length: int | None = None,
         linearisation: Linearisation = "spaced",
         dropout: float | None = 0.0,
         optimizer: OptimizerCallable = adamw,
@@ -80,11 +81,13 @@ class CausalLM(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.model = load_model(base_model, init=init, dropout=dropout).train()
-        self.codec = Codec(load_tokenizer(base_model), source, target, max_length, linearisation)
+        length = longest_example(self.model, max_length)
+        self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation)
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self.sampling = sampling
         self.test_metrics = text_metrics(target, test_featurizer) if test_metrics else None
+        self._test_is_public = False
         #: Context of every micro-batch's forward and backward; a callback may put its own here.
         self.micro_batch_context: Callable[[MicroBatch], AbstractContextManager[Any]] = _no_context
         #: Maps (metric name, batch is public) to the name to log it under, or to None to keep it in the process.
@@ -158,7 +161,7 @@ class CausalLM(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics of the sampled texts."""
-        if self.test_metrics is None or not self.test_metrics.update_called:
+        if self.test_metrics is None or not any(m.update_called for m in self.test_metrics.values()):
             return
         for name, value in self.test_metrics.compute().items():
             public_name = self.metric_name(f"test/{name}", self._test_is_public)

@@ -188,7 +188,7 @@ def test_a_model_with_an_unsupported_layer_is_refused_by_name(
     MambaForCausalLM(config).save_pretrained(folder)
     privacy = ["--trainer.callbacks.init_args.accountant=rdp", "--trainer.callbacks.init_args.epochs=[1]"]
     fit = ["fit", *stage_configs("quickstart", "one_stage"), *privacy, "--trainer.max_epochs=1", *small]
-    assert cli.main([*fit, f"--model.init_args.base_model={folder}"]) == 2
+    assert cli.main([*fit, f"--model.init_args.base_model={folder}", "--model.init_args.max_length=64"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert "Conv1d" in error or "mixer" in error

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning.pytorch import Trainer
 
 from datamodules.batch import IGNORE_INDEX, MicroBatch
+from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.turn import Turn
 from doppel.errors import UserError
 from lightning_modules.causal_lm import CausalLM
+from lightning_modules.generation import SamplingArguments
 from lightning_modules.parse2utterance import Parse2Utterance
 from lightning_modules.parse_tree_lm import ParseTreeLM
 from lightning_modules.utterance_lm import UtteranceLM
@@ -77,7 +82,27 @@ def test_a_turn_without_the_needed_field_is_an_error_that_names_it(tiny_model: s
         codec.encode(Turn("hello", None, "u"))
 
 
+def test_no_example_is_longer_than_the_model_has_positions(tiny_model: str) -> None:
+    assert UtteranceLM(base_model=tiny_model).codec.max_length == 96
+    assert UtteranceLM(base_model=tiny_model, max_length=512).codec.max_length == 96
+    assert UtteranceLM(base_model=tiny_model, max_length=64).codec.max_length == 64
+
+
 def test_a_missing_base_model_is_a_one_line_error() -> None:
     with pytest.raises(UserError, match="no/such/folder") as error:
         UtteranceLM(base_model="no/such/folder")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "metric"), [(UtteranceLM, "test/word_overlap"), (ParseTreeLM, "test/function_overlap")]
+)
+def test_the_test_command_compares_sampled_with_human_text(
+    model_class: type[CausalLM], metric: str, tiny_model: str, corpus: str, tmp_path: Path
+) -> None:
+    model = model_class(base_model=tiny_model, sampling=SamplingArguments(max_new_tokens=6))
+    data = DialogueDataModule(train_path=corpus, test_path=corpus, limit_val_turns=12)
+    trainer = Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False)
+    (logged,) = trainer.test(model, data, verbose=False)
+    assert logged["test/loss"] > 0
+    assert 0 <= logged[metric] <= 1
