@@ -119,7 +119,7 @@ def evaluate(
     source = featurizer
     if featurizer is not None and not Path(featurizer).is_dir() and (ROOT / featurizer).is_dir():
         source = ROOT / featurizer
-    if source == DEFAULT_FEATURIZER:
+    if source == DEFAULT_FEATURIZER and not Path(source).is_dir():
         raise FeaturizerError(
             f"the shipped base model is not at {ROOT / DEFAULT_FEATURIZER}: name another one with "
             "--featurizer (a folder or a hub name), or leave MAUVE out with --no-mauve"

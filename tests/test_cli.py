@@ -93,14 +93,15 @@ def test_shipped_overlays_parse(
     assert "class_path" in capsys.readouterr().out
 
 
-def test_a_private_fit_leaves_ledger_config_and_checkpoint_readable_by_the_owner_alone(
+def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone(
     tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     privacy = ["--trainer.callbacks.init_args.accountant=rdp", "--trainer.callbacks.init_args.epochs=[1]"]
     arguments = ["fit", *stage_configs("quickstart", "one_stage"), *privacy, "--trainer.max_epochs=1", *small]
     assert cli.main(arguments) == 0
     run = tmp_path / "run"
-    for path in (run / "ledger.jsonl", run / "one_stage" / "config.yaml", run / "one_stage/checkpoints/last.ckpt"):
+    assert (run / "one_stage" / "checkpoints" / "last.ckpt").is_file()
+    for path in (run / "ledger.jsonl", run / "one_stage" / "config.yaml"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     capsys.readouterr()
     assert cli.main(["ledger", str(run), "--json"]) == 0
