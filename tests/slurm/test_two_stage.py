@@ -34,9 +34,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Pat
         lines = [f"      epochs: {epochs}" if "epochs:" in line else line for line in text.splitlines()]
         (folder / f"dp_{system}.yaml").write_text("\n".join(lines).replace("pld", "rdp"))
     text = (QUICKSTART / "data.yaml").read_text()
-    lines = [line for line in text.splitlines() if "val_" not in line]
-    text = "\n".join("    batch_size: 30" if "batch_size" in line else line for line in lines)
-    (folder / "data.yaml").write_text(text.replace("num=2000", "num=120"))
+    (folder / "data.yaml").write_text(text.replace("num=1500", "num=120").replace("size: 150", "size: 30"))
     (folder / "pipeline.env").write_text(
         f"NUM_SAMPLES=30\nREFERENCE=embedded:test?num=120&seed=9\nFEATURIZER={tiny_model}\n"
     )
