@@ -126,7 +126,8 @@ class DifferentialPrivacy(Callback):
                 "resume with the settings it was started with, or start a new run"
             )
         planned_steps = spec.stage_steps[epochs.index(trainer.max_epochs)]
-        trainer.fit_loop.epoch_loop.max_steps = planned_steps
+        wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
+        trainer.fit_loop.epoch_loop.max_steps = wanted_steps
         affordable = 0
         if trainer.is_global_zero:
             if self.ledger_path is None:
@@ -144,7 +145,7 @@ class DifferentialPrivacy(Callback):
             affordable = self.ledger.affordable(self._mechanism_id)
         self._affordable = trainer.strategy.broadcast(affordable)
         self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
-        remaining = planned_steps - self._num_steps  # the trainer restores its own counters after this hook
+        remaining = wanted_steps - self._num_steps  # the trainer restores its own counters after this hook
         if self._affordable == 0 and remaining > 0:
             raise BudgetExceededError(
                 f"the ledger {self.ledger_path} has no step left for scope {self.scope!r} (target ε = "
@@ -270,6 +271,8 @@ class DifferentialPrivacy(Callback):
             reasons.append(
                 f"strategy {type(trainer.strategy).__name__} is not supported; set trainer.strategy: ddp_logical"
             )
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            reasons.append("trainer.fast_dev_run would spend budget on a debugging step; leave out the DP overlay")
         if getattr(trainer, "overfit_batches", 0):
             reasons.append("trainer.overfit_batches repeats batches; remove it")
         if reasons:

@@ -110,6 +110,16 @@ def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone
     assert 0 < spent["scopes"]["one_stage"]["epsilon"] <= 8
 
 
+def test_fast_dev_run_is_refused_in_a_private_stage_and_runs_without_the_overlay(
+    tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    debug = [*configs("debug/fast_dev_run"), *small]
+    assert cli.main(["fit", *stage_configs("quickstart", "one_stage"), *debug]) == 2
+    assert "fast_dev_run" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("ledger.jsonl"))
+    assert cli.main(["fit", *stage_configs("quickstart", "one_stage", private=False), *debug]) == 0
+
+
 BROKEN = '{"utterance": "hello", "parse": "(Yield (Today))", "unit": "u"}\n{"utterance": \n'
 BAD_TREE = '{"utterance": "hello", "parse": "(Yield (Today)", "unit": "u"}\n'
 NO_UNIT = '{"utterance": "hello", "parse": "(Yield (Today))"}\n'
