@@ -36,6 +36,8 @@ def _matmul(left: Tensor, right: Tensor) -> Tensor:
 
 def gram(x: Tensor) -> Tensor:
     """``x xᵀ`` for each unit: [U, n, f] → [U, n, n]."""
+    if x.dtype in _HALF and not x.is_cuda:
+        x = x.float()
     return batched_matmul(x, x.transpose(1, 2))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -10,12 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from doppel.head_loss import set_head_observer
 from doppel.privacy.clipping.arithmetic import wide_dtype
 from doppel.privacy.clipping.audit import ParameterUseAudit
 from doppel.privacy.clipping.errors import UnsupportedLayerError
+from doppel.privacy.clipping.fused_head import FusedHead
+from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.observe import ObserveGradient
 from doppel.privacy.clipping.registry import build_rules
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+from doppel.privacy.clipping.segments import RunSegment, Segment
 
 
 class PerSampleClipper:
@@ -42,7 +46,10 @@ class PerSampleClipper:
     RMSNorm (torch and Hugging Face)
     embedding tied to the output head             exact, with the cross term
     position ids [1, T] broadcast over the batch  exact
-    dropout, padding, gradient checkpointing      exact (checkpointing with ``use_reentrant=False``)
+    dropout, padding                              exact
+    :class:`doppel.head_loss.HeadLoss`            exact; the logits are never all held
+    Hugging Face activation checkpointing         exact, and keeps its saving (see :class:`.segments.Segment`)
+    other checkpointing (not reentrant)           exact, but inputs and output gradients of all layers are held
     a loss that depends on no parameter of ours   norm 0
     inf or nan in a unit                          that unit contributes zero; see :attr:`num_nonfinite`
     any other layer with trainable parameters     :class:`UnsupportedLayerError` on construction
@@ -100,6 +107,9 @@ class PerSampleClipper:
         self._trainable = frozenset(id(p) for _, p in self._parameters)
         self._rules, self._tied_pairs = build_rules(model)
         self._running_module: nn.Module | None = None
+        self._layout = UnitLayout(1, 1)
+        self._segments: list[Segment] = []
+        self._in_segment = False
         self._is_active = self._is_closed = self._is_audited = False
 
     def __repr__(self) -> str:
@@ -139,11 +149,10 @@ class PerSampleClipper:
                 yield self
             except BaseException as error:
                 self._reset()
-                if isinstance(error, RuntimeError) and ObserveGradient.__name__ in str(error):
+                if isinstance(error, RuntimeError) and _is_in_place_error(error):
                     raise UnsupportedLayerError(
-                        "the output of a trainable layer was changed in place, so its gradient cannot be "
-                        "seen: use the "
-                        "out-of-place operation (such as ReLU(inplace=False))"
+                        "the input or the output of a trainable layer was changed in place, so its gradient cannot be "
+                        "seen: use the out-of-place operation (such as ReLU(inplace=False))"
                     ) from error
                 raise
         self._is_audited = any(rule.is_recorded for rule in self._rules)
@@ -160,16 +169,24 @@ class PerSampleClipper:
             )
 
     def _enter(self, stack: ExitStack, layout: UnitLayout) -> None:
-        self._is_active = True
+        self._is_active, self._layout = True, layout
         for _, parameter in self._parameters:
             parameter.requires_grad_(False)
         for rule in self._rules:
             hook = partial(self._on_forward, rule, layout)
             stack.callback(rule.module.register_forward_hook(hook, with_kwargs=True).remove)
+            if isinstance(rule, LinearRule) and not rule.is_transposed:
+                set_head_observer(rule.module, partial(self._start_fused_head, rule, layout))
+                stack.callback(set_head_observer, rule.module, None)
+        for module in self._model.modules():
+            if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func"):
+                stack.callback(setattr, module, "_gradient_checkpointing_func", module._gradient_checkpointing_func)
+                module._gradient_checkpointing_func = self._checkpoint  # type: ignore[assignment]
         if not self._is_audited:
             for rule in self._rules:
                 stack.callback(rule.module.register_forward_pre_hook(self._on_forward_start).remove)
-            stack.enter_context(ParameterUseAudit(self._parameters, lambda: self._running_module))
+            is_watching = lambda: torch.is_grad_enabled() or self._in_segment  # noqa: E731
+            stack.enter_context(ParameterUseAudit(self._parameters, lambda: self._running_module, is_watching))
 
     def _leave(self) -> None:
         self._is_active, self._running_module = False, None
@@ -177,6 +194,7 @@ class PerSampleClipper:
             parameter.requires_grad_(True)
 
     def _reset(self) -> None:
+        self._segments.clear()
         for rule in self._rules:
             rule.reset()
 
@@ -194,22 +212,55 @@ class PerSampleClipper:
     ) -> Tensor | None:
         self._running_module = None
         if not torch.is_grad_enabled():
-            rule.ran_without_grad = True
+            rule.ran_without_grad = rule.ran_without_grad or not self._in_segment
             return None
-        if torch._C._current_graph_task_id() != -1:  # a checkpoint recomputes its activations inside the backward
+        inputs = args[0] if args else next(iter(kwargs.values()))
+        output = rule.prepare_output(output, layout)
+        if torch._C._current_graph_task_id() != -1 and not self._in_segment:
+            # a checkpoint computes its activations again inside the backward pass, for the first call's observer
             if not rule.is_recorded or rule.ran_without_grad:
                 raise _reentrant_checkpoint_error(rule)
-            return rule.prepare_output(output, layout)
-        if rule.is_recorded:
-            raise UnsupportedLayerError(
-                f"module '{rule.name}' ({type(module).__name__}) was called twice in one capture, and its "
-                "gradient is a sum "
-                "over both calls: run one forward per capture, use a module of its own for each call, or "
-                "freeze it"
-            )
-        output = rule.prepare_output(output, layout)
-        rule.record(args[0] if args else next(iter(kwargs.values())), layout)
-        return ObserveGradient.apply(output, rule)
+        else:
+            rule.record(inputs, layout)
+        return ObserveGradient.apply(output, inputs.detach(), rule)
+
+    def _start_fused_head(self, rule: LinearRule, layout: UnitLayout) -> FusedHead:
+        ids = next((pair.embedding.ids for pair in self._tied_pairs if pair.head is rule), None)
+        return rule.start_fused_head(layout, ids)
+
+    def _checkpoint(self, run: Callable[..., Any], *args: Any) -> Any:
+        """Takes the place of Hugging Face's checkpointing function."""
+        if not torch.is_grad_enabled() or self._in_segment:
+            return run(*args)
+        segment = Segment(run, args)
+
+        def first_run() -> Any:
+            self._in_segment = True
+            try:
+                return run(*args)
+            finally:
+                self._in_segment = False
+
+        def on_backward(grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+            before = {id(rule) for rule in self._rules if rule.squared_norms is not None}
+            self._in_segment = True
+            try:
+                found = segment.backward(grads)
+            finally:
+                self._in_segment = False
+            segment.rules = [r for r in self._rules if r.squared_norms is not None and id(r) not in before]
+            self._segments.append(segment)
+            for rule in segment.rules:
+                if any(rule in (pair.embedding, pair.head) for pair in self._tied_pairs):
+                    raise UnsupportedLayerError(
+                        f"module '{rule.name}' has a tied weight and is inside a checkpointed part of the model: "
+                        "checkpoint the blocks between embedding and head only"
+                    )
+                rule.kept = {}
+            return found
+
+        anchor = torch.zeros((), requires_grad=True)
+        return RunSegment.apply(first_run, on_backward, anchor, *(args[i] for i in segment.differentiable))
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()
@@ -227,6 +278,9 @@ class PerSampleClipper:
         Raises:
             RuntimeError: If no backward ran inside a capture.
         """
+        for rule in self._rules:
+            if isinstance(rule, LinearRule):
+                rule.take_fused_norms()
         rules = [rule for rule in self._rules if rule.squared_norms is not None]
         if not rules:
             self._reset()
@@ -235,6 +289,10 @@ class PerSampleClipper:
             if rule.ran_without_grad and not rule.is_recorded:
                 self._reset()
                 raise _reentrant_checkpoint_error(rule)
+        with torch.autocast(self._parameters[0][1].device.type, enabled=False):  # sums are float32, also under autocast
+            return self._add_clipped(rules, loss_scale)
+
+    def _add_clipped(self, rules: list[LayerRule], loss_scale: float) -> Tensor:
         norms = self._norms(rules) / loss_scale
         margin = max(_rounding_margin(rule.operand_dtype) for rule in rules)
         factors = (self.max_grad_norm / (norms * (1.0 + margin))).clamp_(max=1.0)
@@ -249,6 +307,11 @@ class PerSampleClipper:
             rule = rules.pop()
             rule.add_clipped(factors, 1.0 / loss_scale)
             rule.reset()
+        rows_per_unit = self._layout.rows_per_unit
+        erased = nonfinite.repeat_interleave(rows_per_unit) if num_nonfinite else None
+        while self._segments:
+            segment = self._segments.pop()
+            segment.add_clipped(factors.repeat_interleave(rows_per_unit), erased, 1.0 / loss_scale)
         self._reset()
         return norms
 
@@ -256,6 +319,10 @@ class PerSampleClipper:
         terms = [rule.squared_norms for rule in rules] + [pair.cross_term() for pair in self._tied_pairs]
         squared = torch.stack([term for term in terms if term is not None]).sum(0)
         return squared.clamp_(min=0.0).sqrt_()
+
+
+def _is_in_place_error(error: RuntimeError) -> bool:
+    return ObserveGradient.__name__ in str(error) or "modified by an inplace operation" in str(error)
 
 
 def _rounding_margin(dtype: torch.dtype) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, gram, scale_units, wide_dtype
+from doppel.privacy.clipping.arithmetic import gram, scale_units, wide_dtype
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 
@@ -48,36 +49,27 @@ class EmbeddingRule(LayerRule):
             output = output.expand(layout.num_rows, *output.shape[1:])
         return super().prepare_output(output, layout)
 
+    def reset(self) -> None:
+        super().reset()
+        self.ids: Tensor | None = None  # known in the forward pass, for a tied head that is fused with its loss
+
     def record(self, inputs: Tensor, layout: UnitLayout) -> None:
         super().record(inputs, layout)
-        if inputs.shape[0] != layout.num_rows and self._inputs is not None:
-            self._inputs = self._inputs.expand(layout.num_rows, *inputs.shape[1:])
+        self.ids = inputs.expand(layout.num_rows, *inputs.shape[1:])
 
-    @property
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """Ids [U, n] and D [U, n, d] of the observed micro-batch, D zero at ``padding_idx``."""
-        if self._inputs is None or self._grads is None:
-            raise RuntimeError(f"the factors of '{self.name}' were not kept")
-        return self._inputs, self._grads
-
-    def _squared_norms(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> Tensor:
-        ids = inputs.reshape(layout.num_units, -1)
+    def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
+        ids = inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)
         D = layout.split(grads, grads.shape[-1])
         if self.padding_idx is not None:
             D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
-        self._inputs, self._grads = ids, D
-        return (gram(D) * (ids.unsqueeze(2) == ids.unsqueeze(1))).sum((1, 2))
-
-    def erase(self, units: Tensor) -> None:
-        if self._grads is not None:
-            self._grads = erase_units(self._grads, units)
+        squared = (gram(D) * (ids.unsqueeze(2) == ids.unsqueeze(1))).sum((1, 2))
+        return squared, {"ids": ids, "grads": D}
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
-        ids, D = self.factors
-        rows = scale_units(D, factors * scale if D.dtype is wide_dtype(D.dtype) else factors).flatten(0, 1)
+        ids, D = self.kept["ids"], self.kept["grads"]
+        is_wide = D.dtype is wide_dtype(D.dtype)
+        rows = scale_units(D, factors * scale if is_wide else factors).flatten(0, 1)
         if self.weight.grad is None:
-            add_to_grad(self.weight, self.weight.new_zeros(self.weight.shape), 1.0)
+            self.weight.grad = torch.zeros_like(self.weight)
         grad = self.weight.grad
-        assert grad is not None
-        alpha = 1.0 if D.dtype is wide_dtype(D.dtype) else scale
-        grad.index_add_(0, ids.flatten(), rows.to(grad.dtype), alpha=alpha)
+        grad.index_add_(0, ids.flatten(), rows.to(grad.dtype), alpha=1.0 if is_wide else scale)

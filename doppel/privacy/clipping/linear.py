@@ -9,14 +9,14 @@ from doppel.privacy.clipping.arithmetic import (
     add_product_to_grad,
     add_to_grad,
     batched_matmul,
-    erase_units,
     gram,
     inner,
     scale_units,
     squared_norm,
     wide_dtype,
 )
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+from doppel.privacy.clipping.fused_head import FusedHead
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, called_twice_error
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -46,56 +46,60 @@ class LinearRule(LayerRule):
 
     def reset(self) -> None:
         super().reset()
-        self._weight_grads: Tensor | None = None  # [U, *weight.shape], when formed
-        self._bias_grads: Tensor | None = None  # [U, p], when formed
+        self.fused_head: FusedHead | None = None
 
-    @property
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """A [U, n, d] and G [U, n, p] of the observed micro-batch (for the cross term of a tied weight)."""
-        if self._inputs is None or self._grads is None:
-            raise RuntimeError(f"the factors of '{self.name}' were not kept")
-        return self._inputs, self._grads
+    def start_fused_head(self, layout: UnitLayout, ids: Tensor | None) -> FusedHead:
+        """A :class:`~doppel.head_loss.HeadLoss` uses this layer, whose forward is then never called.
 
-    def _squared_norms(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> Tensor:
+        Args:
+            layout: Units and rows of the micro-batch.
+            ids: Token ids [rows, T] that the embedding was given, if its weight is tied to this one.
+        """
+        if self.is_recorded:
+            raise called_twice_error(self)
+        self.is_recorded = True
+        ids = None if ids is None else ids.reshape(layout.num_units, -1)
+        self.fused_head = FusedHead(layout, self.trains_weight, self.trains_bias, ids)
+        return self.fused_head
+
+    def take_fused_norms(self) -> None:
+        """Take over the norms that the fused head formed in its backward pass, if it had one."""
+        if self.fused_head is not None and self.fused_head.squared_norms is not None:
+            self.squared_norms, self.operand_dtype = self.fused_head.squared_norms, self.fused_head.operand_dtype
+
+    def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         G = layout.split(grads, grads.shape[-1])
         if not self.trains_weight:
-            self._inputs, self._bias_grads = None, G.sum(1, dtype=wide_dtype(G.dtype))
-            return squared_norm(self._bias_grads)
+            bias_grads = G.sum(1, dtype=wide_dtype(G.dtype))
+            return squared_norm(bias_grads), {"bias_grads": bias_grads}
         A = layout.split(inputs, inputs.shape[-1]).to(G.dtype)  # autocast: the GEMM operand, not its float32 source
         (n, d), p = A.shape[1:], G.shape[2]
         if 2 * n * n > d * p and not self.keep_factors:
             return self._form_gradients(A, G)
-        self._inputs, self._grads = A, G
         AA = gram(A)
         if self.trains_bias:
             AA += 1.0
-        return inner(AA, gram(G))
+        return inner(AA, gram(G)), {"inputs": A, "grads": G}
 
-    def _form_gradients(self, A: Tensor, G: Tensor) -> Tensor:
-        self._inputs = None
+    def _form_gradients(self, A: Tensor, G: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         left, right = (A, G) if self.is_transposed else (G, A)
-        self._weight_grads = batched_matmul(left.transpose(1, 2), right)
-        squared = squared_norm(self._weight_grads)
+        kept = {"weight_grads": batched_matmul(left.transpose(1, 2), right)}
         if self.trains_bias:
-            self._bias_grads = G.sum(1, dtype=wide_dtype(G.dtype))
-            squared += squared_norm(self._bias_grads)
-        return squared
+            kept["bias_grads"] = G.sum(1, dtype=wide_dtype(G.dtype))
+        return sum(map(squared_norm, kept.values())), kept  # type: ignore[return-value]
 
     def erase(self, units: Tensor) -> None:
-        for name in ("_inputs", "_grads", "_weight_grads", "_bias_grads"):
-            value = getattr(self, name)
-            if value is not None:
-                setattr(self, name, erase_units(value, units))
+        super().erase(units)
+        if self.fused_head is not None:
+            self.fused_head.erase(units)
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
-        if self._weight_grads is not None:
-            total = factors.to(self._weight_grads.dtype) @ self._weight_grads.flatten(1)
-            add_to_grad(self.weight, total, scale)
-        if self._bias_grads is not None and self.bias is not None:
-            add_to_grad(self.bias, factors.to(self._bias_grads.dtype) @ self._bias_grads, scale)
-        if self._grads is None or self._inputs is None:
+        if self.fused_head is not None:
+            self.fused_head.add_clipped(self.weight, self.bias, factors, scale)
+        self.add_formed(factors, scale)
+        if "grads" not in self.kept:
             return
-        A, G = self._inputs, self._grads
+        A, G = self.kept["inputs"], self.kept["grads"]
         if self.trains_bias and self.bias is not None:
             wide = wide_dtype(G.dtype)
             per_position = factors.to(wide).repeat_interleave(G.shape[1])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, squared_norm, wide_dtype
+from doppel.privacy.clipping.arithmetic import squared_norm, wide_dtype
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 
@@ -22,39 +22,22 @@ def _is_float(value: object) -> TypeGuard[float]:
 class _NormRule(LayerRule):
     """``y = w ∘ x̂ + b``: a unit's gradients, Σ G ∘ x̂ and Σ G over its positions, are small and are formed."""
 
-    def reset(self) -> None:
-        super().reset()
-        self._weight_grads: Tensor | None = None  # [U, f]
-        self._bias_grads: Tensor | None = None  # [U, f]
-
     def normalise(self, x: Tensor) -> Tensor:
         """x̂, as the module itself computes it."""
         raise NotImplementedError
 
-    def _squared_norms(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> Tensor:
+    def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         num_features, wide = self.weight.numel(), wide_dtype(grads.dtype)
-        squared = grads.new_zeros(layout.num_units, dtype=wide)
+        kept = {}
         if self.trains_weight:
             product = grads * self.normalise(inputs)
-            self._weight_grads = layout.split(product, num_features).sum(1, dtype=wide)
-            squared += squared_norm(self._weight_grads)
+            kept["weight_grads"] = layout.split(product, num_features).sum(1, dtype=wide)
         if self.trains_bias:
-            self._bias_grads = layout.split(grads, num_features).sum(1, dtype=wide)
-            squared += squared_norm(self._bias_grads)
-        self._inputs = None
-        return squared
-
-    def erase(self, units: Tensor) -> None:
-        if self._weight_grads is not None:
-            self._weight_grads = erase_units(self._weight_grads, units)
-        if self._bias_grads is not None:
-            self._bias_grads = erase_units(self._bias_grads, units)
+            kept["bias_grads"] = layout.split(grads, num_features).sum(1, dtype=wide)
+        return sum(map(squared_norm, kept.values())), kept  # type: ignore[return-value]
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
-        if self._weight_grads is not None:
-            add_to_grad(self.weight, factors.to(self._weight_grads.dtype) @ self._weight_grads, scale)
-        if self._bias_grads is not None and self.bias is not None:
-            add_to_grad(self.bias, factors.to(self._bias_grads.dtype) @ self._bias_grads, scale)
+        self.add_formed(factors, scale)
 
 
 class LayerNormRule(_NormRule):

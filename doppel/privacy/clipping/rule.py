@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 
 
@@ -35,15 +36,19 @@ class UnitLayout:
 
 
 class LayerRule(ABC):
-    """The rule of one module, with what it holds between the forward pass and the clipped sum.
+    """The rule of one module, with what it holds between the backward pass and the clipped sum.
 
-    A rule is used once per micro-batch, in this order: :meth:`prepare_output` and :meth:`record` in the
-    forward pass, :meth:`observe` in the backward pass, then (norms known) :meth:`add_clipped` and
-    :meth:`reset`.
+    A rule is used once per micro-batch, in this order: :meth:`prepare_output` in the forward pass, :meth:`observe` in
+    the backward pass, then (norms known) :meth:`add_clipped` and :meth:`reset`. The mathematics is in
+    :meth:`summarise`, which has no side effect, so that a compiler can trace it.
 
     Args:
         name: The module's name in the model, for messages.
         module: The module. Each of its parameters may be trainable or frozen.
+
+    Attributes:
+        squared_norms: Squared norms [U] of the units' gradients, once observed.
+        kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
     """
 
     parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
@@ -57,6 +62,15 @@ class LayerRule(ABC):
         self.trains_bias = self.bias is not None and self.bias.requires_grad
         self.reset()
 
+    @property
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """The module's own parameters that are trained."""
+        return [
+            p
+            for p, trains in ((self.weight, self.trains_weight), (self.bias, self.trains_bias))
+            if trains and p is not None
+        ]
+
     @classmethod
     @abstractmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -65,65 +79,69 @@ class LayerRule(ABC):
     def reset(self) -> None:
         """Forget the micro-batch and free its buffers."""
         self.squared_norms: Tensor | None = None
+        self.kept: dict[str, Tensor] = {}
+        self.layout = UnitLayout(1, 1)
         self.operand_dtype: torch.dtype = torch.float32
         self.is_recorded = False
         self.ran_without_grad = False
-        self._layout = UnitLayout(1, 1)
-        self._inputs: Tensor | None = None
-        self._inputs_version = 0
-        self._grads: Tensor | None = None
 
     # -------------------------------------------------------------------------------- forward
     def prepare_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
         """The output that the model goes on with: one whose gradient can be observed.
 
-        With the parameters out of autograd, the outputs of the first trainable layers become the leaves of
-        the graph.
+        With the parameters out of autograd, the outputs of the first trainable layers become the leaves of the graph.
         """
         if output.dim() < 2 or output.shape[0] != layout.num_rows:
             raise UnsupportedLayerError(
                 f"module '{self.name}' ({type(self.module).__name__}) gave an output of shape "
-                f"{tuple(output.shape)}, but "
-                f"its first dimension must be the {layout.num_rows} rows of the micro-batch: keep the batch "
-                "dimension "
-                "first, or freeze the module"
+                f"{tuple(output.shape)}, but its first dimension must be the {layout.num_rows} rows of the micro-batch: keep "
+                "the batch dimension first, or freeze the module"
             )
         return output if output.requires_grad else output.detach().requires_grad_(True)
 
     def record(self, inputs: Tensor, layout: UnitLayout) -> None:
-        """Keep the module's input; it is the right factor of the weight gradient."""
+        """The module was called with ``inputs``."""
+        if self.is_recorded:
+            raise called_twice_error(self)
         self.is_recorded = True
-        self._layout = layout
-        self._inputs = inputs.detach()
-        self._inputs_version = self._inputs._version
+        self.layout = layout
 
     # -------------------------------------------------------------------------------- backward
-    def observe(self, grads: Tensor) -> None:
-        """Take the gradient of the module's output [rows, …] and form :attr:`squared_norms` [U]."""
+    def observe(self, inputs: Tensor, grads: Tensor) -> None:
+        """Take the module's input and the gradient of its output, both [rows, …], and form what is kept."""
+        if not self.is_recorded:
+            return  # the capture was given up
         if self.squared_norms is not None:
             raise UnsupportedLayerError(
                 f"module '{self.name}' got its output gradient twice in one capture: call backward once per capture"
             )
-        if self._inputs is None:
-            return  # the capture was given up
-        if self._inputs._version != self._inputs_version:
-            raise UnsupportedLayerError(
-                f"the input of module '{self.name}' was changed in place after its forward pass: use the "
-                "out-of-place "
-                "operation, or freeze the module"
-            )
         self.operand_dtype = grads.dtype
-        self.squared_norms = self._squared_norms(self._inputs, grads.detach(), self._layout)
+        self.squared_norms, self.kept = self.summarise(inputs, grads, self.layout)
 
     @abstractmethod
-    def _squared_norms(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> Tensor:
-        """Squared norms [U] of the units' gradients of what is trained here; keeps what is needed next."""
+    def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared norms [U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
 
     # -------------------------------------------------------------------------------- clipped sum
-    @abstractmethod
     def erase(self, units: Tensor) -> None:
         """Make the ``units`` marked true contribute exactly zero, even where they hold inf or nan."""
+        self.kept = {name: erase_units(value, units) for name, value in self.kept.items()}
 
     @abstractmethod
     def add_clipped(self, factors: Tensor, scale: float) -> None:
         """``parameter.grad += scale · Σᵢ factorsᵢ gᵢ`` for each trainable parameter of the module."""
+
+    def add_formed(self, factors: Tensor, scale: float) -> None:
+        """:meth:`add_clipped` for the parameters whose per-unit gradients were formed."""
+        for parameter, name in ((self.weight, "weight_grads"), (self.bias, "bias_grads")):
+            if parameter is not None and name in self.kept:
+                grads = self.kept[name]
+                add_to_grad(parameter, factors.to(grads.dtype) @ grads.flatten(1), scale)
+
+
+def called_twice_error(rule: LayerRule) -> UnsupportedLayerError:
+    """A module was used twice in one capture."""
+    return UnsupportedLayerError(
+        f"module '{rule.name}' ({type(rule.module).__name__}) was called twice in one capture, and its gradient is a "
+        "sum over both calls: run one forward per capture, use a module of its own for each call, or freeze it"
+    )

@@ -29,8 +29,10 @@ class TiedPair:
         """2⟨GᵀA, EᵀD⟩ of each unit [U]; None if one of the two got no gradient."""
         if self.embedding.squared_norms is None or self.head.squared_norms is None:
             return None
-        ids, D = self.embedding.factors
-        A, G = self.head.factors
+        ids, D = self.embedding.kept["ids"], self.embedding.kept["grads"]
+        if self.head.fused_head is not None:
+            return 2.0 * self.head.fused_head.cross_product(D)
+        A, G = self.head.kept["inputs"], self.head.kept["grads"]
         G_at_ids = G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1))
         AD = batched_matmul(A.to(D.dtype), D.transpose(1, 2))
         return 2.0 * inner(G_at_ids.to(AD.dtype), AD)

@@ -1,0 +1,241 @@
+"""Output head and cross-entropy in one: mean token losses without ever holding all logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+IGNORE_INDEX = -100
+
+
+class HeadLoss:
+    """Mean negative log-likelihood of each row over its labelled positions, from hidden states.
+
+    Only labelled positions reach the head. Their logits are formed chunk by chunk, and the gradient with respect to
+    them is formed at once, in place of the logits: the B·T·V logits, their logarithms and their gradient, which
+    ordinary training holds side by side, are never all there. Ordinary and private training use the same function; a
+    :class:`~doppel.privacy.clipping.PerSampleClipper` clips it as it clips the head.
+
+    ============  ==========================================  =========================
+    ``recompute``  held until the weight gradient is formed    GEMM work of the head
+    ============  ==========================================  =========================
+    false         one [labelled positions, V] buffer          3 (as ordinary training)
+    true          one [chunk, V] buffer                       4
+    ============  ==========================================  =========================
+
+    Args:
+        head: The output head, an ``nn.Linear`` with or without bias; its weight may be tied to the embedding.
+        chunk_tokens: Positions whose logits are formed together, at least one row (or unit).
+        recompute: Form the logits' gradient a second time instead of keeping it.
+    """
+
+    def __init__(self, head: nn.Linear, chunk_tokens: int = 512, recompute: bool = False) -> None:
+        if type(head) is not nn.Linear:
+            raise TypeError(f"the head is a {type(head).__name__}, but only an nn.Linear can be fused with its loss")
+        self.head = head
+        self.chunk_tokens = chunk_tokens
+        self.recompute = recompute
+
+    def __call__(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
+        """Losses of shape [B], in nats.
+
+        Args:
+            hidden_BTD: What the head is applied to.
+            labels_BT: For each position the *next* token, or -100 where there is no loss. A row without labels has
+                loss 0.
+        """
+        hidden_BND, labels_BN = _labelled(hidden_BTD, labels_BT)
+        make_observer = _OBSERVERS.get(self.head) if torch.is_grad_enabled() else None
+        observer = None if make_observer is None else make_observer()
+        weight, bias = self.head.weight, self.head.bias
+        if observer is not None:  # the parameters are out of autograd: their gradients are the observer's business
+            weight, bias = weight.detach(), None if bias is None else bias.detach()
+        options = _Options(self.chunk_tokens, self.recompute, torch.is_grad_enabled(), observer)
+        return _HeadLossFunction.apply(hidden_BND, weight, bias, labels_BN, options)
+
+
+class HeadObserver(Protocol):
+    """Whoever takes over the parameter gradients of a head, such as a clipper.
+
+    Attributes:
+        rows_per_unit: Chunks hold whole multiples of so many rows.
+    """
+
+    rows_per_unit: int
+
+    def watch(self, gradients: HeadGradients) -> None:
+        """Called in the forward pass, before any chunk is formed."""
+
+    def see_chunk(self, rows: slice, grads: Tensor) -> None:
+        """Called for every chunk, with P − onehot [r, N, V]."""
+
+    def finish(self, upstream: Tensor) -> None:
+        """Called in the backward pass with the gradient of the loss of each row [B]."""
+
+
+_OBSERVERS: WeakKeyDictionary[nn.Module, Callable[[], HeadObserver]] = WeakKeyDictionary()
+
+
+def set_head_observer(head: nn.Module, make_observer: Callable[[], HeadObserver] | None) -> None:
+    """Let an observer take over the parameter gradients of every :class:`HeadLoss` on ``head``; None ends it."""
+    if make_observer is None:
+        _OBSERVERS.pop(head, None)
+    else:
+        _OBSERVERS[head] = make_observer
+
+
+def _labelled(hidden_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """The labelled positions of every row, side by side: [B, N, D] and [B, N] for the most labels N of a row."""
+    is_labelled_BT = labels_BT != IGNORE_INDEX
+    num_positions = max(int(is_labelled_BT.sum(1).max()), 1)
+    if num_positions == labels_BT.shape[1]:
+        return hidden_BTD, labels_BT
+    order_BN = (~is_labelled_BT).byte().argsort(dim=1, stable=True)[:, :num_positions]
+    index_BND = order_BN.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1])
+    return hidden_BTD.gather(1, index_BND), labels_BT.gather(1, order_BN)
+
+
+@dataclass(frozen=True)
+class _Options:
+    chunk_tokens: int
+    recompute: bool
+    with_gradients: bool
+    observer: HeadObserver | None
+
+
+@dataclass
+class HeadGradients:
+    """The gradients of a micro-batch's losses with respect to the logits, kept or formed again.
+
+    A position's gradient is w·(P − onehot), with the softmax P and the weight w = 1/(labels of its row), 0 without
+    label. P − onehot is what is held; the weights are put on the hidden states, which are narrower.
+
+    Attributes:
+        hidden: [B, N, D], in the dtype of the GEMMs.
+        labels: [B, N].
+        position_weights: w [B, N], in the wide dtype.
+        weight: The head's weight [V, D], in the dtype of the GEMMs.
+        bias: The head's bias [V], or None.
+        rows_per_chunk: Rows of a chunk.
+        kept: P − onehot [B, N, V], unless it is formed again.
+    """
+
+    hidden: Tensor
+    labels: Tensor
+    position_weights: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    rows_per_chunk: int
+    kept: Tensor | None = None
+
+    def chunks(self) -> Iterator[slice]:
+        """Rows of each chunk."""
+        for start in range(0, len(self.labels), self.rows_per_chunk):
+            yield slice(start, min(start + self.rows_per_chunk, len(self.labels)))
+
+    def form(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Token losses [r, N], 0 without label, and P − onehot [r, N, V] (anything where the weight is 0)."""
+        hidden_ND, labels_N1 = self.hidden[rows].flatten(0, 1), self.labels[rows].reshape(-1, 1)
+        logits_NV = hidden_ND @ self.weight.t()
+        if self.bias is not None:
+            logits_NV += self.bias
+        logits_NV = logits_NV.to(self.position_weights.dtype)
+        target_N1 = labels_N1.clamp(min=0)
+        largest_N1, target_logit_N1 = logits_NV.amax(1, keepdim=True), logits_NV.gather(1, target_N1)
+        place = None
+        if self.kept is not None and self.kept.dtype is logits_NV.dtype:
+            place = self.kept[rows].view(logits_NV.shape)
+        grads_NV = torch.softmax(logits_NV, 1, out=place)
+        del logits_NV
+        # log Σ exp(logits) by way of the largest probability, which never underflows
+        nll_N1 = largest_N1 - grads_NV.amax(1, keepdim=True).log() - target_logit_N1
+        grads_NV.scatter_add_(1, target_N1, grads_NV.new_full((1, 1), -1.0).expand_as(target_N1))
+        grads_BNV = grads_NV.to(self.hidden.dtype).view(*self.labels[rows].shape, -1)
+        if self.kept is not None and place is None:
+            self.kept[rows] = grads_BNV
+        nll_BN = nll_N1.view(self.labels[rows].shape).masked_fill(self.labels[rows] == IGNORE_INDEX, 0.0)
+        return nll_BN, grads_BNV
+
+    def weighted_hidden(self, rows: slice, weights_BN: Tensor) -> Tensor:
+        """Hidden states times a weight for each position, rounded once."""
+        return (self.hidden[rows] * weights_BN.unsqueeze(-1)).to(self.hidden.dtype)
+
+    def products(self, row_weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """G [n, V], H [n, D] and w [n], chunk by chunk; Σ GᵀH and Σ Gᵀw are the gradients of weight and bias.
+
+        Args:
+            row_weights: Weight of each row's gradient [B].
+        """
+        for rows in [slice(0, len(self.labels))] if self.kept is not None else self.chunks():
+            grads = self.kept[rows] if self.kept is not None else self.form(rows)[1]
+            weights_BN = self.position_weights[rows] * row_weights[rows, None]
+            yield grads.flatten(0, 1), self.weighted_hidden(rows, weights_BN).flatten(0, 1), weights_BN.flatten()
+
+
+class _HeadLossFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: _Options
+    ) -> Tensor:
+        device, observer = hidden.device.type, options.observer
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        wide = torch.float64 if hidden.dtype is torch.float64 else torch.float32
+        needs_weight = options.with_gradients and (observer is not None or any(ctx.needs_input_grad[1:3]))
+        needs_hidden = options.with_gradients and ctx.needs_input_grad[0]
+        multiple = 1 if observer is None else observer.rows_per_unit
+        with torch.autocast(device, enabled=False):
+            is_labelled = labels != IGNORE_INDEX
+            gradients = HeadGradients(
+                hidden=hidden.detach().to(dtype),
+                labels=labels,
+                position_weights=is_labelled / is_labelled.sum(1, keepdim=True).clamp(min=1).to(wide),
+                weight=weight.detach().to(dtype),
+                bias=None if bias is None else bias.detach().to(dtype),
+                rows_per_chunk=max(options.chunk_tokens // (labels.shape[1] * multiple), 1) * multiple,
+            )
+            if needs_weight and not options.recompute:
+                gradients.kept = hidden.new_empty(*labels.shape, len(weight), dtype=dtype)
+            losses = hidden.new_empty(len(labels), dtype=wide)
+            hidden_grads = torch.empty_like(hidden, dtype=wide) if needs_hidden else None
+            if observer is not None:
+                observer.watch(gradients)
+            for rows in gradients.chunks():
+                nll, grads = gradients.form(rows)
+                weights = gradients.position_weights[rows]
+                losses[rows] = (nll * weights).sum(1)
+                if hidden_grads is not None:
+                    product = (grads.flatten(0, 1) @ gradients.weight).view(hidden[rows].shape)
+                    torch.mul(product, weights.unsqueeze(-1), out=hidden_grads[rows])
+                if observer is not None:
+                    observer.see_chunk(rows, grads)
+        ctx.save_for_backward(hidden_grads)
+        ctx.gradients = gradients if needs_weight else None
+        ctx.observer, ctx.dtypes = observer, (hidden.dtype, weight.dtype)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (hidden_grads,) = ctx.saved_tensors
+        gradients, ctx.gradients = ctx.gradients, None
+        hidden_dtype, weight_dtype = ctx.dtypes
+        weight_grad = bias_grad = None
+        with torch.autocast(upstream.device.type, enabled=False):
+            if hidden_grads is not None:
+                hidden_grads = (hidden_grads * upstream[:, None, None]).to(hidden_dtype)
+            if ctx.observer is not None:
+                ctx.observer.finish(upstream)
+            elif gradients is not None:
+                for G, H, w in gradients.products(upstream):
+                    product = (G.t() @ H).to(weight_dtype)
+                    weight_grad = product if weight_grad is None else weight_grad.add_(product)
+                    if gradients.bias is not None:
+                        product = (G.t() @ w.to(G.dtype)).to(weight_dtype)
+                        bias_grad = product if bias_grad is None else bias_grad.add_(product)
+        return hidden_grads, weight_grad, bias_grad, None, None

@@ -1,0 +1,107 @@
+"""The output head when it is fused with its loss: norms by chunks, and the clipped weight gradient."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from doppel.head_loss import HeadGradients
+from doppel.privacy.clipping.arithmetic import add_product_to_grad, add_to_grad, batched_matmul, gram, wide_dtype
+from doppel.privacy.clipping.errors import UnsupportedLayerError
+from doppel.privacy.clipping.rule import UnitLayout
+
+
+class FusedHead:
+    """Takes the place of the head's output gradients, which are never all held, in the head's rule.
+
+    With position-weighted hidden states A and G = P − onehot at a unit's positions, and upstream gradients u of the
+    losses of its k rows, the unit's weight gradient is Σᵣ uᵣ GᵣᵀAᵣ. Its squared norm is uᵀMu for the k × k matrix
+    M_rs = ⟨AᵣAₛᵀ, GᵣGₛᵀ⟩, which is formed chunk by chunk in the forward pass, before u is known.
+
+    Args:
+        layout: Units and rows of the micro-batch.
+        trains_weight: Whether the head's weight is trained.
+        trains_bias: Whether its bias is.
+        ids: Token ids [U, m] of the embedding that the weight is tied to, or None.
+    """
+
+    def __init__(self, layout: UnitLayout, trains_weight: bool, trains_bias: bool, ids: Tensor | None) -> None:
+        self.rows_per_unit = layout.rows_per_unit
+        self._layout = layout
+        self._trains_weight = trains_weight
+        self._trains_bias = trains_bias
+        self._ids = ids
+        self._gradients: HeadGradients | None = None
+        self._inner_products: list[Tensor] = []
+        self._grads_at_ids: list[Tensor] = []
+        self._upstream: Tensor | None = None
+        self.squared_norms: Tensor | None = None
+
+    @property
+    def operand_dtype(self) -> torch.dtype:
+        """The dtype of the GEMMs."""
+        assert self._gradients is not None
+        return self._gradients.hidden.dtype
+
+    def watch(self, gradients: HeadGradients) -> None:
+        """Take hold of the micro-batch."""
+        if len(gradients.labels) != self._layout.num_rows:
+            raise UnsupportedLayerError(
+                f"the head's loss was given {len(gradients.labels)} rows, but the capture has "
+                f"{self._layout.num_rows}: give one row of hidden states and labels for each row of the micro-batch"
+            )
+        self._gradients = gradients
+
+    def see_chunk(self, rows: slice, grads: Tensor) -> None:
+        """Form M of the chunk's units, and G at the ids of the tied embedding."""
+        assert self._gradients is not None
+        k, num_positions = self.rows_per_unit, grads.shape[1]
+        weights = self._gradients.position_weights[rows].reshape(-1, k * num_positions)
+        A = self._gradients.hidden[rows].reshape(len(weights), k * num_positions, -1)
+        A = (A * weights.unsqueeze(-1)).to(A.dtype)
+        G = grads.reshape(len(weights), k * num_positions, -1)
+        AA = gram(A) if self._trains_weight else 0.0
+        if self._trains_bias:
+            AA = AA + weights.unsqueeze(2) * weights.unsqueeze(1)
+        blocks = (AA * gram(G)).view(len(weights), k, num_positions, k, num_positions)
+        self._inner_products.append(blocks.sum((2, 4)))
+        if self._ids is not None and self._trains_weight:
+            ids = self._ids[rows.start // k : rows.stop // k]
+            self._grads_at_ids.append(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)))
+
+    def finish(self, upstream: Tensor) -> None:
+        """The upstream gradients [rows] are known: form the squared norms [U]."""
+        u = upstream.detach().view(-1, self.rows_per_unit)
+        self._upstream = u
+        products = torch.cat(self._inner_products)
+        self.squared_norms = torch.einsum("ur,urs,us->u", u.to(products.dtype), products, u.to(products.dtype))
+
+    def cross_product(self, D: Tensor) -> Tensor:
+        """⟨GᵀA, EᵀD⟩ of each unit [U] for the gradient D [U, m, d] of the tied embedding's output."""
+        assert self._gradients is not None and self._upstream is not None
+        num_units = len(self._upstream)
+        weights = self._gradients.position_weights.view(num_units, self.rows_per_unit, -1) * self._upstream.unsqueeze(2)
+        A = self._gradients.hidden.reshape(num_units, weights[0].numel(), -1)
+        wide = wide_dtype(A.dtype)
+        AD = batched_matmul(A.to(D.dtype), D.transpose(1, 2)) * weights.reshape(num_units, -1, 1)
+        return torch.linalg.vecdot(torch.cat(self._grads_at_ids).to(wide).flatten(1), AD.to(wide).flatten(1))
+
+    def erase(self, units: Tensor) -> None:
+        """Make the ``units`` marked true contribute exactly zero."""
+        assert self._gradients is not None and self._upstream is not None
+        self._upstream = self._upstream.masked_fill(units.unsqueeze(1), 0.0)
+        rows = units.repeat_interleave(self.rows_per_unit)[:, None, None]
+        gradients = self._gradients
+        gradients.hidden = gradients.hidden.masked_fill(rows, 0.0)
+        if gradients.kept is not None:
+            gradients.kept.masked_fill_(rows, 0.0)
+
+    def add_clipped(self, weight: nn.Parameter, bias: nn.Parameter | None, factors: Tensor, scale: float) -> None:
+        """``grad += scale · Σᵢ factorsᵢ gᵢ``."""
+        assert self._gradients is not None and self._upstream is not None
+        row_weights = (self._upstream * factors.to(self._upstream.dtype).unsqueeze(1)).flatten()
+        for G, H, w in self._gradients.products(row_weights):
+            if self._trains_weight:
+                add_product_to_grad(weight, G.t(), H, scale)
+            if self._trains_bias and bias is not None:
+                add_to_grad(bias, torch.mv(G.to(w.dtype).t(), w), scale)
