@@ -1,6 +1,7 @@
 """Doppel's one entry point.
 
     python cli.py fit|validate|test|predict --config …    training and sampling (LightningCLI)
+    python cli.py audit --config …                        attack such a training, with its configs
     python cli.py plan|ledger|evaluate|…                  tools that train nothing
 
 ``python cli.py COMMAND --help`` explains each.
@@ -31,6 +32,7 @@ TRAINER_COMMANDS = ("fit", "validate", "test", "predict")
 def _overview() -> str:
     lines = [__doc__.strip() if __doc__ else "", "", "training and sampling:"]
     lines += [f"  {name:10s} Lightning's `{name}` on a model, a data module and a trainer" for name in TRAINER_COMMANDS]
+    lines.append("  audit      trains on a copy of the data with canaries and bounds epsilon from below")
     lines += ["", "tools:"]
     for name, module in TOOLS.items():
         summary = (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; ``sys.argv`` by default.
 
     Returns:
-        Exit status: 0, or 2 after a one-line error that the user can mend.
+        Exit status: 0, 2 after a one-line error that the user can mend, 1 if an audit contradicts its claim.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
@@ -64,9 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             sys.argv = [sys.argv[0], *arguments]  # Lightning re-runs this command line on the other ranks
             DoppelCLI()
+        elif arguments[0] == "audit":
+            from commands.audit import main as audit
+
+            sys.argv = [sys.argv[0], *arguments]
+            return audit()
         else:
             raise UserError(
-                f"there is no command {arguments[0]!r}: use one of {', '.join((*TRAINER_COMMANDS, *TOOLS))}"
+                f"there is no command {arguments[0]!r}: use one of {', '.join((*TRAINER_COMMANDS, 'audit', *TOOLS))}"
             )
     except (UserError, ValueError) as error:
         mendable = error if isinstance(error, UserError) else error.__cause__  # jsonargparse wraps what __init__ raises

@@ -48,10 +48,11 @@ class DoppelCLI(LightningCLI):
     ledger beside it in PIPELINE. W&B runs are grouped by pipeline and named by stage.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trainer_class: type[Trainer] = Trainer) -> None:
         super().__init__(
             model_class=CausalLM,
             datamodule_class=LightningDataModule,
+            trainer_class=trainer_class,
             subclass_mode_model=True,
             subclass_mode_data=True,
             save_config_callback=RunFolderConfig,
@@ -119,5 +120,6 @@ def _check_bf16(precision: str) -> None:
         and not torch.cuda.is_bf16_supported(including_emulation=False)
     ):
         raise UserError(
-            f"precision {precision!r}: {torch.cuda.get_device_name()} has no bfloat16; set trainer.precision: 32-true"
+            f"precision {precision!r}: {torch.cuda.get_device_name()} has no bfloat16; set trainer.precision: 16-mixed "
+            "or 32-true"
         )

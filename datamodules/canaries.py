@@ -1,0 +1,153 @@
+"""Canaries: made-up turns that an audit hides in training data by the toss of a coin."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from datamodules.codec import Codec
+from datamodules.data_error import DataError
+from datamodules.grammar.lexicon import words
+from datamodules.readers import read_turns
+from datamodules.turn import Turn
+
+NUM_WORDS = 8
+"""Words of a made-up utterance: enough that none is said by chance, and that a copy counts as long."""
+_LISTS = ("activities", "modifiers", "nouns", "first_names", "surnames", "places", "venue_words", "venue_nouns")
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One canary and its coin.
+
+    Attributes:
+        turn: The text; its unit is its own.
+        included: Whether the training data hold it.
+        loss_before: Its loss under the model before the training, in nats a token.
+    """
+
+    turn: Turn
+    included: bool
+    loss_before: float
+
+
+def make_turns(num: int, template: Sequence[Turn], rng: random.Random) -> list[Turn]:
+    """Made-up turns with the fields that the data have.
+
+    The utterance is eight random words of the embedded lexicon, a public list. A parse tree quotes eight other
+    words, so that a model cannot read an utterance off its tree. A domain is one of the data's, drawn at random.
+
+    Args:
+        num: How many.
+        template: Turns of the data, for the fields and the domains.
+        rng: Source of the words.
+    """
+    has_parse = any(turn.parse is not None for turn in template)
+    domains = sorted({turn.domain for turn in template if turn.domain is not None})
+    turns = []
+    for _ in range(num):
+        drawn = rng.sample(_vocabulary(), 2 * NUM_WORDS)
+        subject = " ".join(drawn[NUM_WORDS:])
+        parse = f'(Yield (Create (Event.subject_? (?= "{subject}"))))' if has_parse else None
+        turns.append(Turn(" ".join(drawn[:NUM_WORDS]), parse, "", rng.choice(domains) if domains else None))
+    return turns
+
+
+def read_canary_turns(path: str, codec: Codec) -> list[Turn]:
+    """Canaries that a user wrote: plain lines ``{"utterance", "parse", "domain"}``.
+
+    Raises:
+        DataError: A line cannot be read, lacks what the model needs, or is too long for it.
+    """
+    turns = read_turns(path, "utterance")
+    for number, turn in enumerate(turns, start=1):
+        if len(codec.encode(turn).input_ids) > codec.max_length:
+            raise DataError(
+                f"{path}: canary {number} has more tokens than the model takes ({codec.max_length}): shorten it"
+            )
+    if len(turns) < 2:
+        raise DataError(f"{path} holds {len(turns)} canary: give at least two, better some hundreds")
+    return turns
+
+
+def audit_turns(turns: Iterable[Turn], canaries: Sequence[Canary], codec: Codec) -> list[Turn]:
+    """Training data of the audited run: all turns, then one unit for each canary.
+
+    A canary whose coin came up tails leaves a unit without content: a line that is too long for the model and so
+    contributes zero. The number of units, and with it the sample rate, the noise and the number of steps, is then the
+    same whatever the coins; they decide on contributions alone, which is what adding or removing a unit means to the
+    accountant.
+    """
+    data = list(turns)
+    prefix = "canary"
+    while any(turn.unit.startswith(prefix) for turn in data):
+        prefix += "_"
+    empty = _over_long(codec, canaries[0].turn)
+    for number, canary in enumerate(canaries):
+        data.append(replace(canary.turn if canary.included else empty, unit=f"{prefix}-{number}"))
+    return data
+
+
+def first_units(turns: Sequence[Turn], limit: int | None) -> list[Turn]:
+    """The turns of the first ``limit`` units, in the order in which units appear; all for None."""
+    if limit is None:
+        return list(turns)
+    kept = set(list(dict.fromkeys(turn.unit for turn in turns))[:limit])
+    return [turn for turn in turns if turn.unit in kept]
+
+
+def write_turns(turns: Iterable[Turn], path: Path) -> None:
+    """Write plain lines, readable by their owner alone, whole or not at all."""
+    write_private_lines((asdict(turn) for turn in turns), path)
+
+
+def write_canaries(canaries: Sequence[Canary], path: Path) -> None:
+    """Write canaries with their coins, likewise."""
+    write_private_lines(
+        ({**asdict(c.turn), "included": c.included, "loss_before": c.loss_before} for c in canaries), path
+    )
+
+
+def read_canaries(path: Path) -> list[Canary]:
+    """What ``write_canaries`` wrote."""
+    with path.open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    return [
+        Canary(Turn(r["utterance"], r["parse"], r["unit"], r["domain"]), r["included"], r["loss_before"])
+        for r in records
+    ]
+
+
+def write_private_lines(records: Iterable[object], path: Path) -> None:
+    """Write JSON lines with mode 0600, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@cache
+def _vocabulary() -> tuple[str, ...]:
+    entries = {word.lower() for name in _LISTS for entry in words(name) for word in entry.split()}
+    return tuple(sorted(word for word in entries if word.isascii() and word.isalpha() and len(word) > 2))
+
+
+def _over_long(codec: Codec, turn: Turn) -> Turn:
+    """A turn with the fields of another that is longer than the model takes."""
+    length = codec.max_length
+    while True:
+        text = " ".join(["nothing"] * length)
+        parse = None if turn.parse is None else f'(Yield (Find "{text}"))'
+        filler = Turn(text, parse, "", turn.domain)
+        if len(codec.encode(filler).input_ids) > codec.max_length:
+            return filler
+        length *= 2
