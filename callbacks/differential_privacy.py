@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
@@ -20,6 +22,7 @@ from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.spec import PrivacySpec, plan
+from lightning_modules.loss_scale import StaticLossScale
 from lightning_modules.strategy import LogicalBatchDDPStrategy
 
 log = logging.getLogger(__name__)
@@ -44,8 +47,13 @@ class DifferentialPrivacy(Callback):
         computed, so ε of the ledger is never below what was released. Steps that a crash rolled back stay spent.
 
     What would break this is refused at start, by name: a sampler other than Poisson, ``gradient_clip_val``,
-    ``accumulate_grad_batches``, automatic optimisation, BatchNorm and layers without a clipping rule, fp16 with a
-    gradient scaler (it skips steps depending on the data), a DDP strategy with a reducer.
+    ``accumulate_grad_batches``, automatic optimisation, BatchNorm and layers without a clipping rule, gradients summed
+    in half precision, a DDP strategy with a reducer.
+
+    Precision ``16-mixed``, for devices without bfloat16, trains under a constant loss scale, for Lightning's gradient
+    scaler skips steps depending on the data (see :class:`~lightning_modules.loss_scale.StaticLossScale`). A unit whose
+    gradient is not finite contributes zero. Nothing public tells how many did: if a run does not learn, look at
+    ``private/num_nonfinite`` behind closed doors, and lower the scale.
 
     Args:
         target_epsilon: ε of the whole scope, all stages together.
@@ -58,8 +66,10 @@ class DifferentialPrivacy(Callback):
         scope: The released system this run belongs to; every scope has its own target, and the ledger also composes
             all of them.
         stage: Name of this training in the ledger. With ``--run_dir RUN/STAGE`` it is STAGE.
-        log_private_diagnostics: Also log losses of private data, named ``private/…``. These numbers are *not* private
-            in the sense of the guarantee: keep them off anything that others can read.
+        log_private_diagnostics: Also log losses of private data and the number of units without a finite gradient,
+            named ``private/…``. These numbers are *not* private in the sense of the guarantee: keep them off anything
+            that others can read.
+        fp16_loss_scale: Factor of the loss under precision ``16-mixed``; public and constant. A power of two is exact.
         seed: Fixed noise seed, for tests alone: who knows it can subtract the noise, and the guarantee is void.
     """
 
@@ -74,6 +84,7 @@ class DifferentialPrivacy(Callback):
         scope: str = "default",
         stage: str | None = None,
         log_private_diagnostics: bool = False,
+        fp16_loss_scale: float = 4096.0,
         seed: int | None = None,
     ) -> None:
         self.target_epsilon = target_epsilon
@@ -85,19 +96,26 @@ class DifferentialPrivacy(Callback):
         self.scope = scope
         self.stage = stage
         self.log_private_diagnostics = log_private_diagnostics
+        self.fp16_loss_scale = fp16_loss_scale
         self.seed = seed
         self.spec: PrivacySpec | None = None
         self.ledger: Ledger | None = None
         self.clipper: PerSampleClipper | None = None
+        self._loss_scale = 1.0
         self._mechanism_id = ""
         self._affordable = 0
         self._num_steps = 0
         self._restored: dict[str, Any] | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Refuse what would break the guarantee, before anything is computed."""
-        if stage == "fit":
-            self._refuse(trainer, pl_module)
+        """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler."""
+        if stage != "fit":
+            return
+        self._refuse(trainer, pl_module)
+        precision = trainer.precision_plugin
+        if isinstance(precision, MixedPrecision) and precision.precision == "16-mixed":
+            self._loss_scale = self.fp16_loss_scale
+            trainer.strategy.precision_plugin = StaticLossScale(self.fp16_loss_scale, precision.device)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Calibrate σ, open the ledger, attach the clipper."""
@@ -118,9 +136,11 @@ class DifferentialPrivacy(Callback):
             accountant=self.accountant,
             unit=data.unit,
             max_grad_norm=self.max_grad_norm,
+            max_rows_per_unit=getattr(data, "max_rows_per_unit", None),
         )
-        if self._restored is not None and self._restored["spec"] != spec.to_dict():
-            changed = sorted(k for k, v in spec.to_dict().items() if self._restored["spec"].get(k) != v)
+        before = {} if self._restored is None else self._restored["spec"]  # older checkpoints have fewer fields
+        changed = sorted(name for name, value in before.items() if spec.to_dict()[name] != value)
+        if changed:
             raise PrivateTrainingError(
                 f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "
                 "resume with the settings it was started with, or start a new run"
@@ -161,7 +181,9 @@ class DifferentialPrivacy(Callback):
         self.clipper = PerSampleClipper(pl_module, max_grad_norm=self.max_grad_norm)
         self._noise = GaussianNoise(spec.noise_multiplier, self.max_grad_norm, seed=self.seed)
         self._noise.share_secret(trainer.strategy.broadcast)
-        self._public_hooks = (pl_module.micro_batch_context, pl_module.metric_name)
+        self._public_hooks = (pl_module.micro_batch_context, pl_module.metric_name, pl_module.run_trunk)
+        if pl_module.is_compiled:
+            pl_module.run_trunk = self.clipper.compile(pl_module.trunk, pl_module.compile_backend)  # type: ignore
         pl_module.micro_batch_context = self._clipped  # type: ignore[assignment]
         pl_module.metric_name = self._metric_name  # type: ignore[assignment]
         for logger in trainer.loggers:
@@ -209,7 +231,11 @@ class DifferentialPrivacy(Callback):
         if self.clipper is not None:
             self.clipper.close()
             self.clipper = None
-            pl_module.micro_batch_context, pl_module.metric_name = self._public_hooks  # type: ignore[assignment]
+            (  # type: ignore[assignment]
+                pl_module.micro_batch_context,
+                pl_module.metric_name,
+                pl_module.run_trunk,
+            ) = self._public_hooks
 
     def state_dict(self) -> dict[str, Any]:
         """The specification that the weights were trained under, the mechanism in the ledger, and steps taken."""
@@ -229,7 +255,7 @@ class DifferentialPrivacy(Callback):
         assert self.clipper is not None
         with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
             yield
-        self.clipper.accumulate()
+        self.clipper.accumulate(self._loss_scale)
 
     def _metric_name(self, name: str, is_public: bool) -> str | None:
         if is_public:
@@ -246,6 +272,8 @@ class DifferentialPrivacy(Callback):
             "dp/sample_rate": self.spec.sample_rate,
             "dp/num_steps": float(self.ledger.spent_steps(self._mechanism_id)),
         }
+        if self.log_private_diagnostics and self.clipper is not None:
+            metrics["private/num_nonfinite"] = float(self.clipper.num_nonfinite)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
 
@@ -260,11 +288,13 @@ class DifferentialPrivacy(Callback):
             reasons.append(f"{type(pl_module).__name__} does not train by logical batches; use a CausalLM")
         if getattr(data, "sampling", None) != "poisson":
             reasons.append("the data module does not draw Poisson samples; set data.init_args.sampling: poisson")
-        if trainer.precision not in ("32-true", "64-true", "bf16-mixed"):
+        if trainer.precision not in ("32-true", "64-true", "bf16-mixed", "16-mixed"):
             reasons.append(
-                f"precision {trainer.precision} skips steps depending on the data, or sums gradients and noise in half "
-                "precision; use 32-true or bf16-mixed"
+                f"precision {trainer.precision} sums gradients and noise in half precision; use 32-true, bf16-mixed, "
+                "or 16-mixed on devices without bfloat16"
             )
+        if not 1 <= self.fp16_loss_scale < math.inf:
+            reasons.append(f"fp16_loss_scale is {self.fp16_loss_scale}; give a finite number of at least 1")
         if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
             reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")
         elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):

@@ -9,9 +9,13 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from lightning_modules.lora import merged_weights
+
 
 class ExportPretrained(Callback):
     """At the end of a fit, writes weights, configuration and tokenizer to a folder that any Hugging Face code loads.
+
+    Adapters are merged into the weights that they adapt: the folder holds a plain model.
 
     Give that folder as ``base_model`` to start another training from these weights.
 
@@ -32,6 +36,6 @@ class ExportPretrained(Callback):
         model: Any = pl_module.model
         codec: Any = pl_module.codec
         tied = set(getattr(model, "all_tied_weights_keys", {}))  # stored once, under the name they are tied to
-        weights = {k: v.detach().cpu().to(self.dtype) for k, v in model.state_dict().items() if k not in tied}
+        weights = {k: v.detach().cpu().to(self.dtype) for k, v in merged_weights(model).items() if k not in tied}
         model.save_pretrained(folder, state_dict=weights)
         codec.tokenizer.save_pretrained(folder)

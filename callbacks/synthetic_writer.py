@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.data import sized_len
+from torch import Tensor
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
@@ -35,7 +38,8 @@ class SyntheticWriter(BasePredictionWriter):
     written so far into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may
     change. The random stream of a batch is named by the indices in it (see
     :func:`lightning_modules.generation.sample_texts`), so neither another rank nor a resumed run draws the
-    numbers of a batch that is on disk. An ``OUTPUT`` that exists is finished and is not sampled again.
+    numbers of a batch that is on disk. Every line in a part carries a fingerprint of the weights that sampled
+    it; parts of another model are refused. An ``OUTPUT`` that exists is finished and is not sampled again.
 
     *Metrics:* ``synthetic/num_samples``; ``synthetic/finished``, the share of texts that the model ended
     itself; ``synthetic/valid_trees``, the share of well-formed trees, where the target is a tree; and
@@ -54,6 +58,8 @@ class SyntheticWriter(BasePredictionWriter):
         self.stage = stage
         self.log_samples = log_samples
         self._done: set[int] = set()
+        self._weights: str | None = None
+        self._weights_on_disk: set[str | None] = set()
         self._num_resumed = 0
         self._is_finished = False
         self._is_cut = False
@@ -69,8 +75,9 @@ class SyntheticWriter(BasePredictionWriter):
         self._started = None
         self._is_cut = False
         # Rank 0 looks for all: on a network file system ranks may not see the same files at the same moment.
-        found = self._look() if trainer.is_global_zero else (False, set())
-        self._is_finished, self._done = trainer.strategy.broadcast(found)
+        found = self._look() if trainer.is_global_zero else (False, {})
+        self._is_finished, weights_of = trainer.strategy.broadcast(found)
+        self._done, self._weights_on_disk, self._weights = set(weights_of), set(weights_of.values()), None
         self._num_resumed = len(self._done)
         if self._is_finished:
             rank_zero_info(f"{self.output_path} is finished and is not sampled again; delete it to sample anew.")
@@ -92,7 +99,8 @@ class SyntheticWriter(BasePredictionWriter):
             data.allow_zero_length_dataloader_with_multiple_devices = True  # few may be left for many ranks
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock, and note whether ``limit_predict_batches`` leaves some prompts out."""
+        """Refuse parts of other weights; start the clock, and note whether some prompts are to be left out."""
+        self._check_weights(pl_module)
         self._started = time.perf_counter()
         length = sized_len(trainer.predict_dataloaders)
         self._is_cut = length is not None and sum(trainer.num_predict_batches) < length
@@ -125,7 +133,8 @@ class SyntheticWriter(BasePredictionWriter):
             record[codec.target] = sample.text
             record["stage"] = self.stage
             valid = is_valid(sample.text) if codec.target == "parse" else None
-            line = {"index": sample.index, "finished": sample.finished, "valid": valid, "record": record}
+            head = {"index": sample.index, "finished": sample.finished, "valid": valid, "weights": self._weights}
+            line = {**head, "record": record}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         if self._part is None:
             self._part = self._open_part(trainer.global_rank)
@@ -143,6 +152,7 @@ class SyntheticWriter(BasePredictionWriter):
         if self._part is not None:
             self._part.close()
             self._part = None
+        self._check_weights(pl_module)
         if self._limit_batches is not None:
             trainer.limit_predict_batches = self._limit_batches
             self._limit_batches = None
@@ -158,13 +168,27 @@ class SyntheticWriter(BasePredictionWriter):
             self._part.close()
             self._part = None
 
-    def _look(self) -> tuple[bool, set[int]]:
-        """Whether the output is finished, and otherwise the indices in the parts."""
+    def _check_weights(self, pl_module: pl.LightningModule) -> None:
+        """Fingerprint the weights, which Lightning loads after ``setup``, and compare them with those of the parts.
+
+        Every rank does so by itself, for a rank without a batch reaches ``teardown`` alone.
+        """
+        if self._is_finished or self._weights is not None:
+            return
+        self._weights = weights_fingerprint(pl_module.state_dict())
+        if self._weights_on_disk - {self._weights}:
+            raise UserError(
+                f"the .part files of {self.output_path} hold samples of other weights than this run's: predict with "
+                "the checkpoint that sampled them, give another output_path, or delete them to sample all anew"
+            )
+
+    def _look(self) -> tuple[bool, dict[int, str | None]]:
+        """Whether the output is finished, and otherwise which weights sampled the indices in the parts."""
         if self.output_path.exists():
             for path in self._parts():  # merged, but the run was stopped before it deleted them
                 path.unlink()
-            return True, set()
-        done: set[int] = set()
+            return True, {}
+        weights_of: dict[int, str | None] = {}
         for path in self._parts():
             for line in _read_part(path)[0]:
                 if line["record"]["stage"] != self.stage:
@@ -173,8 +197,8 @@ class SyntheticWriter(BasePredictionWriter):
                         f"but this run's is {self.stage!r}: give every stage its own output_path, "
                         "or delete the file"
                     )
-                done.add(line["index"])
-        return False, done
+                weights_of[line["index"]] = line.get("weights")
+        return False, weights_of
 
     def _parts(self) -> list[Path]:
         pattern = f"{glob.escape(self.output_path.name)}.rank*.jsonl.part"
@@ -228,6 +252,16 @@ class SyntheticWriter(BasePredictionWriter):
                 columns = [name for name in records[0] if any(r[name] is not None for r in records)]
                 data = [[record[name] for name in columns] for record in records]
                 logger.log_table(key="synthetic/samples", columns=columns, data=data)
+
+
+def weights_fingerprint(state_dict: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, shapes, types and values, shortened to 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state_dict.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
+        values: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(values)
+    return digest.hexdigest()[:16]
 
 
 def _read_part(path: Path) -> tuple[list[dict[str, Any]], int]:

@@ -12,6 +12,7 @@ from typing import Any
 from doppel.errors import UserError
 
 SYSTEMS = {"one_stage": "synthetic_one_stage.jsonl", "two_stage": "synthetic.jsonl"}
+PRIVACY_FIELDS = ("epsilon", "target_epsilon", "delta", "unit", "protects", "accountant", "noise_multiplier")
 PACKAGES = ("torch", "lightning", "transformers", "opacus", "dp-accounting", "torchmetrics", "mauve-text")
 
 
@@ -40,8 +41,8 @@ def build_report(run_dir: Path) -> dict[str, Any]:
         run_dir: Folder of the pipeline.
 
     Returns:
-        ``privacy`` (ε actually spent, of the two-stage system and of each), ``metrics`` by system, ``timings`` in
-        seconds by stage, ``versions``.
+        ``privacy`` (ε actually spent, of the two-stage system and of each, and what it protects), ``metrics`` by
+        system, ``timings`` in seconds by stage, ``versions``.
 
     Raises:
         UserError: There is no ledger or no evaluation yet.
@@ -72,7 +73,7 @@ def build_report(run_dir: Path) -> dict[str, Any]:
     )
     return {
         "privacy": {
-            **{k: main[k] for k in ("epsilon", "target_epsilon", "delta", "unit", "accountant", "noise_multiplier")},
+            **{k: main[k] for k in PRIVACY_FIELDS},
             "systems": scopes,
             "epsilon_if_all_systems_are_released": summary["epsilon"],
             "statement": summary["statement"],
@@ -108,6 +109,8 @@ def render(report: dict[str, Any]) -> str:
     together = report["privacy"]["epsilon_if_all_systems_are_released"]
     lines += ["", f"ε if the samples of all systems are released: {_cell(together)}"]
     lines.append(report["privacy"]["statement"])
+    if len({scope["unit"] for scope in scopes.values()}) > 1:
+        lines += [f"{name}: adding or removing {scope['protects']}" for name, scope in scopes.items()]
     return "\n".join(lines)
 
 

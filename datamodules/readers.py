@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from datamodules.data_error import DataError
@@ -19,7 +19,7 @@ from datamodules.grammar import generate
 from datamodules.turn import Turn
 from doppel.lispress import first_error
 
-Unit = Literal["utterance", "dialogue"]
+Unit = Literal["utterance", "dialogue", "user"]
 
 #: Arguments of an ``embedded:`` path, with their types.
 _EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
@@ -34,7 +34,7 @@ def read_turns(path: str, unit: Unit) -> list[Turn]:
       marked ``skip``, without context: ``{"dialogue_id", "turns": [{"turn_index", "lispress",
       "user_utterance": {"original_text"}, "tags": {"domain"}}]}``;
     * plain lines ``{"utterance", "parse", "unit", "domain"}``, of which only ``utterance`` is always needed
-      and ``unit`` wherever the unit is the dialogue;
+      and ``unit`` wherever the unit is a dialogue or a user;
     * ``embedded:NAME?num=4000&seed=1&skew=1.0``: turns of the embedded grammar (the name is free: say
       ``train``).
 
@@ -42,7 +42,8 @@ def read_turns(path: str, unit: Unit) -> list[Turn]:
         path: A ``.jsonl`` file, the same compressed as ``.gz``, a ``.zip`` that holds one, or an
             ``embedded:`` path.
         unit: ``"utterance"``: every turn is a unit of its own; ``"dialogue"``: all turns of a dialogue (or,
-            in plain lines, all lines with the same ``unit``) are one.
+            in plain lines, all lines with the same ``unit``) are one; ``"user"``: all lines with the same
+            ``unit`` are one, which only plain lines can say.
 
     Returns:
         The turns, at least one.
@@ -50,8 +51,8 @@ def read_turns(path: str, unit: Unit) -> list[Turn]:
     Raises:
         DataError: The file is missing, empty or unreadable, or a line of it is; the message says which one.
     """
-    if unit not in ("utterance", "dialogue"):
-        raise DataError(f"unit is {unit!r}: it must be 'utterance' or 'dialogue'")
+    if unit not in get_args(Unit):
+        raise DataError(f"unit is {unit!r}: it must be one of {', '.join(map(repr, get_args(Unit)))}")
     turns = _embedded(path, unit) if is_embedded(path) else list(_file_turns(Path(path), unit))
     if not turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")
@@ -86,6 +87,8 @@ def _embedded(path: str, unit: Unit) -> list[Turn]:
             raise DataError(f"{path}: unknown argument {name!r}; known are {known}") from None
         except ValueError:
             raise DataError(f"{path}: {name}={value!r} is not a number") from None
+    if unit == "user":
+        raise DataError(f"{path}: the embedded grammar has no users: train with unit=dialogue or unit=utterance")
     if arguments.setdefault("num", 4000) < 1:
         raise DataError(f"{path}: num is {arguments['num']}; it must be at least 1")
     if arguments.setdefault("skew", 1.0) < 0:
@@ -162,6 +165,11 @@ def _parse_json(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: int) -> Iterator[Turn]:
+    if unit == "user":
+        raise DataError(
+            f"{where}: a published dialogue does not say which user held it: give plain lines "
+            '{"utterance", "parse", "unit"} whose "unit" names the user, or train with unit=dialogue'
+        )
     dialogue_id = dialogue.get("dialogue_id")
     if dialogue_id is None:
         if unit == "dialogue":

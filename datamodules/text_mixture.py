@@ -83,7 +83,7 @@ class _Blocks(Dataset[LogicalBatch]):
         mask = torch.arange(input_ids.shape[1]) < self.lengths[sampled.indices].unsqueeze(1)
         labels = input_ids.masked_fill(~mask, IGNORE_INDEX)
         rows = len(sampled.indices)
-        micro_batches = [MicroBatch(input_ids, mask.long(), labels, rows)] if rows else []
+        micro_batches = [MicroBatch(input_ids, labels, rows)] if rows else []
         return LogicalBatch(micro_batches, rows, sampled.expected_num_units, is_public=True)
 
 
@@ -233,13 +233,11 @@ class TextMixtureDataModule(CodecDataModule):
             chunk = rows[i : i + self.val_batch_size]
             width = len(chunk[-1].input_ids)
             input_ids = torch.full((len(chunk), width), codec.pad_id)
-            mask = torch.zeros_like(input_ids)
             labels = torch.full_like(input_ids, IGNORE_INDEX)
             for r, example in enumerate(chunk):
                 ids = torch.tensor(example.input_ids)
                 input_ids[r, : len(ids)] = ids
-                mask[r, : len(ids)] = 1
                 labels[r, example.num_prompt : len(ids)] = ids[example.num_prompt :]
-            micro_batch = MicroBatch(input_ids, mask, labels, len(chunk))
+            micro_batch = MicroBatch(input_ids, labels, len(chunk))
             batches.append(LogicalBatch([micro_batch], len(chunk), float(len(chunk)), is_public=True))
         return batches

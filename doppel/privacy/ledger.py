@@ -4,8 +4,8 @@ The file holds JSON lines of four types:
 
 - `budget`: what one *scope* (one released system, such as "two_stage") may spend: target epsilon, delta,
   accountant, unit. Written once per scope.
-- `mechanism`: one stage of a scope: unit, q, sigma, C, batch size, number of units, planned steps, data
-  fingerprint.
+- `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
+  units, planned steps, data fingerprint.
 - `spend`: steps of a mechanism that are about to run.
 - `repair`: how a line torn by a crash was counted.
 
@@ -27,7 +27,7 @@ from typing import Any
 
 from doppel.privacy._ledger_file import VERSION, LedgerError, LedgerFile, MechanismRecord
 from doppel.privacy.accounting import Accountant, Mechanism, compute_epsilon, max_affordable_steps
-from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import PrivacySpec, what_is_protected
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError"]
 
@@ -111,6 +111,7 @@ class Ledger:
         fields = {
             "kind": kind,
             "unit": spec.unit,
+            "max_rows_per_unit": spec.max_rows_per_unit,
             "sample_rate": spec.sample_rate,
             "noise_multiplier": spec.noise_multiplier,
             "max_grad_norm": spec.max_grad_norm,
@@ -209,11 +210,11 @@ class Ledger:
         """Everything on file, ready for JSON.
 
         Returns:
-            `scopes` (name → epsilon, target_epsilon, delta, accountant, unit, noise_multiplier, steps_done,
-            steps_planned; the noise multiplier is the smallest if stages differ), `mechanisms` (every
-            recorded field, `done_steps`, and `epsilon` of that mechanism alone), `epsilon`, `delta`,
-            `accountant` of everything composed (None if nothing was declared or the scopes protect different
-            units), and `statement`, one English sentence.
+            `scopes` (name → epsilon, target_epsilon, delta, accountant, unit, protects (the unit in words),
+            noise_multiplier (the smallest if stages differ), steps_done, steps_planned), `mechanisms` (every recorded
+            field, `done_steps`, and `epsilon` of that mechanism alone), `epsilon`, `delta`, `accountant` of everything
+            composed (None if nothing was declared or the scopes protect different units), and `statement`, one English
+            sentence.
         """
         self._file.refresh()
         scopes, mechanisms = {}, []
@@ -225,22 +226,15 @@ class Ledger:
                 "delta": promise.delta,
                 "accountant": promise.accountant,
                 "unit": promise.unit,
+                "protects": _in_words(promise.unit, records),
                 "noise_multiplier": min((r.noise_multiplier for r in records), default=None),
                 "steps_done": sum(r.done_steps for r in records),
                 "steps_planned": sum(r.planned_steps for r in records),
             }
             for r in records:
                 own = compute_epsilon([r.mechanism()], promise.delta, promise.accountant)
-                mechanisms.append(
-                    {
-                        "id": r.id,
-                        "scope": name,
-                        "stage": r.stage,
-                        **r.fields,
-                        "done_steps": r.done_steps,
-                        "epsilon": own,
-                    }
-                )
+                names = {"id": r.id, "scope": name, "stage": r.stage}
+                mechanisms.append({**names, **r.fields, "done_steps": r.done_steps, "epsilon": own})
         units = {str(budget["unit"]) for budget in self._file.budgets.values()}
         common = len(units) == 1
         delta, accountant = self._common_terms() if common else (None, None)
@@ -249,17 +243,14 @@ class Ledger:
             statement = "No mechanism has touched private data: nothing was spent."
         elif not common:
             statement = (
-                f"The scopes protect different units ({', '.join(sorted(units))}): each scope's (epsilon, "
-                "delta) "
+                f"The scopes protect different units ({', '.join(sorted(units))}): each scope's (epsilon, delta) "
                 "holds by itself, and none is stated for all of them together."
             )
         else:
             statement = (
-                f"Everything recorded here ({', '.join(scopes)}), released together, is (epsilon = "
-                f"{epsilon:.4g}, "
-                f"delta = {delta:.3g})-differentially private under adding or removing one {units.pop()}, by "
-                "the "
-                f"{accountant} accountant."
+                f"Everything recorded here ({', '.join(scopes)}), released together, is (epsilon = {epsilon:.4g}, "
+                f"delta = {delta:.3g})-differentially private by the {accountant} accountant, under adding or "
+                f"removing {_in_words(units.pop(), self._file.of_scope(None))}."
             )
         return {
             "scopes": scopes,
@@ -338,11 +329,18 @@ class Ledger:
 
     def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
         for name, value in asked.items():
-            if known.get(name) != value:
+            is_older_file = name == "max_rows_per_unit" and name not in known
+            if known.get(name) != value and not is_older_file:
                 raise LedgerError(
                     f"{self.path}: {what} was opened with {name} = {known.get(name)!r}, now {value!r} is "
                     "asked. Restore the old value to continue that run, or start another run folder or scope."
                 )
+
+
+def _in_words(unit: str, records: list[MechanismRecord]) -> str:
+    rows = [record.fields.get("max_rows_per_unit") for record in records]
+    known = [int(m) for m in rows if m is not None]
+    return what_is_protected(unit, max(known, default=None) if len(known) == len(rows) else None)
 
 
 def _covers(certified: dict[tuple[float, float], int], wanted: dict[tuple[float, float], int]) -> bool:

@@ -42,6 +42,8 @@ class PrivacySpec:
         batch_size: Expected number B of units in a step; public, and what sums are divided by.
         accountant: Which bound `target_epsilon` was calibrated with.
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
+        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; a public choice that sigma does not
+            depend on. None where it is not known, as in files written before the field was.
     """
 
     target_epsilon: float
@@ -54,6 +56,7 @@ class PrivacySpec:
     batch_size: int
     accountant: Accountant
     stage_steps: tuple[int, ...]
+    max_rows_per_unit: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a guarantee."""
@@ -67,6 +70,8 @@ class PrivacySpec:
             raise CalibrationError(f"delta is {self.delta}, not in (0, 1): leave it out for 1/(N ln N).")
         if not self.unit:
             raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
+        if self.max_rows_per_unit is not None and self.max_rows_per_unit < 1:
+            raise CalibrationError(f"max_rows_per_unit is {self.max_rows_per_unit}: a unit needs at least one row.")
         if self.accountant not in ACCOUNTANTS:
             raise CalibrationError(f"accountant is {self.accountant!r}: choose one of {', '.join(ACCOUNTANTS)}.")
         if not math.isclose(self.sample_rate, self.batch_size / self.num_units, rel_tol=1e-9):
@@ -91,6 +96,26 @@ class PrivacySpec:
         return {**asdict(self), "stage_steps": list(self.stage_steps)}
 
 
+def what_is_protected(unit: str, max_rows_per_unit: int | None = None) -> str:
+    """What a neighbouring data set adds or removes, in words that follow "adding or removing".
+
+    Args:
+        unit: The privacy unit.
+        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; None leaves it out.
+    """
+    if unit == "utterance":
+        return (
+            "one utterance (one user turn with its parse tree; whoever contributed k of them is covered by k times "
+            "this epsilon, at a larger delta)"
+        )
+    whole = {"dialogue": "all its turns, however many", "user": "all their turns, however many"}.get(unit)
+    if whole is None:
+        return f"one {unit}"
+    if max_rows_per_unit is not None:
+        whole += f"; each step uses at most {max_rows_per_unit} of them, chosen uniformly"
+    return f"one {unit} ({whole})"
+
+
 def plan(
     num_units: int,
     batch_size: int,
@@ -100,6 +125,7 @@ def plan(
     accountant: Accountant = "pld",
     unit: str = "utterance",
     max_grad_norm: float = 0.1,
+    max_rows_per_unit: int | None = None,
 ) -> PrivacySpec:
     """Calibrate one noise multiplier for one or more stages on the same data; spends nothing.
 
@@ -112,6 +138,7 @@ def plan(
         accountant: Which bound to calibrate with.
         unit: What one neighbour adds or removes.
         max_grad_norm: Clipping norm C; it does not enter sigma.
+        max_rows_per_unit: Rows of a sampled unit that a step uses; it does not enter sigma.
 
     Returns:
         The spec, whose epsilon is at most `target_epsilon`.
@@ -152,6 +179,7 @@ def plan(
         batch_size=batch_size,
         accountant=accountant,
         stage_steps=stage_steps,
+        max_rows_per_unit=max_rows_per_unit,
     )
 
 

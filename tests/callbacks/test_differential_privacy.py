@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 
 from callbacks.differential_privacy import DifferentialPrivacy, PrivateTrainingError
@@ -96,6 +98,16 @@ def test_micro_batch_size_does_not_change_the_weights(tmp_path: Path, tiny_model
         fit(folder, model, data_module(corpus, max_tokens_per_micro_batch=budget), [privacy(folder)])
         results.append(weights(model))
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
+
+
+def test_checkpointing_activations_does_not_change_the_weights(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    results = []
+    for checkpointed in (False, True):
+        model = UtteranceLM(base_model=tiny_model, optimizer=sgd, activation_checkpointing=checkpointed)
+        folder = tmp_path / str(checkpointed)
+        fit(folder, model, data_module(corpus, unit="dialogue", batch_size=4), [privacy(folder)], max_epochs=1)
+        results.append(weights(model))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-7)
 
 
 def test_dialogue_unit_is_accounted_and_trained(tmp_path: Path, tiny_model: str, corpus: str) -> None:
@@ -185,6 +197,120 @@ def test_empty_batch_takes_a_noise_only_step(tmp_path: Path, tiny_model: str) ->
     assert moved.std().item() == pytest.approx(expected, rel=0.05)
 
 
+def half_precision() -> MixedPrecision:
+    """What Lightning makes of `precision: 16-mixed` on a GPU; for the CPU it would take bfloat16."""
+    return MixedPrecision("16-mixed", "cpu")
+
+
+def test_a_private_fp16_run_is_the_fp32_run_up_to_rounding(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    moved, dtypes = {}, set()
+    for name, plugins in {"fp32": [], "fp16": [half_precision()]}.items():
+        model = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+        model.model.transformer.h[0].attn.c_attn.register_forward_hook(lambda *args: dtypes.add(args[-1].dtype))
+        start = weights(model)
+        callback = privacy(tmp_path / name, max_grad_norm=1.0, target_epsilon=50.0)
+        trainer = fit(tmp_path / name, model, data_module(corpus), [callback], plugins=plugins)
+        assert trainer.scaler is None
+        moved[name] = weights(model) - start
+    assert dtypes == {torch.float32, torch.float16}
+    assert (moved["fp16"] - moved["fp32"]).norm() < 5e-3 * moved["fp32"].norm()
+    assert not torch.equal(moved["fp16"], moved["fp32"])
+
+
+def test_a_step_is_taken_even_if_no_gradient_is_finite(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    data = data_module(corpus)
+    logger = CSVLogger(tmp_path)
+    callback = privacy(tmp_path, fp16_loss_scale=2.0**100, log_private_diagnostics=True)
+    overflown = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+    trainer = fit(tmp_path, overflown, data, [callback], logger=logger, plugins=[half_precision()])
+    assert trainer.global_step == 10
+    assert Ledger(tmp_path / "ledger.jsonl").summary()["mechanisms"][0]["done_steps"] == 10
+
+    class Nobody(LightningDataModule):
+        num_units, batch_size, unit, data_fingerprint, sampling = 60, 12, "utterance", "nobody", "poisson"
+
+        def train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader([LogicalBatch([], 0, 12.0)] * 5, batch_size=None)
+
+    noise_alone = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+    fit(tmp_path / "nobody", noise_alone, Nobody(), [privacy(tmp_path / "nobody")])
+    assert torch.equal(weights(overflown), weights(noise_alone))
+    with open(Path(logger.log_dir) / "metrics.csv", newline="") as file:
+        counts = [float(row["private/num_nonfinite"]) for row in csv.DictReader(file) if row["private/num_nonfinite"]]
+    data.trainer = None
+    data.codec = overflown.codec
+    sampled = [batch.num_units for batch in data.train_dataloader()]  # of the first epoch
+    assert counts == sorted(counts)
+    assert counts[4] == sum(sampled) > 0
+
+
+def test_an_ordinary_fp16_run_keeps_its_gradient_scaler(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    moved = []
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)  # the default scale of 65,536 skips the first steps
+    for plugins in ([], [MixedPrecision("16-mixed", "cpu", scaler)]):
+        model = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+        start = weights(model)
+        trainer = fit(tmp_path, model, data_module(corpus), [], plugins=plugins)
+        moved.append(weights(model) - start)
+    assert trainer.scaler is scaler
+    assert (moved[1] - moved[0]).norm() < 2e-2 * moved[0].norm()
+
+
+def test_an_ordinary_fp16_run_may_start_with_an_empty_batch(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    class Late(LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader([LogicalBatch([], 0, 12.0)] * 2, batch_size=None)
+
+    model = UtteranceLM(base_model=tiny_model, optimizer=sgd)
+    start = weights(model)
+    assert fit(tmp_path, model, Late(), [], max_epochs=1, plugins=[half_precision()]).global_step == 2
+    assert torch.equal(weights(model), start)
+
+
+def test_a_unit_with_many_rows_moves_the_gradient_by_at_most_the_clipping_norm(
+    tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two data sets that differ by one user with 30 rows; with neither noise nor sampling, one step on all units."""
+    rows = [{"utterance": f"call number {i}", "unit": f"user-{i % 4}"} for i in range(8)]
+    extra = [{"utterance": "the same words again and again", "unit": "user-9"}] * 30
+    monkeypatch.setattr(GaussianNoise, "add_", lambda *args, **kwargs: None)
+    steps = []
+    for name, lines in {"without": rows, "with": rows + extra}.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        model = UtteranceLM(base_model=tiny_model, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+        start = weights(model)
+        units = len({line["unit"] for line in lines})
+        data = data_module(str(path), unit="user", batch_size=units, max_rows_per_unit=3)  # q = 1
+        callback = privacy(tmp_path / name, max_grad_norm=0.05, delta=1e-3)
+        fit(tmp_path / name, model, data, [callback], max_epochs=1)
+        steps.append((weights(model) - start) * units)
+    assert callback.spec is not None
+    assert (callback.spec.unit, callback.spec.max_rows_per_unit) == ("user", 3)
+    assert 0.045 < (steps[1] - steps[0]).norm() <= 0.05 * (1 + 1e-5)
+    statement = Ledger(tmp_path / "with" / "ledger.jsonl").summary()["statement"]
+    assert "one user (all their turns, however many; each step uses at most 3 of them" in statement
+
+
+def test_checkpoints_and_ledgers_without_the_rows_of_a_unit_still_resume(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    def run(callbacks: list[Callback], ckpt_path: str | None = None) -> Trainer:
+        callbacks = [*callbacks, privacy(tmp_path), _checkpoints(tmp_path)]
+        model = UtteranceLM(base_model=tiny_model)
+        return fit(tmp_path, model, data_module(corpus), callbacks, enable_checkpointing=True, ckpt_path=ckpt_path)
+
+    with pytest.raises(_Crash):
+        run([_StopAt(3)])
+    path = tmp_path / "step=3.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    assert checkpoint["callbacks"]["DifferentialPrivacy"]["spec"].pop("max_rows_per_unit") == 1
+    torch.save(checkpoint, path)
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"max_rows_per_unit": 1, ', ""))
+    assert run([], str(path)).global_step == 10
+
+
 def test_ledger_holds_every_step_and_a_full_one_is_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:
     def run() -> Trainer:
         return fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)])
@@ -230,6 +356,7 @@ def test_resuming_under_another_specification_is_refused(tmp_path: Path, tiny_mo
         ({"gradient_clip_val": 1.0}, {}, "gradient_clip_val"),
         ({"overfit_batches": 1}, {}, "overfit_batches"),
         ({"precision": "bf16-true"}, {}, "precision bf16-true"),
+        ({"precision": "16-true"}, {}, "precision 16-true"),
         ({}, {"sampling": "shuffle"}, "Poisson"),
         ({"devices": 1, "strategy": DDPStrategy(process_group_backend="gloo")}, {}, "ddp_logical"),
     ],
@@ -274,8 +401,7 @@ def test_nothing_private_and_no_seed_is_written(tmp_path: Path, tiny_model: str,
         assert not any(needle in content for needle in needles), path
     header = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()[0]
     assert "dp/epsilon" in header
-    assert "loss" not in header
-    assert "norm" not in header
+    assert not any(word in header for word in ("loss", "norm", "nonfinite", "private"))
 
 
 def test_private_diagnostics_are_opt_in_and_labelled(tmp_path: Path, tiny_model: str, corpus: str) -> None:
@@ -304,10 +430,7 @@ class _FixedBatches(LightningDataModule):
             rows = ids[rank::world] if step != 2 else ids[: (0 if rank else 8)]  # at step 2 one rank is empty
             labels = rows.clone()
             labels[:, :2] = IGNORE_INDEX
-            parts = [
-                MicroBatch(r, torch.ones_like(r), lab, len(r))
-                for r, lab in zip(rows.split(3), labels.split(3), strict=True)
-            ]
+            parts = [MicroBatch(r, lab, len(r)) for r, lab in zip(rows.split(3), labels.split(3), strict=True)]
             batches.append(LogicalBatch([p for p in parts if p.num_units], len(rows), 8.0))
         return torch.utils.data.DataLoader(batches, batch_size=None)
 

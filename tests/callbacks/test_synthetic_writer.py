@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import WandbLogger
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -18,7 +20,7 @@ from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from callbacks.sampling_progress import SamplingProgress
-from callbacks.synthetic_writer import SyntheticWriter
+from callbacks.synthetic_writer import SyntheticWriter, weights_fingerprint
 from datamodules.codec import Codec
 from datamodules.prompt_data_module import PromptDataModule
 from datamodules.turn import Field
@@ -122,6 +124,7 @@ def sample(
     model: TinyModel | None = None,
     data: LightningDataModule | None = None,
     stage: str = "tree",
+    ckpt_path: Path | None = None,
     **trainer: Any,
 ) -> TinyModel:
     """One run of ``predict``; returns the model, which knows the indices it sampled."""
@@ -130,12 +133,20 @@ def sample(
     trainer.setdefault("enable_progress_bar", False)
     writer = SyntheticWriter(str(output), stage=stage)
     runner = Trainer(callbacks=[writer, *callbacks], enable_model_summary=False, **trainer)
-    runner.predict(model, datamodule=data or PromptData([None] * NUM_SAMPLES), return_predictions=False)
+    data = data or PromptData([None] * NUM_SAMPLES)
+    runner.predict(model, datamodule=data, return_predictions=False, ckpt_path=ckpt_path)
     return model
 
 
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def part_line(index: int, record: dict[str, Any]) -> str:
+    """A sample as a rank writes it."""
+    weights = weights_fingerprint(TinyModel().state_dict())
+    line = {"index": index, "finished": True, "valid": True, "weights": weights, "record": record}
+    return json.dumps(line) + "\n"
 
 
 def read_parts(output: Path) -> dict[int, str]:
@@ -204,10 +215,7 @@ def test_a_finished_file_is_not_sampled_again(output: Path, caplog: pytest.LogCa
 def test_samples_that_were_written_but_not_merged_are_merged(output: Path) -> None:
     sample(output)
     content = output.read_bytes()
-    lines = [
-        json.dumps({"index": i, "finished": True, "valid": True, "record": record}) + "\n"
-        for i, record in enumerate(read(output))
-    ]
+    lines = [part_line(i, record) for i, record in enumerate(read(output))]
     output.unlink()
     output.with_name("trees.jsonl.rank0.jsonl.part").write_text("".join(lines[::2]))
     output.with_name("trees.jsonl.rank1.jsonl.part").write_text("".join(lines[1::2]))
@@ -252,6 +260,50 @@ def test_parts_of_another_stage_are_refused(output: Path) -> None:
         sample(output, stage="utterance")
 
 
+def test_parts_of_other_weights_are_refused_and_kept(output: Path, tmp_path: Path) -> None:
+    other = TinyModel()
+    other.model.lm_head.weight.data[3, 0] += 1e-3
+    checkpoint = tmp_path / "other.ckpt"
+    torch.save({"state_dict": other.state_dict(), "pytorch-lightning_version": "2.6.0"}, checkpoint)
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(2), ckpt_path=checkpoint)
+    before = read_parts(output)
+    model = TinyModel()
+    with pytest.raises(UserError, match=r"trees.jsonl hold samples of other weights") as error:
+        sample(output, model=model)
+    assert "\n" not in str(error.value)
+    assert model.asked == [] and read_parts(output) == before
+    # The weights count, not whether they came from a checkpoint.
+    assert sample(output, model=other).asked == list(range(8, NUM_SAMPLES))
+
+
+def test_parts_without_a_fingerprint_are_refused_even_if_they_are_complete(output: Path) -> None:
+    output.parent.mkdir()
+    part = output.with_name("trees.jsonl.rank0.jsonl.part")
+    lines = [json.loads(part_line(i, {"parse": "(Yield)", "stage": "tree"})) for i in range(NUM_SAMPLES)]
+    part.write_text("".join(json.dumps({k: v for k, v in x.items() if k != "weights"}) + "\n" for x in lines))
+    with pytest.raises(UserError, match="other weights"):
+        sample(output)
+    assert not output.exists() and part.exists()
+
+
+@given(st.data())
+def test_a_fingerprint_tells_names_shapes_types_and_values(data: st.DataObject) -> None:
+    def state() -> dict[str, torch.Tensor]:
+        names = data.draw(st.lists(st.sampled_from("ab"), max_size=2, unique=True))
+        shape, dtype = st.sampled_from([(), (2,), (1, 2), (2, 1)]), st.sampled_from([torch.bfloat16, torch.float16])
+        value = st.sampled_from([0.0, 1.0])
+        return {n: torch.full(data.draw(shape), data.draw(value), dtype=data.draw(dtype)) for n in names}
+
+    def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+        return one.keys() == two.keys() and all(
+            one[k].dtype == two[k].dtype and one[k].shape == two[k].shape and torch.equal(one[k], two[k]) for k in one
+        )
+
+    one, two = state(), state()
+    assert (weights_fingerprint(one) == weights_fingerprint(two)) == same(one, two)
+
+
 def test_an_index_is_never_written_twice(output: Path) -> None:
     with pytest.raises(RuntimeError, match="plug"):
         sample(output, StopAfter(1))
@@ -273,7 +325,7 @@ def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> No
     # One sample came from the third rank of an earlier run; its second was torn.
     output.parent.mkdir()
     record = {"utterance": None, "parse": "(Yield)", "stage": "tree"}
-    line = json.dumps({"index": 3, "finished": True, "valid": True, "record": record}) + "\n"
+    line = part_line(3, record)
     output.with_name("trees.jsonl.rank2.jsonl.part").write_text(line + line[:20].replace("3", "4"))
     seed_everything(1)
     sample(output, strategy="ddp_spawn", devices=2)
@@ -289,9 +341,8 @@ def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> No
 def test_a_rank_without_work_waits_for_the_others(output: Path) -> None:
     output.parent.mkdir()
     record = {"utterance": None, "parse": "(Yield)", "stage": "tree"}
-    lines = [{"index": i, "finished": True, "valid": True, "record": record} for i in range(NUM_SAMPLES)]
     part = output.with_name("trees.jsonl.rank0.jsonl.part")
-    part.write_text("".join(json.dumps(line) + "\n" for line in lines if line["index"] != 5))
+    part.write_text("".join(part_line(i, record) for i in range(NUM_SAMPLES) if i != 5))
     data = PromptDataModule(num_samples=NUM_SAMPLES, batch_size=4)
     sample(output, strategy="ddp_spawn", devices=2, data=data)
     assert [r["parse"] == "(Yield)" for r in read(output)].count(True) >= NUM_SAMPLES - 1

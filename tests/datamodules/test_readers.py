@@ -169,8 +169,22 @@ def test_bad_arguments_of_the_embedded_grammar(path: str, says: str) -> None:
 
 
 def test_an_unknown_unit(dialogues: str) -> None:
-    with pytest.raises(DataError, match="unit is 'user': it must be"):
-        read_turns(dialogues, "user")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="unit is 'household': it must be"):
+        read_turns(dialogues, "household")  # type: ignore[arg-type]
+
+
+def test_users_are_named_by_plain_lines_alone(dialogues: str, write_lines: Callable[..., str]) -> None:
+    lines = [{"utterance": f"find {i}", "unit": f"user-{i % 3}"} for i in range(7)]
+    turns = read_turns(write_lines(lines, "users.jsonl"), "user")
+    assert [t.unit for t in turns] == [line["unit"] for line in lines]
+    for path, says in {
+        dialogues: "data.jsonl:1: .* which user held it: give plain lines .* whose .unit. names the user",
+        write_lines([{"utterance": "hello"}], "nobody.jsonl"): "nobody.jsonl:1: no 'unit'",
+        "embedded:train?num=5": "has no users",
+    }.items():
+        with pytest.raises(DataError, match=says) as error:
+            read_turns(path, "user")
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.skipif("DOPPEL_DATA" not in os.environ, reason="DOPPEL_DATA is not set: no published data at hand")

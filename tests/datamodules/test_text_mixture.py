@@ -57,9 +57,10 @@ def test_an_epoch_holds_utterances_trees_and_pairs(data: TextMixtureDataModule) 
         (mb,) = batch.micro_batches
         assert mb.input_ids.shape == (batch.num_units, 256)
         assert batch.num_units == mb.num_units == batch.expected_num_units <= 4
-        assert torch.equal(mb.labels, mb.input_ids.masked_fill(mb.attention_mask == 0, IGNORE_INDEX))
-        for ids, mask in zip(mb.input_ids, mb.attention_mask, strict=True):
-            text = codec.tokenizer.decode(ids[mask.bool()], clean_up_tokenization_spaces=False)
+        is_padding = mb.input_ids == codec.pad_id
+        assert torch.equal(mb.labels, mb.input_ids.masked_fill(is_padding, IGNORE_INDEX))
+        for ids, skip in zip(mb.input_ids, is_padding, strict=True):
+            text = codec.tokenizer.decode(ids[~skip], clean_up_tokenization_spaces=False)
             seen += text.split("<eos>")[:-1]
     turns = [t for t in generate(40, seed=1, skew=1.0) if len(codec.tokenize([f"{t.parse} {t.utterance}"])[0]) < 240]
     assert sum(s.startswith("<bos> utterance number") for s in seen) == 30
@@ -98,10 +99,10 @@ def test_validation_is_held_out_and_has_loss_on_the_utterance_alone(
     for batch in held_out.val_dataloader():
         assert batch.is_public
         (mb,) = batch.micro_batches
-        for ids, labels, mask in zip(mb.input_ids, mb.labels, mb.attention_mask, strict=True):
+        for ids, labels in zip(mb.input_ids, mb.labels, strict=True):
             num_rows += 1
             assert codec.decode(labels[labels != IGNORE_INDEX].tolist()) in utterances
-            prompt = ids[(labels == IGNORE_INDEX) & mask.bool()].tolist()
+            prompt = ids[(labels == IGNORE_INDEX) & (ids != codec.pad_id)].tolist()
             assert prompt[-1] == codec.bos_id
             assert (len(prompt) > 1) == conditional
     assert 0 < num_rows <= 10

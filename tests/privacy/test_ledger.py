@@ -109,6 +109,7 @@ def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(
         ({"spec": replace(SPEC, target_epsilon=9.0)}, "target_epsilon"),
         ({"spec": replace(SPEC, unit="dialogue"), "stage": "other"}, "unit"),
         ({"steps": 21}, "planned_steps"),
+        ({"spec": replace(SPEC, max_rows_per_unit=3)}, "max_rows_per_unit"),
     ],
 )
 def test_contradictory_parameters_are_named(path, change, word):
@@ -150,6 +151,26 @@ def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
     ledger.spend(extra)
     expected = [Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 20), Mechanism(1.0, 20.0, 1)]
     assert ledger.epsilon("two_stage") == compute_epsilon(expected, SPEC.delta)
+
+
+def test_the_statement_says_how_many_rows_of_a_unit_are_used_if_all_stages_say_so(path):
+    spec = replace(SPEC, unit="dialogue")
+    opened(path, "trees", spec=replace(spec, max_rows_per_unit=2))
+    ledger, _ = opened(path, "utterances", spec=replace(spec, max_rows_per_unit=4))
+    words = "one dialogue (all its turns, however many; each step uses at most 4 of them, chosen uniformly)"
+    assert words in ledger.summary()["statement"]
+    assert ledger.summary()["scopes"]["two_stage"]["protects"] == words
+    opened(path, "older", spec=spec)
+    assert "at most" not in ledger.summary()["statement"]
+
+
+def test_a_ledger_written_before_the_rows_were_recorded_goes_on(path):
+    _, name = opened(path)
+    path.write_text(path.read_text().replace('"max_rows_per_unit": null, ', ""))
+    assert "max_rows" not in path.read_text()
+    ledger, again = opened(path, spec=replace(SPEC, max_rows_per_unit=1))
+    ledger.spend(again)
+    assert again == name and ledger.spent_steps(name) == 1
 
 
 def test_unlike_units_have_no_common_epsilon(path):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from doppel.privacy.accounting import CalibrationError, compute_epsilon, default_delta
-from doppel.privacy.spec import plan
+from doppel.privacy.spec import plan, what_is_protected
 
 
 def test_two_stages_share_one_sigma_and_cost_one_run_of_all_epochs():
@@ -43,10 +43,21 @@ def test_delta_defaults_below_one_over_n_and_a_large_one_is_questioned():
 
 
 def test_dictionary_is_json_and_complete():
-    spec = plan(5000, 100, [1, 2], 8.0, unit="dialogue", max_grad_norm=0.3)
+    spec = plan(5000, 100, [1, 2], 8.0, unit="dialogue", max_grad_norm=0.3, max_rows_per_unit=4)
     fields = json.loads(json.dumps(spec.to_dict()))
     assert type(spec)(**fields) == spec
     assert fields["unit"] == "dialogue" and fields["stage_steps"] == [50, 100]
+    assert fields.pop("max_rows_per_unit") == 4
+    assert type(spec)(**fields) == replace(spec, max_rows_per_unit=None), "as written before the field was"
+
+
+def test_the_rows_of_a_unit_do_not_enter_sigma_but_are_told():
+    few, many = (plan(5000, 100, 1, 8.0, unit="user", accountant="rdp", max_rows_per_unit=m) for m in (1, 50))
+    assert few.noise_multiplier == many.noise_multiplier
+    assert "one user" in what_is_protected("user", 50) and "at most 50 of them" in what_is_protected("user", 50)
+    assert "at most" not in what_is_protected("user")
+    assert "k of them" in what_is_protected("utterance", 1)
+    assert what_is_protected("household", 3) == "one household"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +73,7 @@ def test_dictionary_is_json_and_complete():
         ({"delta": 0.0}, "delta is 0.0"),
         ({"max_grad_norm": -0.1}, "max_grad_norm is -0.1"),
         ({"unit": ""}, "unit is empty"),
+        ({"max_rows_per_unit": 0}, "max_rows_per_unit is 0"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(arguments, words):

@@ -1,0 +1,103 @@
+"""Low-rank adapters on the linear layers of a frozen causal language model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from doppel.errors import UserError
+
+
+class LoraError(UserError):
+    """The adapters do not fit the model."""
+
+
+@dataclass(frozen=True)
+class LoraArguments:
+    """Low-rank adapters (Hu et al., 2022): the model is frozen, and each adapted layer learns W + (alpha / rank) B A.
+
+    Args:
+        rank: Rank of B A; a layer of n inputs and m outputs has rank * (n + m) trainable parameters.
+        alpha: Scale of the adapters, divided by the rank.
+        dropout: Dropout probability in front of A.
+        target_modules: Names of the linear layers to adapt, such as ``[q_proj, v_proj]``: each stands for all layers
+            whose name is that or ends in it. Null: all linear layers but the output head.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    target_modules: list[str] | None = None
+
+
+def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
+    """Freeze a model and put adapters on its linear layers, in place. B starts at zero, so the model's outputs stay.
+
+    Raises:
+        LoraError: A size is not possible, or ``target_modules`` names no linear layer.
+    """
+    if arguments.rank < 1 or not arguments.alpha > 0 or not 0 <= arguments.dropout < 1:
+        raise LoraError(
+            f"lora: rank {arguments.rank}, alpha {arguments.alpha} and dropout {arguments.dropout} must be at least 1, "
+            "above 0, and in [0, 1)"
+        )
+    head = model.get_output_embeddings()
+    linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
+    chosen = set(linear)
+    if arguments.target_modules is not None:
+        chosen = {name for name in linear for wanted in arguments.target_modules if f".{name}".endswith(f".{wanted}")}
+    if not chosen:
+        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+        raise LoraError(f"lora.target_modules names no linear layer of {type(model).__name__}: it has {kinds}")
+    config = LoraConfig(
+        r=arguments.rank,
+        lora_alpha=arguments.alpha,  # type: ignore[arg-type]
+        lora_dropout=arguments.dropout,
+        target_modules=sorted(chosen),
+        fan_in_fan_out=any(isinstance(linear[name], Conv1D) for name in chosen),
+    )
+    inject_adapter_in_model(config, model)
+
+
+def check_same_adapters(trained_with: dict[str, Any] | None, arguments: LoraArguments | None) -> None:
+    """Refuse to load weights into a model with other adapters; dropout alone may differ.
+
+    Raises:
+        LoraError: The adapters of the checkpoint and of the model differ.
+    """
+    own = None if arguments is None else asdict(arguments)
+    both = [None if fields is None else {**fields, "dropout": None} for fields in (trained_with, own)]
+    if both[0] != both[1]:
+        raise LoraError(
+            f"the checkpoint was trained with lora: {trained_with or 'null'}, but the model has lora: {own or 'null'}: "
+            "set the model's lora as it was in training, such as by the same configs"
+        )
+
+
+@torch.no_grad()
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict that the model would have without adapters, each one added to the layer it adapts.
+
+    A model without adapters gives its own state dict.
+    """
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    merged: dict[str, Tensor] = {}
+    for key, value in model.state_dict().items():
+        if re.search(r"\.lora_[AB]\.", key):
+            continue
+        owner, _, parameter = key.rpartition(".base_layer.")
+        if owner not in layers:
+            merged[key] = value
+            continue
+        if parameter == "weight":
+            value = value + layers[owner].get_delta_weight("default").to(value.dtype)
+        merged[f"{owner}.{parameter}"] = value
+    return merged
