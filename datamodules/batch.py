@@ -21,16 +21,15 @@ class MicroBatch:
     Rows are unit-major: the ``rows_per_unit`` rows of unit 0, then those of unit 1, and so on.
 
     Attributes:
-        input_ids: Token ids, right-padded, shape [num_units * rows_per_unit, T].
-        attention_mask: 1 on tokens and 0 on padding, same shape.
+        input_ids: Token ids, shape [num_units * rows_per_unit, T]. Padding is on the right, where causal attention
+            never looks, so there is no mask.
         labels: Token ids with -100 where there is no loss; *not* shifted, same shape. An over-long example and an
             absent row of a unit are rows without any label: their loss and their gradient are zero.
-        num_units: Number of privacy units.
+        num_units: Number of privacy units, with those that fill up a fixed shape.
         rows_per_unit: Rows of each unit.
     """
 
     input_ids: Tensor
-    attention_mask: Tensor
     labels: Tensor
     num_units: int
     rows_per_unit: int = 1

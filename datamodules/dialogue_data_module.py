@@ -14,14 +14,14 @@ from datamodules.cache import data_fingerprint, load_encoded
 from datamodules.codec_data_module import CodecDataModule
 from datamodules.data_error import DataError
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
-from datamodules.readers import expand_path
+from datamodules.readers import Unit, expand_path
 from datamodules.shard_sampler import ShardSampler
 from datamodules.shuffled_batches import ShuffledBatches
 from datamodules.step_data_loader import StepDataLoader
 from doppel.privacy.sampling import PoissonSampler
 
 #: Rows that represent a unit unless told otherwise.
-_DEFAULT_ROWS = {"utterance": 1, "dialogue": 4}
+_DEFAULT_ROWS = {"utterance": 1, "dialogue": 4, "user": 4}
 
 
 class DialogueDataModule(CodecDataModule):
@@ -40,12 +40,12 @@ class DialogueDataModule(CodecDataModule):
             ``embedded:train?num=4000&seed=1&skew=1.0`` for the embedded grammar. ``$VARIABLE`` is filled in.
         val_path: Validation file, likewise; null for none.
         test_path: Test file, likewise; null for none.
-        unit: What the guarantee protects: one ``utterance``, or all turns of a ``dialogue`` (or user)
-            together.
+        unit: What the guarantee protects: one ``utterance``, all turns of a ``dialogue`` together, or all of a
+            ``user``, whom the field ``unit`` of plain lines names.
         batch_size: Expected number of units in a logical batch, over all ranks.
         max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
-        max_rows_per_unit: Rows that represent a unit in a step, at most; longer units are represented by a
-            random choice. Null: 1 for utterances, 4 for dialogues.
+        max_rows_per_unit: Rows that represent a unit in a step, at most; a longer unit is represented by a
+            uniform choice, new in each step. Public. Null: 1 for utterances, 4 for dialogues and users.
         sampling: ``poisson`` as the guarantee demands, or ``shuffle`` (fixed size) for runs that make no
             claim.
         val_is_public: Whether the validation file is public, so that metrics on it may leave the process.
@@ -55,6 +55,8 @@ class DialogueDataModule(CodecDataModule):
         limit_train_units: Train on the first units only, at most this many.
         limit_val_turns: Validate and test on the first turns only, at most this many.
         sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
+        fixed_shapes: Pad micro-batches to a few fixed shapes, for a model with ``compile: true``. The last micro-batch
+            is filled up, so a logical batch should have several.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class DialogueDataModule(CodecDataModule):
         train_path: str,
         val_path: str | None = None,
         test_path: str | None = None,
-        unit: Literal["utterance", "dialogue"] = "utterance",
+        unit: Unit = "utterance",
         batch_size: int = 1024,
         max_tokens_per_micro_batch: int = 4096,
         max_rows_per_unit: int | None = None,
@@ -74,6 +76,7 @@ class DialogueDataModule(CodecDataModule):
         limit_train_units: int | None = None,
         limit_val_turns: int | None = None,
         sampling_seed: int | None = None,
+        fixed_shapes: bool = False,
     ) -> None:
         super().__init__()
         limits = {
@@ -101,6 +104,7 @@ class DialogueDataModule(CodecDataModule):
         self.limit_train_units = limit_train_units
         self.limit_val_turns = limit_val_turns
         self.sampling_seed = sampling_seed
+        self.fixed_shapes = fixed_shapes
         self._units: EncodedUnits | None = None
         self._evaluation: dict[str, AllTurns] = {}
         self._fingerprint: str | None = None
@@ -161,6 +165,7 @@ class DialogueDataModule(CodecDataModule):
             self.max_tokens_per_micro_batch,
             self.max_rows_per_unit,
             self.sampling_seed,
+            self.fixed_shapes,
         )
         rank, world_size = self.rank_and_world_size()
         if self.sampling == "poisson":

@@ -56,6 +56,10 @@ class LogicalBatches(Dataset[LogicalBatch]):
             it.
         max_rows_per_unit: Rows that represent a unit, at most. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
+        fixed_shapes: Give micro-batches few shapes, for a compiler: lengths are rounded up (see
+            :func:`fixed_length`), and the last micro-batch is filled up with units without loss. These are
+            constants, whose gradient is zero, and ``LogicalBatch.num_units`` does not count them, so the clipped sum
+            and what it is divided by stay what they were.
     """
 
     def __init__(
@@ -65,11 +69,13 @@ class LogicalBatches(Dataset[LogicalBatch]):
         max_tokens_per_micro_batch: int,
         max_rows_per_unit: int,
         seed: int | None = None,
+        fixed_shapes: bool = False,
     ) -> None:
         self.units = units
         self.codec = codec
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_rows_per_unit = max_rows_per_unit
+        self.fixed_shapes = fixed_shapes
         self._secret = secrets.token_bytes(32) if seed is None else hashlib.sha256(b"%d" % seed).digest()
 
     def __len__(self) -> int:
@@ -82,10 +88,11 @@ class LogicalBatches(Dataset[LogicalBatch]):
         for unit in sampled.indices:
             rows = self._choose(sampled.step, unit)
             groups.setdefault(len(rows), []).append(rows)
+        max_length = self.codec.max_length if self.fixed_shapes else None
         micro_batches = [
-            micro_batch(self.units.turns, part, self.codec)
+            micro_batch(self.units.turns, part, self.codec, self.max_tokens_per_micro_batch if max_length else None)
             for _, group in sorted(groups.items())
-            for part in cut(self.units.turns, group, self.max_tokens_per_micro_batch)
+            for part in cut(self.units.turns, group, self.max_tokens_per_micro_batch, max_length)
         ]
         return LogicalBatch(micro_batches, len(sampled.indices), sampled.expected_num_units)
 
@@ -133,13 +140,24 @@ class AllTurns(Dataset[LogicalBatch]):
         return LogicalBatch([batch], len(part), float(len(part)), is_public=self.is_public)
 
 
-def cut(turns: EncodedTurns, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
+def fixed_length(length: int, max_length: int) -> int:
+    """The least of 16, 24, 32, 48, 64, 96, 128, … that is at least ``length``, but ``max_length`` at most."""
+    fixed = 16
+    while fixed < length:
+        fixed = fixed * 3 // 2 if fixed.bit_count() == 1 else fixed * 4 // 3
+    return max(min(fixed, max_length), length)
+
+
+def cut(
+    turns: EncodedTurns, units: list[list[int]], max_tokens: int, fixed_up_to: int | None = None
+) -> Iterator[list[list[int]]]:
     """Sort units by their longest row, longest first, and cut them where rows times length pass the budget.
 
     Args:
         turns: Encoded turns.
         units: Rows of each unit, equally many for all.
         max_tokens: Bound on rows times padded length; every part has at least one unit.
+        fixed_up_to: The longest length there is, if lengths are to be padded to few fixed ones.
 
     Yields:
         Units that go through the model together.
@@ -150,26 +168,39 @@ def cut(turns: EncodedTurns, units: list[list[int]], max_tokens: int) -> Iterato
     start = 0
     while start < len(order):
         num_rows, width = len(units[order[start]]), longest[order[start]]
+        if fixed_up_to is not None:
+            width = fixed_length(width, fixed_up_to)
         stop = start + max(1, max_tokens // (num_rows * width))
         yield [units[i] for i in order[start:stop]]
         start = stop
 
 
-def micro_batch(turns: EncodedTurns, units: Sequence[Sequence[int]], codec: Codec) -> MicroBatch:
-    """Pad the rows of units on the right; prompt, separator and padding carry no loss."""
+def micro_batch(
+    turns: EncodedTurns, units: Sequence[Sequence[int]], codec: Codec, fill_up_to: int | None = None
+) -> MicroBatch:
+    """Pad the rows of units on the right; prompt, separator and padding carry no loss.
+
+    Args:
+        turns: Encoded turns.
+        units: Rows of each unit, equally many for all.
+        codec: Gives the padding id and the longest length.
+        fill_up_to: For fixed shapes: pad to a :func:`fixed_length`, and add units without loss until rows times length
+            reach this bound.
+    """
     rows = [(turns.row(row), int(turns.num_prompt[row])) for unit in units for row in unit]
-    shape = (len(rows), max(len(ids) for ids, _ in rows))
+    num_units, rows_per_unit, width = len(units), len(units[0]), max(len(ids) for ids, _ in rows)
+    if fill_up_to is not None:
+        width = fixed_length(width, codec.max_length)
+        num_units = max(1, fill_up_to // (rows_per_unit * width))
+    shape = (num_units * rows_per_unit, width)
     input_ids = np.full(shape, codec.pad_id, dtype=np.int64)
-    attention_mask = np.zeros(shape, dtype=np.int64)
     labels = np.full(shape, IGNORE_INDEX, dtype=np.int64)
     for index, (ids, prompt) in enumerate(rows):
         input_ids[index, : len(ids)] = ids
-        attention_mask[index, : len(ids)] = 1
         labels[index, prompt : len(ids)] = ids[prompt:]
     return MicroBatch(
         torch.from_numpy(input_ids),
-        torch.from_numpy(attention_mask),
         torch.from_numpy(labels),
-        num_units=len(units),
-        rows_per_unit=len(units[0]),
+        num_units=num_units,
+        rows_per_unit=rows_per_unit,
     )

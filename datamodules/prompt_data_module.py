@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from pathlib import Path
 
@@ -25,7 +26,9 @@ class PromptDataModule(CodecDataModule):
         prompts_path: JSON lines with the prompts, as the tree stage writes them; null for unconditional
             models.
         num_samples: Number of samples, over all ranks; null for one for each prompt of the file.
-        batch_size: Samples drawn together on a rank.
+        batch_size: Most samples asked for together on a rank; they are on disk when all of them are drawn. Many more
+            than the model's ``sampling.max_rows``, so that texts that end make room for others; fewer where all ranks
+            would not have a batch each.
         prompt_field: Key of the prompt in each line; null for the field that the model is conditioned on.
     """
 
@@ -33,7 +36,7 @@ class PromptDataModule(CodecDataModule):
         self,
         prompts_path: str | None = None,
         num_samples: int | None = None,
-        batch_size: int = 64,
+        batch_size: int = 512,
         prompt_field: str | None = None,
     ) -> None:
         super().__init__()
@@ -86,12 +89,14 @@ class PromptDataModule(CodecDataModule):
         used = len(self._prompts)
         todo = [i for i in range(self.num_total) if i not in self.done]
         todo.sort(key=lambda i: len(self._input_ids[i % used]), reverse=True)
+        rank, world_size = self.rank_and_world_size()
+        size = max(1, min(self.batch_size, math.ceil(len(todo) / world_size)))
         batches = [
             PromptBatch(part, [self._prompts[i % used] for i in part], [self._input_ids[i % used] for i in part])
-            for start in range(0, len(todo), self.batch_size)
-            for part in [todo[start : start + self.batch_size]]
+            for start in range(0, len(todo), size)
+            for part in [todo[start : start + size]]
         ]
-        sampler = ShardSampler(len(batches), *self.rank_and_world_size())
+        sampler = ShardSampler(len(batches), rank, world_size)
         return DataLoader(batches, sampler=sampler, batch_size=None)  # type: ignore[arg-type]
 
 

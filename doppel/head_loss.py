@@ -56,6 +56,8 @@ class HeadLoss:
         weight, bias = self.head.weight, self.head.bias
         if observer is not None:  # the parameters are out of autograd: their gradients are the observer's business
             weight, bias = weight.detach(), None if bias is None else bias.detach()
+            if not hidden_BND.requires_grad:  # the head alone is trained: there must be a graph to come back by
+                hidden_BND = hidden_BND.detach().requires_grad_(True)
         options = _Options(self.chunk_tokens, self.recompute, torch.is_grad_enabled(), observer)
         return _HeadLossFunction.apply(hidden_BND, weight, bias, labels_BN, options)
 
@@ -117,12 +119,13 @@ class HeadGradients:
     label. P − onehot is what is held; the weights are put on the hidden states, which are narrower.
 
     Attributes:
-        hidden: [B, N, D], in the dtype of the GEMMs.
+        hidden: [B, N, D], in the dtype of the forward GEMMs.
         labels: [B, N].
         position_weights: w [B, N], in the wide dtype.
-        weight: The head's weight [V, D], in the dtype of the GEMMs.
+        weight: The head's weight [V, D], in the dtype of the forward GEMMs.
         bias: The head's bias [V], or None.
         rows_per_chunk: Rows of a chunk.
+        dtype: The dtype of P − onehot.
         kept: P − onehot [B, N, V], unless it is formed again.
     """
 
@@ -132,6 +135,7 @@ class HeadGradients:
     weight: Tensor
     bias: Tensor | None
     rows_per_chunk: int
+    dtype: torch.dtype
     kept: Tensor | None = None
 
     def chunks(self) -> Iterator[slice]:
@@ -156,7 +160,7 @@ class HeadGradients:
         # log Σ exp(logits) by way of the largest probability, which never underflows
         nll_N1 = largest_N1 - grads_NV.amax(1, keepdim=True).log() - target_logit_N1
         grads_NV.scatter_add_(1, target_N1, grads_NV.new_full((1, 1), -1.0).expand_as(target_N1))
-        grads_BNV = grads_NV.to(self.hidden.dtype).view(*self.labels[rows].shape, -1)
+        grads_BNV = grads_NV.to(self.dtype).view(*self.labels[rows].shape, -1)
         if self.kept is not None and place is None:
             self.kept[rows] = grads_BNV
         nll_BN = nll_N1.view(self.labels[rows].shape).masked_fill(self.labels[rows] == IGNORE_INDEX, 0.0)
@@ -164,7 +168,7 @@ class HeadGradients:
 
     def weighted_hidden(self, rows: slice, weights_BN: Tensor) -> Tensor:
         """Hidden states times a weight for each position, rounded once."""
-        return (self.hidden[rows] * weights_BN.unsqueeze(-1)).to(self.hidden.dtype)
+        return (self.hidden[rows] * weights_BN.unsqueeze(-1)).to(self.dtype)
 
     def products(self, row_weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """G [n, V], H [n, D] and w [n], chunk by chunk; Σ GᵀH and Σ Gᵀw are the gradients of weight and bias.
@@ -198,9 +202,11 @@ class _HeadLossFunction(torch.autograd.Function):
                 weight=weight.detach().to(dtype),
                 bias=None if bias is None else bias.detach().to(dtype),
                 rows_per_chunk=max(options.chunk_tokens // (labels.shape[1] * multiple), 1) * multiple,
+                # an observer forms float32 sums; the CPU has no GEMM from half precision into float32
+                dtype=dtype if observer is None or hidden.is_cuda else wide,
             )
             if needs_weight and not options.recompute:
-                gradients.kept = hidden.new_empty(*labels.shape, len(weight), dtype=dtype)
+                gradients.kept = hidden.new_empty(*labels.shape, len(weight), dtype=gradients.dtype)
             losses = hidden.new_empty(len(labels), dtype=wide)
             hidden_grads = torch.empty_like(hidden, dtype=wide) if needs_hidden else None
             if observer is not None:
@@ -210,19 +216,23 @@ class _HeadLossFunction(torch.autograd.Function):
                 weights = gradients.position_weights[rows]
                 losses[rows] = (nll * weights).sum(1)
                 if hidden_grads is not None:
-                    product = (grads.flatten(0, 1) @ gradients.weight).view(hidden[rows].shape)
+                    product = (grads.flatten(0, 1).to(dtype) @ gradients.weight).view(hidden[rows].shape)
                     torch.mul(product, weights.unsqueeze(-1), out=hidden_grads[rows])
                 if observer is not None:
                     observer.see_chunk(rows, grads)
         ctx.save_for_backward(hidden_grads)
         ctx.gradients = gradients if needs_weight else None
         ctx.observer, ctx.dtypes = observer, (hidden.dtype, weight.dtype)
+        ctx.is_done = False
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (hidden_grads,) = ctx.saved_tensors
+        if ctx.is_done:  # retain_graph=True
+            raise RuntimeError("backward went through a HeadLoss twice, whose buffers are freed the first time")
+        ctx.is_done = True
         gradients, ctx.gradients = ctx.gradients, None
         hidden_dtype, weight_dtype = ctx.dtypes
         weight_grad = bias_grad = None

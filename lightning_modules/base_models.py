@@ -72,6 +72,34 @@ def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
     return min(bounds)
 
 
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Let a model compute the activations inside its blocks again in the backward pass of training.
+
+    Raises:
+        BaseModelError: Its architecture has no such blocks.
+    """
+    try:
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    except ValueError as error:
+        raise BaseModelError(
+            f"{type(model).__name__} cannot checkpoint its activations: set activation_checkpointing to false"
+        ) from error
+    model.disable_input_require_grads()  # reentrant checkpoints alone need it
+
+
+def check_compilable(model: PreTrainedModel, has_fused_head: bool, checkpoints: bool) -> None:
+    """Refuse what cannot be trained through a compiler.
+
+    Raises:
+        BaseModelError: The model checkpoints its activations, or does more with its logits than apply the head.
+    """
+    name = type(model).__name__
+    if checkpoints:
+        raise BaseModelError("activation_checkpointing and compile do not go together: set one of them to false")
+    if not has_fused_head:
+        raise BaseModelError(f"{name} does more with its logits than apply its head: set the model's compile to false")
+
+
 def _cannot(what: str, name: str) -> str:
     return (
         f"cannot load the {what} of {_where(name)}: give a folder that holds config.json, model.safetensors and "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
@@ -19,9 +20,19 @@ from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation
 from datamodules.prompt_batch import PromptBatch
 from datamodules.turn import Field
-from lightning_modules.base_models import load_model, load_tokenizer, longest_example
+from doppel.compilation import compile_static
+from doppel.errors import UserError
+from lightning_modules.base_models import (
+    check_compilable,
+    checkpoint_activations,
+    load_model,
+    load_tokenizer,
+    longest_example,
+)
+from lightning_modules.fuse_head import fuse_head
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
 from lightning_modules.gradients import sum_over_ranks
+from lightning_modules.lora import LoraArguments, add_adapters, check_same_adapters
 from lightning_modules.text_metrics import text_metrics
 
 
@@ -56,12 +67,19 @@ class CausalLM(LightningModule):
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
             are cut into the same tokens as in the utterance. A model keeps what it was trained with.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
+        lora: Trains low-rank adapters alone and keeps the base model as it is; null trains every weight.
+        activation_checkpointing: Keeps only the inputs of the model's blocks for the backward pass and computes the
+            rest again there: less memory, about a third more time.
+        compile: Trains through ``torch.compile``, which compiles every shape of a micro-batch anew: set the data's
+            ``fixed_shapes`` too. For GPUs; minutes at the start, and little use on a CPU.
         optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.
         lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
         sampling: How ``predict`` and ``test`` sample text.
         test_metrics: Whether ``test`` also samples one text for each test example and compares the two sets.
         test_featurizer: Model whose features MAUVE compares in ``test``; null leaves MAUVE out.
     """
+
+    compile_backend = "inductor"
 
     def __init__(
         self,
@@ -72,6 +90,9 @@ class CausalLM(LightningModule):
         max_length: int | None = None,
         linearisation: Linearisation = "spaced",
         dropout: float | None = 0.0,
+        lora: LoraArguments | None = None,
+        activation_checkpointing: bool = False,
+        compile: bool = False,
         optimizer: OptimizerCallable = adamw,
         lr_scheduler: LRSchedulerCallable = constant,
         sampling: SamplingArguments = SamplingArguments(),  # noqa: B008 (frozen)
@@ -81,6 +102,19 @@ class CausalLM(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.model = load_model(base_model, init=init, dropout=dropout).train()
+        self.lora = lora
+        if lora is not None:
+            add_adapters(self.model, lora)
+        #: The head fused with its loss; None for a model that does more with its logits.
+        self.head_loss = fuse_head(self.model, recompute=activation_checkpointing)
+        if activation_checkpointing:
+            checkpoint_activations(self.model)
+        self.is_compiled = compile
+        #: Computes the hidden states of a training step from ids; a callback may put its own here.
+        self.run_trunk: Callable[[Tensor], Tensor] = self.trunk
+        if compile:
+            check_compilable(self.model, self.head_loss is not None, activation_checkpointing)
+            self.run_trunk = compile_static(self.trunk, self.compile_backend)
         length = longest_example(self.model, max_length)
         self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation)
         self.optimizer = optimizer
@@ -93,30 +127,46 @@ class CausalLM(LightningModule):
         #: Maps (metric name, batch is public) to the name to log it under, or to None to keep it in the process.
         self.metric_name: Callable[[str, bool], str | None] = _same_name
 
+    def trunk(self, input_ids: Tensor) -> Tensor:
+        """Hidden states [rows, T, D], which the head is applied to."""
+        hidden: Tensor = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+        return hidden
+
     def losses(self, batch: MicroBatch) -> Tensor:
         """Mean token negative log-likelihood of each row over its labelled tokens, in nats.
 
-        Logits are computed from the first labelled position of the micro-batch on. Padding is on the right, where
-        causal attention never looks, so no mask is needed.
+        Padding is on the right, where causal attention never looks, so no mask is needed.
 
         Returns:
             Losses of shape [rows]; 0 for a row without labels.
         """
-        labels_BT = batch.labels[:, 1:]
-        labelled_T = (labels_BT != IGNORE_INDEX).any(0)
-        first = int(labelled_T.long().argmax())
-        length = batch.input_ids.shape[1]
-        output = self.model(input_ids=batch.input_ids, use_cache=False, logits_to_keep=length - first)
-        logits_BTV = output.logits[:, :-1]
-        labels_BT = labels_BT[:, first:]
+        labels_BT = F.pad(batch.labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+        if self.head_loss is not None:
+            trunk = self.run_trunk if torch.is_grad_enabled() else self.trunk  # evaluation has shapes of its own
+            return self.head_loss(trunk(batch.input_ids), labels_BT)
+        logits_BTV = self.model(input_ids=batch.input_ids, use_cache=False).logits
         nll_BT = F.cross_entropy(
-            logits_BTV.flatten(0, 1).float(),
-            labels_BT.flatten(),
-            ignore_index=IGNORE_INDEX,
-            reduction="none",
+            logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
         ).view_as(labels_BT)
-        num_labels_B = (labels_BT != IGNORE_INDEX).sum(1)
-        return nll_BT.sum(1) / num_labels_B.clamp(min=1)
+        return nll_BT.sum(1) / (labels_BT != IGNORE_INDEX).sum(1).clamp(min=1)
+
+    def setup(self, stage: str) -> None:
+        """Refuse to compile without end.
+
+        Raises:
+            UserError: The model is to be compiled, but the data's shapes vary.
+        """
+        data = getattr(self.trainer, "datamodule", None)
+        if stage == "fit" and self.is_compiled and not getattr(data, "fixed_shapes", True):
+            raise UserError(
+                "the model's compile is set, but the shapes of the micro-batches vary, and each would be compiled "
+                "anew: set data.init_args.fixed_shapes to true, as configs/compile.yaml does"
+            )
+
+    def on_train_start(self) -> None:
+        """Start a gradient scaler: it takes no step before it has scaled a loss, and the first batch may be empty."""
+        if self.trainer.scaler is not None:
+            self.trainer.scaler.scale(torch.zeros((), device=self.device))
 
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """One optimiser step on one logical batch; an empty batch steps too."""
@@ -181,6 +231,14 @@ class CausalLM(LightningModule):
         """Optimiser and scheduler as injected."""
         optimizer = self.optimizer(p for p in self.parameters() if p.requires_grad)
         return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what the adapters' weights do not tell."""
+        checkpoint["lora"] = None if self.lora is None else asdict(self.lora)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse weights of other adapters than this model's."""
+        check_same_adapters(checkpoint.get("lora"), self.lora)
 
     def _log_loss(self, name: str, batch: LogicalBatch) -> None:
         for micro_batch in batch.micro_batches:

@@ -81,11 +81,13 @@ def test_shipped_configurations_parse(experiment: str, stage: str, capsys: pytes
 
 
 @pytest.mark.parametrize("names", [("trainer", "pretrain"), ("trainer", "utterance_lm", "experiments/quickstart/data")])
-@pytest.mark.parametrize("overlay", [(), ("gpu",), ("debug/fast_dev_run",), ("dp",)])
+@pytest.mark.parametrize(
+    "overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora", "dp"), ("debug/fast_dev_run",), ("dp",)]
+)
 def test_shipped_overlays_parse(
     names: tuple[str, ...], overlay: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if names[1] == "pretrain" and overlay == ("gpu",):
+    if names[1] == "pretrain" and overlay in (("gpu",), ("v100",), ("compile",)):
         overlay = ()
     with pytest.raises(SystemExit) as done:
         cli.main(["fit", *configs(*names, *overlay), "--print_config"])
@@ -184,7 +186,7 @@ def test_bf16_on_a_device_without_it_is_refused(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     fit = ["fit", *stage_configs("quickstart", "one_stage"), *small, "--trainer.precision=bf16-mixed"]
     assert cli.main([*fit, "--trainer.accelerator=auto"]) == 2
-    assert "Tesla V100 has no bfloat16" in capsys.readouterr().err
+    assert "Tesla V100 has no bfloat16; set trainer.precision: 16-mixed" in capsys.readouterr().err
 
 
 def test_a_model_with_an_unsupported_layer_is_refused_by_name(

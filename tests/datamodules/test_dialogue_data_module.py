@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,30 @@ def test_lightning_leaves_the_samplers_of_two_processes_alone(
     assert len(ranks[0]["train"]) == len(ranks[1]["train"]) == 7 == math.ceil(len(turns) / 10)
     assert sorted(s for r in ranks for _, rows, _ in r["train"] for s in rows) == every_turn
     assert sorted(s for r in ranks for rows in r["evaluated"] for s in rows) == every_turn
+
+
+def test_a_unit_is_drawn_with_the_sampling_rate_however_many_rows_it_has(
+    write_lines: Callable[..., str], codec: Codec
+) -> None:
+    lines = [{"utterance": f"say {i}", "parse": "(Yield)", "unit": f"user-{min(i, 11)}"} for i in range(40)]
+    data = module(write_lines(lines, "users.jsonl"), unit="user", batch_size=4, max_rows_per_unit=3)
+    data.codec = codec
+    data.setup("fit")
+    assert (data.num_units, data.sample_rate) == (12, 1 / 3)
+    step = 0
+    data.global_step = lambda: step  # type: ignore[method-assign]
+    drawn: list[int] = []
+    with_rows = {1: 0, 3: 0}
+    while step < 900:
+        for batch in data.train_dataloader():
+            step += 1
+            drawn.append(batch.num_units)
+            for mb in batch.micro_batches:
+                with_rows[mb.rows_per_unit] += mb.num_units
+    # The user with 29 rows is drawn as often as any other: Binomial(900, 1/3) has a standard deviation of 14.
+    assert abs(with_rows[3] - 300) < 5 * 14.2
+    assert abs(with_rows[1] / 11 - 300) < 5 * 14.2 / 11**0.5
+    assert sum(drawn) == with_rows[1] + with_rows[3] and len(set(drawn)) > 1
 
 
 @pytest.mark.parametrize(

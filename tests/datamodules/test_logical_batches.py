@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from datamodules.batch import IGNORE_INDEX, LogicalBatch
 from datamodules.codec import Codec
 from datamodules.encoded_turns import EncodedTurns, encode_turns
-from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
+from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches, fixed_length
 from datamodules.readers import read_turns
 from datamodules.step_sampler import SampledUnits
 
 
 class Ids:
-    """The id that batching needs of a codec."""
+    """What batching needs of a codec."""
 
     pad_id = 0
+    max_length = 40
 
 
 def encoded(lengths: list[int], units: list[int]) -> EncodedTurns:
@@ -33,10 +34,10 @@ def encoded(lengths: list[int], units: list[int]) -> EncodedTurns:
 
 
 def rows_of(batch: LogicalBatch) -> list[list[list[int]]]:
-    """Unpadded ids of every row of every unit."""
+    """Ids of every row of every unit, without the padding, whose id is 0."""
     units = []
     for mb in batch.micro_batches:
-        rows = [ids[mask.bool()].tolist() for ids, mask in zip(mb.input_ids, mb.attention_mask, strict=True)]
+        rows = [ids[ids != 0].tolist() for ids in mb.input_ids]
         units += [rows[i : i + mb.rows_per_unit] for i in range(0, len(rows), mb.rows_per_unit)]
     return units
 
@@ -75,7 +76,7 @@ def test_every_sampled_unit_appears_once_with_its_rows(
         assert mb.rows_per_unit <= max_rows
         assert num_rows * width <= budget or mb.num_units == 1
         assert (mb.labels[:, 0] == IGNORE_INDEX).all(), "the prompt has no loss"
-        expected = mb.input_ids[:, 1:].masked_fill(mb.attention_mask[:, 1:] == 0, IGNORE_INDEX)
+        expected = mb.input_ids[:, 1:].masked_fill(mb.input_ids[:, 1:] == 0, IGNORE_INDEX)
         assert torch.equal(mb.labels[:, 1:], expected)
 
 
@@ -135,3 +136,27 @@ def test_a_limit_takes_the_first_units() -> None:
     assert len(units) == 2
     assert units.rows(0).tolist() == [0, 2]
     assert units.rows(1).tolist() == [1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=30), budget=st.integers(40, 300))
+def test_fixed_shapes_are_few_and_change_no_unit(lengths: list[int], budget: int) -> None:
+    units = EncodedUnits(encoded(lengths, [i // 2 for i in range(len(lengths))]))
+    sampled = SampledUnits(0, list(range(len(units))), 7.0)
+    plain = LogicalBatches(units, Ids(), budget, 2, seed=1)[sampled]  # type: ignore[arg-type]
+    fixed = LogicalBatches(units, Ids(), budget, 2, seed=1, fixed_shapes=True)[sampled]  # type: ignore[arg-type]
+
+    assert (fixed.num_units, fixed.expected_num_units) == (plain.num_units, 7.0)
+    for mb in fixed.micro_batches:
+        num_rows, width = mb.input_ids.shape
+        assert width in (16, 24, 32, 40)
+        assert mb.num_units == max(1, budget // (mb.rows_per_unit * width)), "the shape follows from the width alone"
+        assert num_rows == mb.num_units * mb.rows_per_unit
+        is_filling = (mb.input_ids == Ids.pad_id).all(1)
+        assert (mb.labels[is_filling] == IGNORE_INDEX).all()
+    found = [unit for unit in rows_of(fixed) if any(unit)]
+    assert sorted(found) == sorted(rows_of(plain))
+
+
+def test_fixed_lengths() -> None:
+    assert [fixed_length(n, 100) for n in (1, 16, 17, 25, 33, 65, 97, 100)] == [16, 16, 24, 32, 48, 96, 100, 100]

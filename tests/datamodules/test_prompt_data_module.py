@@ -72,6 +72,8 @@ def test_ranks_share_the_samples(prompts: str, codec: Codec) -> None:
     ]
     assert set.union(*shares) == set(range(25))
     assert sum(len(s) for s in shares) == 25
+    # A pool larger than a rank's share does not leave ranks idle.
+    assert all(len(batches(PromptDataModule(prompts, 25), codec, rank, 3)) == 1 for rank in range(3))
 
 
 def test_under_a_trainer(prompts: str, codec: Codec) -> None:

@@ -31,7 +31,7 @@ def micro_batch(model: CausalLM, turns: list[Turn]) -> MicroBatch:
         length = len(example.input_ids)
         ids[row, :length] = torch.tensor(example.input_ids)
         labels[row, example.num_prompt : length] = ids[row, example.num_prompt : length]
-    return MicroBatch(ids, (labels != IGNORE_INDEX).long(), labels, len(turns))
+    return MicroBatch(ids, labels, len(turns))
 
 
 def reference_loss(model: CausalLM, turn: Turn) -> torch.Tensor:
@@ -59,6 +59,24 @@ def test_a_row_without_labels_has_zero_loss_and_zero_gradient(tiny_model: str) -
     assert losses.tolist() == [0.0]
     losses.sum().backward()
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_checkpointed_activations_give_the_same_gradients_and_run_each_block_twice(tiny_model: str) -> None:
+    gradients = {}
+    for checkpointed in (False, True):
+        model = UtteranceLM(base_model=tiny_model, activation_checkpointing=checkpointed)
+        runs: list[int] = []
+        for number, block in enumerate(model.model.transformer.h):
+            block.attn.register_forward_hook(lambda *args, runs=runs, number=number: runs.append(number))
+        model.losses(micro_batch(model, [TURN, Turn("yes", None, "v")])).sum().backward()
+        assert sorted(runs) == ([0, 0, 1, 1] if checkpointed else [0, 1])
+        gradients[checkpointed] = {name: p.grad for name, p in model.named_parameters()}
+        with torch.no_grad():
+            model.eval().losses(micro_batch(model, [TURN]))
+        assert len(runs) == (6 if checkpointed else 4), "evaluation computes nothing twice"
+    assert gradients[True].keys() == gradients[False].keys()
+    for name, gradient in gradients[True].items():
+        assert torch.equal(gradient, gradients[False][name]), name
 
 
 def test_domain_serves_as_prompt(tiny_model: str) -> None:

@@ -17,28 +17,51 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
+def gemm_operand(x: Tensor) -> Tensor:
+    """``x`` as an operand whose products come out in the wide dtype.
+
+    CUDA multiplies half precision into float32. The CPU does not, so there the half-precision values are copied to
+    float32 first: the numbers are the same, and nothing is rounded again.
+    """
+    return x if x.is_cuda or x.dtype not in _HALF else x.float()
+
+
 def batched_matmul(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right`` for [U, m, n] and [U, n, p], formed in the wide dtype."""
-    if left.dtype in _HALF:
-        if left.is_cuda:
-            return torch.bmm(left, right, out_dtype=torch.float32)
-        return torch.bmm(left.float(), right.float())
-    return torch.bmm(left, right)
+    if left.is_cuda and left.dtype in _HALF:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(gemm_operand(left), gemm_operand(right))
 
 
 def _matmul(left: Tensor, right: Tensor) -> Tensor:
-    if left.dtype in _HALF:
-        if left.is_cuda:
-            return torch.mm(left, right, out_dtype=torch.float32)
-        return torch.mm(left.float(), right.float())
-    return torch.mm(left, right)
+    if left.is_cuda and left.dtype in _HALF:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return torch.mm(gemm_operand(left), gemm_operand(right))
 
 
 def gram(x: Tensor) -> Tensor:
-    """``x xᵀ`` for each unit: [U, n, f] → [U, n, n]."""
-    if x.dtype in _HALF and not x.is_cuda:
-        x = x.float()
+    """``x xᵀ`` for each unit: [U, n, f] → [U, n, n], in the wide dtype."""
+    x = gemm_operand(x)
     return batched_matmul(x, x.transpose(1, 2))
+
+
+def gram_inner(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
+    """⟨AAᵀ + offset, GGᵀ⟩ for each unit: [U, n, d], [U, n, p] → [U].
+
+    Both grams are symmetric. Where the GEMMs bound the time (on the CPU, at many positions), they are cut into four
+    blocks, of which one is not formed.
+    """
+    num_units, n = A.shape[:2]
+    if A.is_cuda or n < 64 or n % 2:
+        AA = gram(A)
+        return inner(AA.add_(offset) if offset else AA, gram(G))
+    A, G, half = gemm_operand(A), gemm_operand(G), n // 2
+    halves = (x.reshape(2 * num_units, half, x.shape[2]) for x in (A, G))
+    on_diagonal = inner(*(gram(x).add_(shift) for x, shift in zip(halves, (offset, 0.0), strict=True)))
+    off_diagonal = inner(
+        *(batched_matmul(x[:, :half], x[:, half:].transpose(1, 2)).add_(shift) for x, shift in ((A, offset), (G, 0.0)))
+    )
+    return on_diagonal.view(num_units, 2).sum(1) + 2.0 * off_diagonal
 
 
 def inner(left: Tensor, right: Tensor) -> Tensor:

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from doppel.head_loss import set_head_observer
 from doppel.privacy.clipping.arithmetic import wide_dtype
 from doppel.privacy.clipping.audit import ParameterUseAudit
+from doppel.privacy.clipping.compiled import CompiledFunction
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.fused_head import FusedHead
+from doppel.privacy.clipping.grad_samplers import is_replaying
 from doppel.privacy.clipping.linear import LinearRule
+from doppel.privacy.clipping.materialize import MaterializedHead, MaterializeRule
 from doppel.privacy.clipping.observe import ObserveGradient
-from doppel.privacy.clipping.registry import build_rules
+from doppel.privacy.clipping.registry import Mode, build_rules
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 from doppel.privacy.clipping.segments import RunSegment, Segment
+from doppel.privacy.clipping.tied import TiedPair
 
 
 class PerSampleClipper:
@@ -44,15 +49,21 @@ class PerSampleClipper:
     ============================================  ===========================================================
     Linear, HF Conv1D, Embedding, LayerNorm,      exact, each parameter trainable or frozen on its own
     RMSNorm (torch and Hugging Face)
+    LoRA adapters of peft                         exact; DoRA and adapters of embeddings are refused
     embedding tied to the output head             exact, with the cross term
     position ids [1, T] broadcast over the batch  exact
     dropout, padding                              exact
     :class:`doppel.head_loss.HeadLoss`            exact; the logits are never all held
-    Hugging Face activation checkpointing         exact, and keeps its saving (see :class:`.segments.Segment`)
+    Hugging Face activation checkpointing         exact (reentrant or not), and keeps its saving (see
+                                                  :class:`.segments.Segment`)
     other checkpointing (not reentrant)           exact, but inputs and output gradients of all layers are held
+    ``torch.compile``                             exact, through :meth:`compile`
     a loss that depends on no parameter of ours   norm 0
     inf or nan in a unit                          that unit contributes zero; see :attr:`num_nonfinite`
-    any other layer with trainable parameters     :class:`UnsupportedLayerError` on construction
+    any other layer, any other shared parameter   exact with ``mode="materialize"``, else
+                                                  :class:`UnsupportedLayerError` on construction
+    such a layer that is random or mixes rows     :class:`UnsupportedLayerError` in the backward pass
+    such a layer with several outputs             :class:`UnsupportedLayerError`
     BatchNorm (trainable or not)                  :class:`UnsupportedLayerError` on construction
     a module called twice in one capture          :class:`UnsupportedLayerError`
     a weight used outside its module's forward    :class:`UnsupportedLayerError` in the first capture
@@ -84,6 +95,8 @@ class PerSampleClipper:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the
             clipper.
         max_grad_norm: The bound C > 0 on the norm of each unit's gradient; ``float("inf")`` clips nothing.
+        mode: ``book_keeping``, or ``materialize``, which forms the per-sample gradients of every layer as Opacus does:
+            slower, with a copy of all gradients for each row, but for any layer, and without a formula of ours.
 
     Attributes:
         max_grad_norm: The bound C.
@@ -95,20 +108,24 @@ class PerSampleClipper:
         ValueError: If ``max_grad_norm`` is not positive, or nothing is trainable.
     """
 
-    def __init__(self, model: nn.Module, max_grad_norm: float) -> None:
+    def __init__(self, model: nn.Module, max_grad_norm: float, mode: Mode = "book_keeping") -> None:
         if not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is {max_grad_norm}, but it must be positive (inf: no clipping)")
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode is {mode!r}, but it must be one of {', '.join(map(repr, get_args(Mode)))}")
         self.max_grad_norm = float(max_grad_norm)
+        self.mode = mode
         self.num_nonfinite = 0
         self._model = model
         self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not self._parameters:
             raise ValueError("the model has no trainable parameter, so there is nothing to clip: unfreeze some")
         self._trainable = frozenset(id(p) for _, p in self._parameters)
-        self._rules, self._tied_pairs = build_rules(model)
-        self._running_module: nn.Module | None = None
+        self._rules, self._tied_pairs = build_rules(model, mode)
+        self._running_modules: list[nn.Module] = []  # as their calls are nested
         self._layout = UnitLayout(1, 1)
         self._segments: list[Segment] = []
+        self._hooks: list[RemovableHandle] = []
         self._in_segment = False
         self._is_active = self._is_closed = self._is_audited = False
 
@@ -172,10 +189,10 @@ class PerSampleClipper:
         self._is_active, self._layout = True, layout
         for _, parameter in self._parameters:
             parameter.requires_grad_(False)
+        stack.callback(self._remove_hooks)
+        self._add_hooks()
         for rule in self._rules:
-            hook = partial(self._on_forward, rule, layout)
-            stack.callback(rule.module.register_forward_hook(hook, with_kwargs=True).remove)
-            if isinstance(rule, LinearRule) and not rule.is_transposed:
+            if isinstance(rule, LinearRule | MaterializeRule) and rule.is_head:
                 set_head_observer(rule.module, partial(self._start_fused_head, rule, layout))
                 stack.callback(set_head_observer, rule.module, None)
         for module in self._model.modules():
@@ -186,10 +203,28 @@ class PerSampleClipper:
             for rule in self._rules:
                 stack.callback(rule.module.register_forward_pre_hook(self._on_forward_start).remove)
             is_watching = lambda: torch.is_grad_enabled() or self._in_segment  # noqa: E731
-            stack.enter_context(ParameterUseAudit(self._parameters, lambda: self._running_module, is_watching))
+            stack.enter_context(ParameterUseAudit(self._parameters, self._running_module, is_watching))
+
+    def _add_hooks(self) -> None:
+        for rule in self._rules:
+            hook = partial(self._on_forward, rule, self._layout)
+            self._hooks.append(rule.module.register_forward_hook(hook, with_kwargs=True))
+
+    def _remove_hooks(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    @contextmanager
+    def _without_hooks(self) -> Iterator[None]:
+        self._remove_hooks()
+        try:
+            yield
+        finally:
+            self._add_hooks()
 
     def _leave(self) -> None:
-        self._is_active, self._running_module = False, None
+        self._is_active = False
+        self._running_modules.clear()
         for _, parameter in self._parameters:
             parameter.requires_grad_(True)
 
@@ -198,8 +233,11 @@ class PerSampleClipper:
         for rule in self._rules:
             rule.reset()
 
+    def _running_module(self) -> nn.Module | None:
+        return self._running_modules[-1] if self._running_modules else None
+
     def _on_forward_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._running_module = module
+        self._running_modules.append(module)
 
     def _on_forward(
         self,
@@ -210,23 +248,26 @@ class PerSampleClipper:
         kwargs: dict[str, Any],
         output: Tensor,
     ) -> Tensor | None:
-        self._running_module = None
+        while self._running_modules and self._running_modules.pop() is not module:
+            pass  # a checkpoint may leave a forward early
+        if is_replaying():
+            return None
         if not torch.is_grad_enabled():
             rule.ran_without_grad = rule.ran_without_grad or not self._in_segment
             return None
-        inputs = args[0] if args else next(iter(kwargs.values()))
         output = rule.prepare_output(output, layout)
+        tensors = [tensor.detach() for tensor in rule.tensors_to_save(args, kwargs, output)]
         if torch._C._current_graph_task_id() != -1 and not self._in_segment:
             # a checkpoint computes its activations again inside the backward pass, for the first call's observer
             if not rule.is_recorded or rule.ran_without_grad:
                 raise _reentrant_checkpoint_error(rule)
         else:
-            rule.record(inputs, layout)
-        return ObserveGradient.apply(output, inputs.detach(), rule)
+            rule.record(tensors[0], layout)
+        return ObserveGradient.apply(output, rule, *tensors)
 
-    def _start_fused_head(self, rule: LinearRule, layout: UnitLayout) -> FusedHead:
-        ids = next((pair.embedding.ids for pair in self._tied_pairs if pair.head is rule), None)
-        return rule.start_fused_head(layout, ids)
+    def _start_fused_head(self, rule: LinearRule | MaterializeRule, layout: UnitLayout) -> FusedHead | MaterializedHead:
+        pairs = [pair for pair in self._tied_pairs if isinstance(pair, TiedPair) and pair.head is rule]
+        return rule.start_fused_head(layout, pairs[0].embedding.ids if pairs else None)
 
     def _checkpoint(self, run: Callable[..., Any], *args: Any) -> Any:
         """Takes the place of Hugging Face's checkpointing function."""
@@ -249,9 +290,10 @@ class PerSampleClipper:
             finally:
                 self._in_segment = False
             segment.rules = [r for r in self._rules if r.squared_norms is not None and id(r) not in before]
-            self._segments.append(segment)
+            if segment.rules:  # else all of it is frozen
+                self._segments.append(segment)
             for rule in segment.rules:
-                if any(rule in (pair.embedding, pair.head) for pair in self._tied_pairs):
+                if any(rule in pair.rules for pair in self._tied_pairs):
                     raise UnsupportedLayerError(
                         f"module '{rule.name}' has a tied weight and is inside a checkpointed part of the model: "
                         "checkpoint the blocks between embedding and head only"
@@ -261,6 +303,44 @@ class PerSampleClipper:
 
         anchor = torch.zeros((), requires_grad=True)
         return RunSegment.apply(first_run, on_backward, anchor, *(args[i] for i in segment.differentiable))
+
+    # -------------------------------------------------------------------------------- compiled
+    def compile(
+        self, function: Callable[..., Any], backend: str = "inductor", mode: str | None = None
+    ) -> CompiledFunction:
+        """Compile a part of the model, with its book-keeping, into one graph.
+
+        Call what comes back in the place of ``function``, inside and outside of captures::
+
+            trunk = clipper.compile(lambda input_ids: model.transformer(input_ids, use_cache=False).last_hidden_state)
+            with clipper.capture(num_units=32):
+                HeadLoss(model.lm_head)(trunk(input_ids), labels).sum().backward()
+            norms = clipper.accumulate()
+
+        Args:
+            function: Computes what the loss is a function of, with modules of the model; the layers that it does not
+                call are observed as ever. Every shape of its arguments is compiled anew: keep them few.
+            backend: Backend of ``torch.compile``.
+            mode: Mode of ``torch.compile``; ``reduce-overhead`` uses CUDA graphs.
+
+        Raises:
+            UnsupportedLayerError: If the model checkpoints its activations.
+        """
+        if self.mode != "book_keeping":
+            raise ValueError(f"a clipper with mode={self.mode!r} cannot be compiled: use 'book_keeping'")
+        if any(getattr(module, "gradient_checkpointing", False) for module in self._model.modules()):
+            raise UnsupportedLayerError(
+                "the model checkpoints its activations, which cannot be compiled with its book-keeping: switch one off"
+            )
+        return CompiledFunction(
+            function,
+            self._rules,
+            lambda: self._layout if self._is_active else None,
+            lambda: self._is_audited,
+            self._without_hooks,
+            backend,
+            mode,
+        )
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()

@@ -24,13 +24,7 @@ class EmbeddingRule(LayerRule):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
-        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
-            if getattr(module, option):
-                raise UnsupportedLayerError(
-                    f"embedding '{name}' has {option} set, which makes its gradient depend on other rows or "
-                    "on no dense "
-                    f"weight: build it without {option}, or freeze it"
-                )
+        check_embedding(name, module)
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
 
     @classmethod
@@ -38,16 +32,8 @@ class EmbeddingRule(LayerRule):
         """Exact type only: a subclass may compute something else."""
         return type(module) is nn.Embedding
 
-    def prepare_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
-        if output.dim() < 3:
-            raise UnsupportedLayerError(
-                f"embedding '{self.name}' was given ids of one dimension, which may run over rows or over "
-                "positions: give "
-                "ids of shape [rows, positions], or freeze it"
-            )
-        if output.shape[0] == 1 and layout.num_rows > 1:
-            output = output.expand(layout.num_rows, *output.shape[1:])
-        return super().prepare_output(output, layout)
+    def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
+        return super().expand_output(expand_rows(self.name, output, layout), layout)
 
     def reset(self) -> None:
         super().reset()
@@ -58,12 +44,15 @@ class EmbeddingRule(LayerRule):
         self.ids = inputs.expand(layout.num_rows, *inputs.shape[1:])
 
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        ids = inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)
+        ids = self.keep_inputs(inputs, layout)["ids"]
         D = layout.split(grads, grads.shape[-1])
         if self.padding_idx is not None:
             D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
         squared = (gram(D) * (ids.unsqueeze(2) == ids.unsqueeze(1))).sum((1, 2))
         return squared, {"ids": ids, "grads": D}
+
+    def keep_inputs(self, inputs: Tensor, layout: UnitLayout) -> dict[str, Tensor]:
+        return {"ids": inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)}
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
         ids, D = self.kept["ids"], self.kept["grads"]
@@ -73,3 +62,25 @@ class EmbeddingRule(LayerRule):
             self.weight.grad = torch.zeros_like(self.weight)
         grad = self.weight.grad
         grad.index_add_(0, ids.flatten(), rows.to(grad.dtype), alpha=1.0 if is_wide else scale)
+
+
+def check_embedding(name: str, module: nn.Module) -> None:
+    """Refuse options under which a row's gradient is no function of that row."""
+    for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if getattr(module, option):
+            raise UnsupportedLayerError(
+                f"embedding '{name}' has {option} set, which makes its gradient depend on other rows or on no dense "
+                f"weight: build it without {option}, or freeze it"
+            )
+
+
+def expand_rows(name: str, output: Tensor, layout: UnitLayout) -> Tensor:
+    """The output of an embedding, [1, T, d] for broadcast ids or [rows, …, d], with all rows."""
+    if output.dim() < 3:
+        raise UnsupportedLayerError(
+            f"embedding '{name}' was given ids of one dimension, which may run over rows or over positions: give ids "
+            "of shape [rows, positions], or freeze it"
+        )
+    if output.shape[0] == 1 and layout.num_rows > 1:
+        output = output.expand(layout.num_rows, *output.shape[1:])
+    return output

@@ -6,7 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from doppel.head_loss import HeadGradients
-from doppel.privacy.clipping.arithmetic import add_product_to_grad, add_to_grad, batched_matmul, gram, wide_dtype
+from doppel.privacy.clipping.arithmetic import (
+    add_product_to_grad,
+    add_to_grad,
+    batched_matmul,
+    gram,
+    gram_inner,
+    wide_dtype,
+)
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.rule import UnitLayout
 
@@ -60,11 +67,14 @@ class FusedHead:
         A = self._gradients.hidden[rows].reshape(len(weights), k * num_positions, -1)
         A = (A * weights.unsqueeze(-1)).to(A.dtype)
         G = grads.reshape(len(weights), k * num_positions, -1)
-        AA = gram(A) if self._trains_weight else 0.0
-        if self._trains_bias:
-            AA = AA + weights.unsqueeze(2) * weights.unsqueeze(1)
-        blocks = (AA * gram(G)).view(len(weights), k, num_positions, k, num_positions)
-        self._inner_products.append(blocks.sum((2, 4)))
+        if k == 1 and self._trains_weight and not self._trains_bias:
+            self._inner_products.append(gram_inner(A, G).view(-1, 1, 1))
+        else:
+            AA = gram(A) if self._trains_weight else 0.0
+            if self._trains_bias:
+                AA = AA + weights.unsqueeze(2) * weights.unsqueeze(1)
+            blocks = (AA * gram(G)).view(len(weights), k, num_positions, k, num_positions)
+            self._inner_products.append(blocks.sum((2, 4)))
         if self._ids is not None and self._trains_weight:
             ids = self._ids[rows.start // k : rows.stop // k]
             self._grads_at_ids.append(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)))
@@ -100,6 +110,9 @@ class FusedHead:
         """``grad += scale · Σᵢ factorsᵢ gᵢ``."""
         assert self._gradients is not None and self._upstream is not None
         row_weights = (self._upstream * factors.to(self._upstream.dtype).unsqueeze(1)).flatten()
+        if self._gradients.dtype is torch.float16:  # of narrow range: the weights, loss scale included, go around it
+            peak = float(row_weights.abs().max()) or 1.0
+            row_weights, scale = row_weights / peak, scale * peak
         for G, H, w in self._gradients.products(row_weights):
             if self._trains_weight:
                 add_product_to_grad(weight, G.t(), H, scale)

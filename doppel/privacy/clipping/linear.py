@@ -9,8 +9,8 @@ from doppel.privacy.clipping.arithmetic import (
     add_product_to_grad,
     add_to_grad,
     batched_matmul,
-    gram,
-    inner,
+    gemm_operand,
+    gram_inner,
     scale_units,
     squared_norm,
     wide_dtype,
@@ -44,6 +44,11 @@ class LinearRule(LayerRule):
         """Exact types only: a subclass may compute something else."""
         return type(module) is nn.Linear or is_conv1d(module)
 
+    @property
+    def is_head(self) -> bool:
+        """Whether a :class:`~doppel.head_loss.HeadLoss` may use the module."""
+        return not self.is_transposed
+
     def reset(self) -> None:
         super().reset()
         self.fused_head: FusedHead | None = None
@@ -76,10 +81,8 @@ class LinearRule(LayerRule):
         (n, d), p = A.shape[1:], G.shape[2]
         if 2 * n * n > d * p and not self.keep_factors:
             return self._form_gradients(A, G)
-        AA = gram(A)
-        if self.trains_bias:
-            AA += 1.0
-        return inner(AA, gram(G)), {"inputs": A, "grads": G}
+        A, G = gemm_operand(A), gemm_operand(G)
+        return gram_inner(A, G, offset=1.0 if self.trains_bias else 0.0), {"inputs": A, "grads": G}
 
     def _form_gradients(self, A: Tensor, G: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         left, right = (A, G) if self.is_transposed else (G, A)

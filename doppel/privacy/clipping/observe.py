@@ -21,15 +21,15 @@ class ObserveGradient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, inputs: Tensor, rule: LayerRule) -> Tensor:
+    def forward(ctx: Any, output: Tensor, rule: LayerRule, *inputs: Tensor) -> Tensor:
         ctx.rule = rule
-        ctx.save_for_backward(inputs)
+        ctx.save_for_backward(*inputs)
         return output.view_as(output)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, None, None]:
-        (inputs,) = ctx.saved_tensors
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, *others = ctx.saved_tensors
         with torch.autocast(grads.device.type, enabled=False):
-            ctx.rule.observe(inputs, grads.detach())
-        return grads, None, None
+            ctx.rule.observe(inputs, grads.detach(), *others)
+        return grads, None, *[None] * (1 + len(others))

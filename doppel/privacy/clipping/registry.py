@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -11,9 +12,12 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.linear import LinearRule
+from doppel.privacy.clipping.materialize import MaterializeRule
 from doppel.privacy.clipping.norm import HuggingFaceRMSNormRule, LayerNormRule, RMSNormRule
 from doppel.privacy.clipping.rule import LayerRule
-from doppel.privacy.clipping.tied import TiedPair
+from doppel.privacy.clipping.tied import SharedParameter, TiedPair
+
+Mode = Literal["book_keeping", "materialize"]
 
 RULES: tuple[type[LayerRule], ...] = (
     LinearRule,
@@ -24,7 +28,9 @@ RULES: tuple[type[LayerRule], ...] = (
 )
 
 
-def build_rules(model: nn.Module) -> tuple[list[LayerRule], list[TiedPair]]:
+def build_rules(
+    model: nn.Module, mode: Mode = "book_keeping"
+) -> tuple[list[LayerRule], list[TiedPair | SharedParameter]]:
     """One rule for each module that owns trainable parameters, in the model's order, and the tied pairs among
     them.
 
@@ -37,8 +43,9 @@ def build_rules(model: nn.Module) -> tuple[list[LayerRule], list[TiedPair]]:
         _refuse_batch_statistics(name, module)
         trainable = [key for key, p in module.named_parameters(recurse=False) if p.requires_grad]
         if trainable:
-            rules.append(_find_rule(name, module, trainable))
-    return rules, _find_tied_pairs(rules)
+            is_formed = mode == "materialize"
+            rules.append(MaterializeRule(name, module) if is_formed else _find_rule(name, module, trainable))
+    return rules, [*_find_shared(rules)] if mode == "materialize" else [*_find_tied_pairs(rules)]
 
 
 def _refuse_batch_statistics(name: str, module: nn.Module) -> None:
@@ -58,7 +65,8 @@ def _find_rule(name: str, module: nn.Module, trainable: list[str]) -> LayerRule:
     parameter = f"{name}.{trainable[0]}" if name else trainable[0]
     raise UnsupportedLayerError(
         f"parameter '{parameter}' of a {type(module).__name__} has no per-sample clipping rule: freeze it "
-        "(requires_grad=False), or replace the module by Linear, Conv1D, Embedding, LayerNorm or RMSNorm"
+        "(requires_grad=False), replace the module by Linear, Conv1D, Embedding, LayerNorm or RMSNorm, or use "
+        "mode='materialize'"
     )
 
 
@@ -82,3 +90,12 @@ def _find_tied_pairs(rules: list[LayerRule]) -> list[TiedPair]:
                 "freeze the parameter"
             )
     return pairs
+
+
+def _find_shared(rules: list[LayerRule]) -> list[SharedParameter]:
+    uses: dict[int, list[tuple[MaterializeRule, str]]] = defaultdict(list)
+    for rule in rules:
+        assert isinstance(rule, MaterializeRule)
+        for name, parameter in rule.parameters.items():
+            uses[id(parameter)].append((rule, name))
+    return [SharedParameter(found) for found in uses.values() if len(found) > 1]

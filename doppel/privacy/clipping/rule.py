@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -91,13 +91,22 @@ class LayerRule(ABC):
 
         With the parameters out of autograd, the outputs of the first trainable layers become the leaves of the graph.
         """
+        output = self.expand_output(output, layout)
+        return output if output.requires_grad else output.detach().requires_grad_(True)
+
+    def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
+        """The output with a row for each row of the micro-batch."""
         if output.dim() < 2 or output.shape[0] != layout.num_rows:
             raise UnsupportedLayerError(
                 f"module '{self.name}' ({type(self.module).__name__}) gave an output of shape "
-                f"{tuple(output.shape)}, but its first dimension must be the {layout.num_rows} rows of the micro-batch: keep "
-                "the batch dimension first, or freeze the module"
+                f"{tuple(output.shape)}, but its first dimension must be the {layout.num_rows} rows of the micro-batch"
+                ": keep the batch dimension first, or freeze the module"
             )
-        return output if output.requires_grad else output.detach().requires_grad_(True)
+        return output
+
+    def tensors_to_save(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> list[Tensor]:
+        """Of one call of the module, the tensors that :meth:`observe` is given: its input, then any others."""
+        return [args[0] if args else next(iter(kwargs.values()))]
 
     def record(self, inputs: Tensor, layout: UnitLayout) -> None:
         """The module was called with ``inputs``."""
@@ -107,20 +116,27 @@ class LayerRule(ABC):
         self.layout = layout
 
     # -------------------------------------------------------------------------------- backward
-    def observe(self, inputs: Tensor, grads: Tensor) -> None:
+    def observe(self, inputs: Tensor, grads: Tensor, *others: Tensor) -> None:
         """Take the module's input and the gradient of its output, both [rows, …], and form what is kept."""
         if not self.is_recorded:
             return  # the capture was given up
+        self.receive(*self.summarise(inputs, grads, self.layout), grads.dtype)
+
+    def receive(self, squared_norms: Tensor, kept: dict[str, Tensor], operand_dtype: torch.dtype) -> None:
+        """Take what :meth:`summarise` formed, here or in a compiled graph."""
         if self.squared_norms is not None:
             raise UnsupportedLayerError(
                 f"module '{self.name}' got its output gradient twice in one capture: call backward once per capture"
             )
-        self.operand_dtype = grads.dtype
-        self.squared_norms, self.kept = self.summarise(inputs, grads, self.layout)
+        self.squared_norms, self.kept, self.operand_dtype = squared_norms, kept, operand_dtype
 
     @abstractmethod
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared norms [U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
+
+    def keep_inputs(self, inputs: Tensor, layout: UnitLayout) -> dict[str, Tensor]:
+        """What is kept that has no gradient dtype: integers, which the inputs alone give."""
+        return {}
 
     # -------------------------------------------------------------------------------- clipped sum
     def erase(self, units: Tensor) -> None:

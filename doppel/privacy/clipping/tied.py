@@ -1,12 +1,16 @@
-"""Tied embeddings: one weight that is both the token embedding and the output head."""
+"""Weights that several modules use: the embedding tied to the output head, and any sharing of materialised ones."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
-from doppel.privacy.clipping.arithmetic import batched_matmul, inner
+from doppel.privacy.clipping.arithmetic import batched_matmul, inner, squared_norm
 from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.linear import LinearRule
+from doppel.privacy.clipping.materialize import MaterializeRule
+from doppel.privacy.clipping.rule import LayerRule
 
 
 class TiedPair:
@@ -22,6 +26,7 @@ class TiedPair:
     """
 
     def __init__(self, embedding: EmbeddingRule, head: LinearRule) -> None:
+        self.rules: tuple[LayerRule, ...] = (embedding, head)
         self.embedding = embedding
         self.head = head
 
@@ -36,3 +41,22 @@ class TiedPair:
         G_at_ids = G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1))
         AD = batched_matmul(A.to(D.dtype), D.transpose(1, 2))
         return 2.0 * inner(G_at_ids.to(AD.dtype), AD)
+
+
+class SharedParameter:
+    """A parameter whose gradients are formed in several modules: its norm is that of their sum.
+
+    Args:
+        uses: The rules of the modules, each with the parameter's name there.
+    """
+
+    def __init__(self, uses: Sequence[tuple[MaterializeRule, str]]) -> None:
+        self.rules: tuple[LayerRule, ...] = tuple(rule for rule, _ in uses)
+        self._uses = uses
+        for rule, name in uses:
+            rule.shared.add(id(rule.parameters[name]))
+
+    def cross_term(self) -> Tensor | None:
+        """Squared norms [U], which no rule has counted; None if no use got a gradient."""
+        grads = [rule.kept[name] for rule, name in self._uses if name in rule.kept]
+        return squared_norm(sum(grads[1:], start=grads[0])) if grads else None

@@ -1,0 +1,29 @@
+"""The tensor operations that the layer rules share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from doppel.privacy.clipping.arithmetic import batched_matmul, gram_inner
+
+
+@pytest.mark.parametrize("num_positions", [1, 7, 63, 64, 65, 66, 128])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_inner_product_of_grams_is_the_squared_norm_of_the_product(num_positions: int, offset: float) -> None:
+    """⟨AAᵀ, GGᵀ⟩ = ‖GᵀA‖², and an offset of 1 is a constant input: a bias."""
+    generator = torch.Generator().manual_seed(num_positions)
+    A = torch.randn(3, num_positions, 5, generator=generator, dtype=torch.float64)
+    G = torch.randn(3, num_positions, 4, generator=generator, dtype=torch.float64)
+    with_bias = torch.cat([A, A.new_full((3, num_positions, 1), offset**0.5)], 2)
+    expected = (G.transpose(1, 2) @ with_bias).square().sum((1, 2))
+    torch.testing.assert_close(gram_inner(A, G, offset), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_half_precision_are_not_rounded_to_it(dtype: torch.dtype) -> None:
+    x = torch.linspace(-1, 1, 2 * 6 * 8).view(2, 6, 8).to(dtype)
+    found = batched_matmul(x, x.transpose(1, 2))
+    expected = x.double() @ x.double().transpose(1, 2)
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,242 @@
+"""Activation checkpointing stays exact and keeps its saving.
+
+Hugging Face's RMSNorm computes in float32, whose rounding differs between the runs of a checkpointed block; where
+1e-12 is asked for, it is replaced by ``torch.nn.RMSNorm``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from clipping_reference import (
+    Batch,
+    Losses,
+    assert_close,
+    build,
+    clipped,
+    head_losses,
+    make_batch,
+    mean_losses,
+    median_bound,
+    naive,
+    norm_of,
+    rows_of,
+    toy_losses,
+    trained,
+)
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from doppel.head_loss import HeadLoss
+from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
+
+REENTRANT = pytest.mark.parametrize("use_reentrant", [False, True])
+
+
+def enable(model: PreTrainedModel, use_reentrant: bool = False) -> None:
+    model.activation_checkpointing_enable({"use_reentrant": use_reentrant})
+
+
+def exact(name: str) -> PreTrainedModel:
+    """A model without float32 inside."""
+    model = build(name)
+    for parent in list(model.modules()):
+        for key, child in list(parent.named_children()):
+            if type(child).__name__.endswith("RMSNorm"):
+                norm = nn.RMSNorm(child.weight.numel(), eps=1e-6, dtype=torch.float64)  # type: ignore[union-attr, arg-type]
+                norm.weight = child.weight  # type: ignore[assignment]
+                setattr(parent, key, norm)
+    return model
+
+
+# ------------------------------------------------------------------------------ exact
+@REENTRANT
+@pytest.mark.parametrize("name", ["gpt2-tied", "gpt2-untied", "llama-untied", "llama-tied", "qwen3-tied"])
+def test_checkpointing_is_exact(name: str, use_reentrant: bool) -> None:
+    model, batch = exact(name), make_batch(6)
+    for rows_per_unit in (1, 3):
+        bound, expected = median_bound(model, batch, rows_per_unit)
+        enable(model, use_reentrant)
+        for losses in (mean_losses, head_losses(25, recompute=True)):
+            assert_close(clipped(model, batch, bound, rows_per_unit, (1,), losses), expected)
+        assert_close(clipped(model, batch, bound, rows_per_unit, mode="materialize"), expected)
+        model.gradient_checkpointing_disable()
+
+
+def test_checkpointing_every_other_block_and_huggingface_norms() -> None:
+    model, batch = build("llama-tied"), make_batch(5)
+    bound, expected = median_bound(model, batch)
+    model.activation_checkpointing_enable(every_n_layers=2)
+    assert_close(clipped(model, batch, bound), expected, 1e-7)
+
+
+@pytest.mark.parametrize("frozen", ["wte|wpe", "h.0", "mlp", "h.0.attn.c_attn.weight"])
+def test_checkpointing_a_partly_frozen_model_is_exact(frozen: str) -> None:
+    """Embeddings that need no gradient, a block without any trained parameter, …"""
+    model, batch = build("gpt2-untied"), make_batch(5)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(part in name for part in frozen.split("|")))
+    bound, expected = median_bound(model, batch)
+    enable(model)
+    for losses in (mean_losses, head_losses(25)):
+        assert_close(clipped(model, batch, bound, losses=losses), expected)
+
+
+@REENTRANT
+@pytest.mark.parametrize("losses", [mean_losses, head_losses(25, recompute=True)])
+def test_checkpointing_with_dropout_uses_the_same_masks_in_all_runs(losses: Losses, use_reentrant: bool) -> None:
+    """Σ gᵢ is that of the masks drawn first; and a unit alone stays within the bound, which it would not if its norm
+    belonged to other masks than its gradient."""
+    model, batch = build("gpt2-dropout"), make_batch(4)
+    enable(model, use_reentrant)
+    torch.manual_seed(3)
+    found, norms = clipped(model, batch, math.inf, losses=losses)
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    model.gradient_checkpointing_disable()
+    expected = torch.autograd.grad(losses(model, batch).sum(), trained(model))
+    assert_close((found, norms), (list(expected), norms))
+    assert torch.equal(after, torch.rand(1))  # the later runs draw nothing
+
+    enable(model, use_reentrant)
+    bound = 0.3 * norms[norms > 0].min().item()
+    for unit in (0, 2, 3):
+        alone, norm = clipped(model, rows_of(batch, slice(unit, unit + 1)), bound, losses=losses)
+        assert norm.item() > bound
+        assert norm_of(alone) == pytest.approx(bound, rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["book_keeping", "materialize"])
+@pytest.mark.parametrize("factor", [math.inf, math.nan])
+def test_nonfinite_unit_inside_checkpointed_blocks_contributes_zero(factor: float, mode: str) -> None:
+    model, batch = build("gpt2-tied"), make_batch(4)
+    expected, rest = naive(model, rows_of(batch, [0, 1, 3]), 1.0)
+    enable(model)
+    weights = torch.tensor([1.0, 1.0, factor, 1.0], dtype=torch.float64)
+    for losses in (mean_losses, head_losses(25), head_losses(25, recompute=True)):
+        found, norms = clipped(model, batch, 1.0, losses=lambda m, b, losses=losses: weights * losses(m, b), mode=mode)  # type: ignore[misc]
+        assert torch.isfinite(norms).tolist() == [True, True, False, True]
+        assert_close((found, norms[[0, 1, 3]]), (expected, rest))
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e200])
+def test_nonfinite_activation_inside_checkpointed_blocks_contributes_zero(value: float) -> None:
+    """A unit whose hidden state is spoilt before the first block."""
+    model, batch = build("gpt2-tied"), make_batch(4)
+
+    def spoil(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        is_whole = len(output) == 4
+        return torch.cat([output[:2], output[2:3] * value, output[3:]]) if is_whole else output
+
+    expected, rest = naive(model, rows_of(batch, [0, 1, 3]), 1.0)
+    enable(model)
+    with model.transformer.drop.register_forward_hook(spoil):
+        for losses in (mean_losses, head_losses(25), head_losses(25, recompute=True)):
+            found, norms = clipped(model, batch, 1.0, losses=losses)
+            assert all(torch.isfinite(grad).all() for grad in found)
+            if not math.isfinite(value):
+                assert torch.isfinite(norms).tolist() == [True, True, False, True]
+                assert_close((found, norms[[0, 1, 3]]), (expected, rest))
+
+
+# ------------------------------------------------------------------------------ its saving
+def held_bytes(model: nn.Module, batch: Batch, losses: Losses) -> int:
+    """Bytes that the clipper holds between backward and accumulate."""
+    clipper = PerSampleClipper(model, 1.0)
+    with clipper.capture(len(batch["labels"])):
+        losses(model, batch).sum().backward()
+    held: list[Tensor] = []
+    for holder in [*clipper._rules, *clipper._segments]:
+        held += tree_leaves([value for key, value in vars(holder).items() if key != "_run"])
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in held
+        if isinstance(tensor, Tensor)
+    }
+    clipper.accumulate()
+    return sum(size for place, size in sizes.items() if place not in parameters)
+
+
+def test_checkpointing_keeps_its_saving() -> None:
+    """Of a block, its input and its output gradient are held, instead of those of every layer inside."""
+    model, batch = build("gpt2-untied"), make_batch(8, length=12)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".h." in name)
+    without = held_bytes(model, batch, mean_losses)
+    enable(model)
+    saved = held_bytes(model, batch, mean_losses)
+    states = 2 * 2 * 8 * 12 * 32 * 8  # input and output gradient of two blocks
+    assert without > 5 * states
+    assert saved <= 1.2 * states
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers how many elements the largest tensor that any operation made had."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self.size = max(self.size, leaf.untyped_storage().nbytes() // leaf.element_size())
+        return result
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_recomputed_head_never_holds_all_logits(tied: bool) -> None:
+    """Neither in the forward pass, nor in the backward pass, nor in the clipped sum."""
+    torch.manual_seed(0)
+    num_rows, length, width, vocab, chunk = 16, 10, 8, 300, 20
+    embedding, head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
+    if tied:
+        head.weight = embedding.weight
+    model = nn.ModuleList([embedding, head])
+    ids = torch.randint(0, vocab, (num_rows, length))
+    clipper = PerSampleClipper(model, 0.01)
+    sizes = {}
+    for recompute in (False, True):
+        with LargestTensor() as largest:
+            with clipper.capture(num_rows):
+                HeadLoss(head, chunk, recompute)(embedding(ids), ids.roll(-1, 1)).sum().backward()
+            clipper.accumulate()
+        sizes[recompute] = largest.size
+    assert sizes[False] >= num_rows * length * vocab
+    assert sizes[True] <= chunk * vocab
+
+
+# ------------------------------------------------------------------------------ other checkpointing
+class Checkpointed(nn.Module):
+    """Two Linears inside a checkpoint of torch's, between two outside."""
+
+    def __init__(self, use_reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+        self.inside = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 5))
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(checkpoint(self.inside, self.first(x), use_reentrant=self.use_reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_other_checkpointing_is_exact_and_refused_if_reentrant() -> None:
+    torch.manual_seed(0)
+    batch = {"x": torch.randn(4, 3, 4, dtype=torch.float64)}
+    model = Checkpointed(use_reentrant=False).double()
+    bound, expected = median_bound(model, batch, losses=toy_losses)
+    assert_close(clipped(model, batch, bound, losses=toy_losses), expected)
+    model.use_reentrant = True
+    for frozen in (False, True):
+        model.first.requires_grad_(not frozen)
+        with pytest.raises(UnsupportedLayerError, match="use_reentrant=False"):
+            clipped(model, batch, bound, losses=toy_losses)
+        assert all(p.requires_grad for p in model.inside.parameters())

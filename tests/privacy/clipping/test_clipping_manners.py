@@ -1,0 +1,122 @@
+"""The clipper leaves the model as it was, frees what it held, and insists on its protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from clipping_reference import Losses, build, head_losses, make_batch, mean_losses, rows_of, trained
+from torch import Tensor
+
+from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.clipping.registry import Mode
+
+
+def test_capture_leaves_no_hook_and_restores_parameters() -> None:
+    model, batch = build("gpt2-tied"), make_batch(4)
+    frozen = model.get_parameter("transformer.wpe.weight").requires_grad_(False)
+    before = [p.requires_grad for p in model.parameters()]
+    clipper = PerSampleClipper(model, 1.0)
+    with pytest.raises(KeyError, match="mine"), clipper.capture(4):
+        mean_losses(model, batch)
+        raise KeyError("mine")
+    assert [p.requires_grad for p in model.parameters()] == before and not frozen.requires_grad
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+    with clipper.capture(4):  # the failed capture left nothing behind
+        mean_losses(model, batch).sum().backward()
+    clipper.accumulate()
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+    clipper.close()
+    with pytest.raises(RuntimeError, match="closed"), clipper.capture(4):
+        pass
+
+
+def test_forward_outside_a_capture_is_untouched() -> None:
+    model, batch = build("gpt2-tied"), make_batch(4)
+    expected = mean_losses(model, batch)
+    clipper = PerSampleClipper(model, 1.0)
+    with clipper.capture(4):
+        mean_losses(model, batch).sum().backward()
+    with torch.no_grad():
+        model.eval()
+        assert torch.equal(mean_losses(model, rows_of(batch, slice(0, 3))), expected[:3])
+    clipper.accumulate()
+    grads = torch.autograd.grad(mean_losses(model, batch).sum(), trained(model))
+    assert all(g.abs().sum() > 0 for g in grads)
+
+
+@pytest.fixture
+def new_tensors() -> Iterator[Callable[[], list[Tensor]]]:
+    """Gives the tensors that were made since the first call and are alive."""
+
+    def find() -> list[Tensor]:
+        if gc.get_freeze_count() == 0:
+            gc.collect()
+            gc.freeze()
+        gc.collect()
+        return [value for value in gc.get_objects() if isinstance(value, Tensor)]
+
+    gc.unfreeze()
+    yield find
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize(
+    ("mode", "losses", "is_checkpointed"),
+    [
+        ("book_keeping", mean_losses, False),
+        ("book_keeping", head_losses(25), True),
+        ("book_keeping", head_losses(25, recompute=True), False),
+        ("materialize", mean_losses, True),
+        ("materialize", head_losses(25), False),
+    ],
+)
+def test_everything_is_freed_after_accumulate(
+    mode: Mode, losses: Losses, is_checkpointed: bool, new_tensors: Callable[[], list[Tensor]]
+) -> None:
+    model, batch = build("gpt2-tied"), make_batch(4)
+    if is_checkpointed:
+        model.activation_checkpointing_enable()
+    clipper = PerSampleClipper(model, 1.0, mode=mode)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    assert not new_tensors()
+    with clipper.capture(4):
+        losses(model, batch).sum().backward()
+    assert new_tensors()
+    clipper.accumulate()
+    assert not new_tensors()
+    with pytest.raises(RuntimeError, match="nothing was captured"):
+        clipper.accumulate()
+
+
+def test_everything_is_freed_after_a_capture_that_fails(new_tensors: Callable[[], list[Tensor]]) -> None:
+    model, batch = build("gpt2-tied"), make_batch(4)
+    clipper = PerSampleClipper(model, 1.0)
+    assert not new_tensors()
+    with contextlib.suppress(KeyError), clipper.capture(4):
+        head_losses(25)(model, batch).sum().backward()
+        raise KeyError
+    assert not new_tensors()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_two_captures_without_accumulate_are_refused() -> None:
+    model, batch = build("gpt2-tied"), make_batch(3)
+    clipper = PerSampleClipper(model, 1.0)
+    with clipper.capture(3):
+        mean_losses(model, batch).sum().backward()
+    with pytest.raises(RuntimeError, match="accumulate"), clipper.capture(3):
+        pass
+
+
+def test_unfreezing_after_construction_is_refused() -> None:
+    model = build("gpt2-tied")
+    weight = model.get_parameter("transformer.wpe.weight").requires_grad_(False)
+    clipper = PerSampleClipper(model, 1.0)
+    weight.requires_grad_(True)
+    with pytest.raises(RuntimeError, match="unfrozen"), clipper.capture(3):
+        pass
