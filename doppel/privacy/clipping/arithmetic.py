@@ -26,6 +26,11 @@ def gemm_operand(x: Tensor) -> Tensor:
     return x if x.is_cuda or x.dtype not in _HALF else x.float()
 
 
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of :func:`gemm_operand`, to which clipped operands are rounded."""
+    return x.dtype if x.is_cuda else wide_dtype(x.dtype)
+
+
 def batched_matmul(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right`` for [U, m, n] and [U, n, p], formed in the wide dtype."""
     if left.is_cuda and left.dtype in _HALF:

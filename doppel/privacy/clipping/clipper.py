@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from doppel.head_loss import set_head_observer
 from doppel.privacy.clipping.arithmetic import wide_dtype
-from doppel.privacy.clipping.audit import ParameterUseAudit
 from doppel.privacy.clipping.compiled import CompiledFunction
 from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.fused_head import FusedHead
-from doppel.privacy.clipping.grad_samplers import is_replaying
 from doppel.privacy.clipping.linear import LinearRule
-from doppel.privacy.clipping.materialize import MaterializedHead, MaterializeRule
+from doppel.privacy.clipping.model_observer import ModelObserver, reentrant_checkpoint_error
 from doppel.privacy.clipping.observe import ObserveGradient
 from doppel.privacy.clipping.registry import Mode, build_rules
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
-from doppel.privacy.clipping.segments import RunSegment, Segment
-from doppel.privacy.clipping.tied import TiedPair
 
 
 class PerSampleClipper:
@@ -87,9 +79,10 @@ class PerSampleClipper:
     a public number only. All rows of one unit are in one capture.
 
     *Rounding.* The customary 1e-6 in C/(‖g‖ + 1e-6) is absolute, so it protects nothing when norms are large
-    and distorts when they are small; it is replaced by the relative η: 8 units of rounding in float32 and
-    float64, one in half precision. It makes ‖cᵢgᵢ‖ ≤ C hold for the numbers as computed. Worst-case rounding
-    of long sums is not covered, here or anywhere.
+    and distorts when they are small; it is replaced by the relative η: 8 units of rounding where products are formed
+    from float32 or float64 operands (always on the CPU), one unit of half precision where the scaled operands are
+    rounded to it. It makes ‖cᵢgᵢ‖ ≤ C hold for the numbers as computed. Sums are never rounded to half precision.
+    Worst-case rounding of long sums is not covered, here or anywhere.
 
     Args:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the
@@ -122,11 +115,8 @@ class PerSampleClipper:
             raise ValueError("the model has no trainable parameter, so there is nothing to clip: unfreeze some")
         self._trainable = frozenset(id(p) for _, p in self._parameters)
         self._rules, self._tied_pairs = build_rules(model, mode)
-        self._running_modules: list[nn.Module] = []  # as their calls are nested
+        self._observer = ModelObserver(model, self._rules, self._tied_pairs)
         self._layout = UnitLayout(1, 1)
-        self._segments: list[Segment] = []
-        self._hooks: list[RemovableHandle] = []
-        self._in_segment = False
         self._is_active = self._is_closed = self._is_audited = False
 
     def __repr__(self) -> str:
@@ -189,120 +179,17 @@ class PerSampleClipper:
         self._is_active, self._layout = True, layout
         for _, parameter in self._parameters:
             parameter.requires_grad_(False)
-        stack.callback(self._remove_hooks)
-        self._add_hooks()
-        for rule in self._rules:
-            if isinstance(rule, LinearRule | MaterializeRule) and rule.is_head:
-                set_head_observer(rule.module, partial(self._start_fused_head, rule, layout))
-                stack.callback(set_head_observer, rule.module, None)
-        for module in self._model.modules():
-            if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func"):
-                stack.callback(setattr, module, "_gradient_checkpointing_func", module._gradient_checkpointing_func)
-                module._gradient_checkpointing_func = self._checkpoint  # type: ignore[assignment]
-        if not self._is_audited:
-            for rule in self._rules:
-                stack.callback(rule.module.register_forward_pre_hook(self._on_forward_start).remove)
-            is_watching = lambda: torch.is_grad_enabled() or self._in_segment  # noqa: E731
-            stack.enter_context(ParameterUseAudit(self._parameters, self._running_module, is_watching))
-
-    def _add_hooks(self) -> None:
-        for rule in self._rules:
-            hook = partial(self._on_forward, rule, self._layout)
-            self._hooks.append(rule.module.register_forward_hook(hook, with_kwargs=True))
-
-    def _remove_hooks(self) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    @contextmanager
-    def _without_hooks(self) -> Iterator[None]:
-        self._remove_hooks()
-        try:
-            yield
-        finally:
-            self._add_hooks()
+        self._observer.attach(stack, layout, audited=[] if self._is_audited else self._parameters)
 
     def _leave(self) -> None:
         self._is_active = False
-        self._running_modules.clear()
         for _, parameter in self._parameters:
             parameter.requires_grad_(True)
 
     def _reset(self) -> None:
-        self._segments.clear()
+        self._observer.segments.clear()
         for rule in self._rules:
             rule.reset()
-
-    def _running_module(self) -> nn.Module | None:
-        return self._running_modules[-1] if self._running_modules else None
-
-    def _on_forward_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._running_modules.append(module)
-
-    def _on_forward(
-        self,
-        rule: LayerRule,
-        layout: UnitLayout,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Tensor,
-    ) -> Tensor | None:
-        while self._running_modules and self._running_modules.pop() is not module:
-            pass  # a checkpoint may leave a forward early
-        if is_replaying():
-            return None
-        if not torch.is_grad_enabled():
-            rule.ran_without_grad = rule.ran_without_grad or not self._in_segment
-            return None
-        output = rule.prepare_output(output, layout)
-        tensors = [tensor.detach() for tensor in rule.tensors_to_save(args, kwargs, output)]
-        if torch._C._current_graph_task_id() != -1 and not self._in_segment:
-            # a checkpoint computes its activations again inside the backward pass, for the first call's observer
-            if not rule.is_recorded or rule.ran_without_grad:
-                raise _reentrant_checkpoint_error(rule)
-        else:
-            rule.record(tensors[0], layout)
-        return ObserveGradient.apply(output, rule, *tensors)
-
-    def _start_fused_head(self, rule: LinearRule | MaterializeRule, layout: UnitLayout) -> FusedHead | MaterializedHead:
-        pairs = [pair for pair in self._tied_pairs if isinstance(pair, TiedPair) and pair.head is rule]
-        return rule.start_fused_head(layout, pairs[0].embedding.ids if pairs else None)
-
-    def _checkpoint(self, run: Callable[..., Any], *args: Any) -> Any:
-        """Takes the place of Hugging Face's checkpointing function."""
-        if not torch.is_grad_enabled() or self._in_segment:
-            return run(*args)
-        segment = Segment(run, args)
-
-        def first_run() -> Any:
-            self._in_segment = True
-            try:
-                return run(*args)
-            finally:
-                self._in_segment = False
-
-        def on_backward(grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-            before = {id(rule) for rule in self._rules if rule.squared_norms is not None}
-            self._in_segment = True
-            try:
-                found = segment.backward(grads)
-            finally:
-                self._in_segment = False
-            segment.rules = [r for r in self._rules if r.squared_norms is not None and id(r) not in before]
-            if segment.rules:  # else all of it is frozen
-                self._segments.append(segment)
-            for rule in segment.rules:
-                if any(rule in pair.rules for pair in self._tied_pairs):
-                    raise UnsupportedLayerError(
-                        f"module '{rule.name}' has a tied weight and is inside a checkpointed part of the model: "
-                        "checkpoint the blocks between embedding and head only"
-                    )
-                rule.kept = {}
-            return found
-
-        anchor = torch.zeros((), requires_grad=True)
-        return RunSegment.apply(first_run, on_backward, anchor, *(args[i] for i in segment.differentiable))
 
     # -------------------------------------------------------------------------------- compiled
     def compile(
@@ -337,7 +224,7 @@ class PerSampleClipper:
             self._rules,
             lambda: self._layout if self._is_active else None,
             lambda: self._is_audited,
-            self._without_hooks,
+            self._observer.paused,
             backend,
             mode,
         )
@@ -368,7 +255,7 @@ class PerSampleClipper:
         for rule in self._rules:
             if rule.ran_without_grad and not rule.is_recorded:
                 self._reset()
-                raise _reentrant_checkpoint_error(rule)
+                raise reentrant_checkpoint_error(rule)
         with torch.autocast(self._parameters[0][1].device.type, enabled=False):  # sums are float32, also under autocast
             return self._add_clipped(rules, loss_scale)
 
@@ -389,8 +276,8 @@ class PerSampleClipper:
             rule.reset()
         rows_per_unit = self._layout.rows_per_unit
         erased = nonfinite.repeat_interleave(rows_per_unit) if num_nonfinite else None
-        while self._segments:
-            segment = self._segments.pop()
+        while self._observer.segments:
+            segment = self._observer.segments.pop()
             segment.add_clipped(factors.repeat_interleave(rows_per_unit), erased, 1.0 / loss_scale)
         self._reset()
         return norms
@@ -407,11 +294,3 @@ def _is_in_place_error(error: RuntimeError) -> bool:
 
 def _rounding_margin(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps * (8.0 if dtype is wide_dtype(dtype) else 1.0)
-
-
-def _reentrant_checkpoint_error(rule: LayerRule) -> UnsupportedLayerError:
-    return UnsupportedLayerError(
-        f"module '{rule.name}' ran without gradients inside a capture, as reentrant checkpointing does: use "
-        "gradient "
-        "checkpointing with use_reentrant=False, and run evaluations outside the capture"
-    )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from doppel.compilation import compile_static
+from doppel.privacy.clipping.arithmetic import product_dtype
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, called_twice_error
 
@@ -171,7 +172,7 @@ class CompiledFunction:
                 squared_norms, kept = rule.summarise(inputs, torch.zeros_like(output), layout)
             names = [name for name, value in kept.items() if value.is_floating_point()]
             slots = [_Slot.like(value) for value in (squared_norms, *(kept[name] for name in names))]
-            sites[index] = _Site(index, tuple(names), tuple(slots), output.dtype)
+            sites[index] = _Site(index, tuple(names), tuple(slots), product_dtype(output))
 
         with _hooks(self._rules, hook):
             self._function(*args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import gram, scale_units, wide_dtype
+from doppel.privacy.clipping.arithmetic import gemm_operand, gram, scale_units, wide_dtype
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 
@@ -45,7 +45,7 @@ class EmbeddingRule(LayerRule):
 
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         ids = self.keep_inputs(inputs, layout)["ids"]
-        D = layout.split(grads, grads.shape[-1])
+        D = gemm_operand(layout.split(grads, grads.shape[-1]))
         if self.padding_idx is not None:
             D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
         squared = (gram(D) * (ids.unsqueeze(2) == ids.unsqueeze(1))).sum((1, 2))

@@ -46,9 +46,9 @@ class FusedHead:
 
     @property
     def operand_dtype(self) -> torch.dtype:
-        """The dtype of the GEMMs."""
+        """The dtype of the GEMMs that form norms and sums."""
         assert self._gradients is not None
-        return self._gradients.hidden.dtype
+        return self._gradients.dtype
 
     def watch(self, gradients: HeadGradients) -> None:
         """Take hold of the micro-batch."""
@@ -65,7 +65,7 @@ class FusedHead:
         k, num_positions = self.rows_per_unit, grads.shape[1]
         weights = self._gradients.position_weights[rows].reshape(-1, k * num_positions)
         A = self._gradients.hidden[rows].reshape(len(weights), k * num_positions, -1)
-        A = (A * weights.unsqueeze(-1)).to(A.dtype)
+        A = (A * weights.unsqueeze(-1)).to(self._gradients.dtype)
         G = grads.reshape(len(weights), k * num_positions, -1)
         if k == 1 and self._trains_weight and not self._trains_bias:
             self._inner_products.append(gram_inner(A, G).view(-1, 1, 1))

@@ -172,6 +172,6 @@ class MaterializedHead:
             grads = torch.cat(chunks)
             chunks.clear()
             rows[key] = grads * upstream.to(grads.dtype).view(-1, *[1] * (grads.dim() - 1))
-        self._rule.operand_dtype = self._gradients.hidden.dtype
+        self._rule.operand_dtype = self._gradients.dtype
         self._rule.squared_norms, self._rule.kept = self._rule.summarise_rows(rows, self._rule.layout)
         self._gradients = None

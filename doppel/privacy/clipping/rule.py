@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units
+from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, product_dtype
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 
 
@@ -120,7 +120,7 @@ class LayerRule(ABC):
         """Take the module's input and the gradient of its output, both [rows, …], and form what is kept."""
         if not self.is_recorded:
             return  # the capture was given up
-        self.receive(*self.summarise(inputs, grads, self.layout), grads.dtype)
+        self.receive(*self.summarise(inputs, grads, self.layout), product_dtype(grads))
 
     def receive(self, squared_norms: Tensor, kept: dict[str, Tensor], operand_dtype: torch.dtype) -> None:
         """Take what :meth:`summarise` formed, here or in a compiled graph."""

@@ -46,6 +46,12 @@ class Segment:
         #: Rules of the layers inside; known after the backward pass.
         self.rules: list[LayerRule] = []
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest dtype in which gradients inside are formed."""
+        autocast = [dtype for device, dtype, enabled in self._autocast if enabled and device == self._device.type]
+        return autocast[0] if autocast else self._args[self.differentiable[0]].dtype
+
     @contextmanager
     def _as_first_time(self) -> Iterator[None]:
         devices = [self._device] if self._device.type == "cuda" else []

@@ -153,7 +153,7 @@ def held_bytes(model: nn.Module, batch: Batch, losses: Losses) -> int:
     with clipper.capture(len(batch["labels"])):
         losses(model, batch).sum().backward()
     held: list[Tensor] = []
-    for holder in [*clipper._rules, *clipper._segments]:
+    for holder in [*clipper._rules, *clipper._observer.segments]:
         held += tree_leaves([value for key, value in vars(holder).items() if key != "_run"])
     parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
     sizes = {
