@@ -127,6 +127,7 @@ class HeadGradients:
         rows_per_chunk: Rows of a chunk.
         dtype: The dtype of P − onehot.
         kept: P − onehot [B, N, V], unless it is formed again.
+        scratch: Holds P − onehot of one chunk, in the wide dtype, where it is not formed in its place in ``kept``.
     """
 
     hidden: Tensor
@@ -137,14 +138,25 @@ class HeadGradients:
     rows_per_chunk: int
     dtype: torch.dtype
     kept: Tensor | None = None
+    scratch: Tensor | None = None
 
     def chunks(self) -> Iterator[slice]:
         """Rows of each chunk."""
         for start in range(0, len(self.labels), self.rows_per_chunk):
             yield slice(start, min(start + self.rows_per_chunk, len(self.labels)))
 
+    def _place(self, rows: slice, logits_NV: Tensor, is_in_place: bool) -> Tensor:
+        if is_in_place and self.kept is not None:
+            return self.kept[rows].view(logits_NV.shape)
+        if self.scratch is None or len(self.scratch) < len(logits_NV):
+            self.scratch = torch.empty_like(logits_NV)
+        return self.scratch[: len(logits_NV)]
+
     def form(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Token losses [r, N], 0 without label, and P − onehot [r, N, V] (anything where the weight is 0)."""
+        """Token losses [r, N], 0 without label, and P − onehot [r, N, V] (anything where the weight is 0).
+
+        The next chunk may take the place of this one's P − onehot.
+        """
         hidden_ND, labels_N1 = self.hidden[rows].flatten(0, 1), self.labels[rows].reshape(-1, 1)
         logits_NV = hidden_ND @ self.weight.t()
         if self.bias is not None:
@@ -152,16 +164,14 @@ class HeadGradients:
         logits_NV = logits_NV.to(self.position_weights.dtype)
         target_N1 = labels_N1.clamp(min=0)
         largest_N1, target_logit_N1 = logits_NV.amax(1, keepdim=True), logits_NV.gather(1, target_N1)
-        place = None
-        if self.kept is not None and self.kept.dtype is logits_NV.dtype:
-            place = self.kept[rows].view(logits_NV.shape)
-        grads_NV = torch.softmax(logits_NV, 1, out=place)
+        is_in_place = self.kept is not None and self.kept.dtype is logits_NV.dtype
+        grads_NV = torch.softmax(logits_NV, 1, out=self._place(rows, logits_NV, is_in_place))
         del logits_NV
         # log Σ exp(logits) by way of the largest probability, which never underflows
         nll_N1 = largest_N1 - grads_NV.amax(1, keepdim=True).log() - target_logit_N1
         grads_NV.scatter_add_(1, target_N1, grads_NV.new_full((1, 1), -1.0).expand_as(target_N1))
         grads_BNV = grads_NV.to(self.dtype).view(*self.labels[rows].shape, -1)
-        if self.kept is not None and place is None:
+        if self.kept is not None and not is_in_place:
             self.kept[rows] = grads_BNV
         nll_BN = nll_N1.view(self.labels[rows].shape).masked_fill(self.labels[rows] == IGNORE_INDEX, 0.0)
         return nll_BN, grads_BNV
@@ -220,6 +230,8 @@ class _HeadLossFunction(torch.autograd.Function):
                     torch.mul(product, weights.unsqueeze(-1), out=hidden_grads[rows])
                 if observer is not None:
                     observer.see_chunk(rows, grads)
+            del grads
+            gradients.scratch = None
         ctx.save_for_backward(hidden_grads)
         ctx.gradients = gradients if needs_weight else None
         ctx.observer, ctx.dtypes = observer, (hidden.dtype, weight.dtype)
@@ -239,8 +251,9 @@ class _HeadLossFunction(torch.autograd.Function):
         with torch.autocast(upstream.device.type, enabled=False):
             if hidden_grads is not None:
                 hidden_grads = (hidden_grads * upstream[:, None, None]).to(hidden_dtype)
-            if ctx.observer is not None:
-                ctx.observer.finish(upstream)
+            observer, ctx.observer = ctx.observer, None  # the loss may outlive the backward pass, the buffers may not
+            if observer is not None:
+                observer.finish(upstream)
             elif gradients is not None:
                 for G, H, w in gradients.products(upstream):
                     product = (G.t() @ H).to(weight_dtype)

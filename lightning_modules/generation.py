@@ -6,12 +6,16 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from transformers import GenerationConfig
 
 from doppel.errors import UserError
+from lightning_modules.decoding.decode import decode
+from lightning_modules.decoding.request import DrawingRule, Request
+from lightning_modules.decoding.support import is_supported
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,10 +33,11 @@ class SamplingArguments:
         top_k: Candidates kept at each token; 0 keeps all of them.
         top_p: Probability mass of the nucleus kept at each token; 1 keeps all of it.
         temperature: Divides the logits; below 1 the samples are more alike, above 1 more varied.
-        max_new_tokens: Longest target in tokens; null goes on until the model's last position, which the
-            longest prompt of a batch decides for the whole batch, so set it for models with prompts.
-        seed: Names the random streams. One seed draws the same samples again only if the batches are the
-            same; give each repetition of an experiment its own.
+        max_new_tokens: Longest target in tokens; null goes on until the model's last position.
+        seed: Names the random streams. One seed draws the same samples again only if the batches and ``max_rows``
+            are the same; give each repetition of an experiment its own.
+        max_rows: Most rows of tokens that go through the model together, num_beams for each text: more are faster on
+            a large GPU, and need more memory.
     """
 
     num_beams: int = 1
@@ -41,6 +46,7 @@ class SamplingArguments:
     temperature: float = 1.0
     max_new_tokens: int | None = None
     seed: int = 0
+    max_rows: int = 128
 
     def __post_init__(self) -> None:
         wrong = {
@@ -48,6 +54,7 @@ class SamplingArguments:
             "top_k must be at least 0 (0 keeps every token)": self.top_k < 0,
             "top_p must be above 0 and at most 1": not 0 < self.top_p <= 1,
             "temperature must be above 0": not self.temperature > 0,
+            "max_rows must be at least 1": self.max_rows < 1,
             "max_new_tokens must be at least 1, or null": self.max_new_tokens is not None and self.max_new_tokens < 1,
         }
         for message, is_wrong in wrong.items():
@@ -119,62 +126,80 @@ def sample_texts(
     if num_positions is None and arguments.max_new_tokens is None:
         raise UserError(f"{type(model).__name__} has no longest length: set max_new_tokens in its sampling arguments")
     wanted = arguments.max_new_tokens
-    roomy: list[int] = []
-    crowded: list[int] = []
+    requests: dict[int, Request] = {}
     for i, ids in enumerate(prompts_ids):
-        room = wanted if num_positions is None else num_positions - len(ids)
-        assert room is not None
-        if room >= (wanted or 1):
-            roomy.append(i)
-        elif room > 0:
-            crowded.append(i)
+        rooms = [
+            room for room in (wanted, None if num_positions is None else num_positions - len(ids)) if room is not None
+        ]
+        if min(rooms) > 0:
+            requests[i] = Request(list(ids), min(rooms))
 
     texts = [SampledText("", False)] * len(prompts_ids)
+    write = _decode if is_supported(model) else _generate
     with _random_stream(stream, arguments.seed, codec, model.device), _plain_decoding(model):
-        for group in (roomy, crowded):
-            if not group:
-                continue
-            prompts = [prompts_ids[i] for i in group]
-            limit = wanted
-            if num_positions is not None:
-                room = num_positions - max(map(len, prompts))
-                limit = room if wanted is None else min(wanted, room)
-            assert limit is not None
-            for i, target in zip(group, _generate(model, codec, prompts, arguments, limit), strict=True):
-                finished = codec.eos_id in target
-                if finished:
-                    target = target[: target.index(codec.eos_id)]
-                texts[i] = SampledText(codec.decode(target), finished)
+        for i, target in zip(requests, write(model, codec, list(requests.values()), arguments), strict=True):
+            finished = codec.eos_id in target
+            if finished:
+                target = target[: target.index(codec.eos_id)]
+            texts[i] = SampledText(codec.decode(target), finished)
     return texts
 
 
-def _generate(
-    model: PreTrainedModel, codec: Codec, prompts: list[list[int]], arguments: SamplingArguments, limit: int
+def _decode(
+    model: PreTrainedModel, codec: Codec, requests: list[Request], arguments: SamplingArguments
 ) -> list[list[int]]:
-    """Ids that the model writes after each prompt; without the prompt, with end of text and padding."""
-    width = max(map(len, prompts))
-    ids_BT = torch.tensor([[codec.pad_id] * (width - len(p)) + p for p in prompts], device=model.device)
-    # The mask is explicit because ids cannot tell: a padding token may be the separator or the end of text
-    # as well. Hugging Face counts the positions from it, so that every row starts at position 0 whatever
-    # its padding.
-    mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-    never = sorted({codec.pad_id, codec.bos_id} - {codec.eos_id})
+    """Ids that the model writes after each prompt, by our own decoder."""
+    rule = DrawingRule(
+        num_beams=arguments.num_beams,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        temperature=arguments.temperature,
+        never=tuple(_never(codec)),
+        eos_id=codec.eos_id,
+    )
+    return decode(model, requests, rule, arguments.max_rows)
+
+
+def _never(codec: Codec) -> list[int]:
+    return sorted({codec.pad_id, codec.bos_id} - {codec.eos_id})
+
+
+def _generate(
+    model: PreTrainedModel, codec: Codec, requests: list[Request], arguments: SamplingArguments
+) -> list[list[int]]:
+    """The same by Hugging Face's ``generate``, for models that our decoder cannot serve; slower."""
+    size = max(1, arguments.max_rows // arguments.num_beams)
     config = GenerationConfig(
         do_sample=True,
         num_beams=arguments.num_beams,
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         temperature=arguments.temperature,
-        max_new_tokens=limit,
-        suppress_tokens=never or None,
+        suppress_tokens=_never(codec) or None,
         bos_token_id=codec.bos_id,
         eos_token_id=codec.eos_id,
         pad_token_id=codec.pad_id,
     )
     generate = cast("Callable[..., torch.Tensor]", model.generate)
-    output_BT = generate(input_ids=ids_BT, attention_mask=mask_BT, generation_config=config)
-    rows: list[list[int]] = output_BT[:, width:].tolist()
-    return rows
+    written: list[list[int]] = [[] for _ in requests]
+    # A batch has one longest text, so only prompts with the same limit go together.
+    order = sorted(range(len(requests)), key=lambda i: (requests[i].limit, len(requests[i].prompt)))
+    for limit, group in groupby(order, key=lambda i: requests[i].limit):
+        members = list(group)
+        for start in range(0, len(members), size):
+            part = members[start : start + size]
+            prompts = [requests[i].prompt for i in part]
+            width = max(map(len, prompts))
+            ids_BT = torch.tensor([[codec.pad_id] * (width - len(p)) + p for p in prompts], device=model.device)
+            # The mask is explicit because ids cannot tell: a padding token may be the separator or the end of text
+            # as well. Hugging Face counts the positions from it, so that every row starts at position 0 whatever
+            # its padding.
+            mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+            config.max_new_tokens = limit
+            output_BT = generate(input_ids=ids_BT, attention_mask=mask_BT, generation_config=config)
+            for i, row in zip(part, output_BT[:, width:].tolist(), strict=True):
+                written[i] = row
+    return written
 
 
 @contextmanager

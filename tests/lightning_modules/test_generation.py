@@ -9,10 +9,11 @@ from collections import Counter
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
+from lightning_modules.decoding.support import is_supported
 from lightning_modules.generation import SamplingArguments, sample_texts
 
 WORDS = [f"w{i}" for i in range(8)]
@@ -178,6 +179,36 @@ def test_length_is_bounded_by_the_positions_of_the_model(codec: Codec) -> None:
     assert not any(t.finished for t in texts)
     texts = sample_texts(model, codec, [prompt(codec)], SamplingArguments(num_beams=2), stream=[0])
     assert len(texts[0].text.split()) == NUM_POSITIONS - 1
+    prompts = [prompt(codec), prompt(codec, 1, 2, 3), prompt(codec, *[4] * 6)]
+    for num_beams in (1, 2):  # without max_new_tokens, each prompt is followed by as much as there is room for
+        texts = sample_texts(model, codec, prompts, SamplingArguments(num_beams=num_beams, max_rows=2), stream=[0])
+        assert [len(t.text.split()) for t in texts] == [NUM_POSITIONS - len(p) for p in prompts]
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_models_with_attention_windows_are_sampled_too(codec: Codec, num_beams: int) -> None:
+    torch.manual_seed(3)
+    config = MistralConfig(
+        vocab_size=len(codec.tokenizer),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=NUM_POSITIONS,
+        sliding_window=4,
+        initializer_range=0.5,
+        pad_token_id=None,
+    )
+    model = MistralForCausalLM(config).eval()
+    assert not is_supported(model)
+    prompts = [prompt(codec), prompt(codec, 1, 2, 3), prompt(codec, *[4] * 9)] * 5
+    arguments = SamplingArguments(num_beams=num_beams, max_new_tokens=4, max_rows=4)
+    texts = sample_texts(model, codec, prompts, arguments, stream=[0])
+    assert texts == sample_texts(model, codec, prompts, arguments, stream=[0])
+    for ids, (text, finished) in zip(prompts, texts, strict=True):
+        assert len(text.split()) <= min(4, NUM_POSITIONS - len(ids))
+        assert finished or len(text.split()) == min(4, NUM_POSITIONS - len(ids))
 
 
 def test_streams_are_reproducible_and_differ(codec: Codec) -> None:
@@ -220,6 +251,7 @@ def test_the_defaults_and_mode_of_the_model_are_left_alone(codec: Codec) -> None
         {"top_p": 1.5},
         {"temperature": 0.0},
         {"max_new_tokens": 0},
+        {"max_rows": 0},
     ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, float]) -> None:

@@ -1,0 +1,141 @@
+"""Keys and values of the rows that are being decoded, in preallocated buffers that are written in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_GROWTH = 1.5  # of the buffers, in columns, when they are full
+
+
+class SlotCache(Cache):
+    """A cache of ``num_slots`` rows, each of which writes at a column of its own.
+
+    A row's entries lie from column 0 on, without padding, whatever the lengths of the other rows. What a query may
+    look at is the caller's attention mask alone. Three things happen to rows, all of them without touching the others:
+    a prompt is written into new rows (:meth:`write_prompts`), every row gets the entries of its next tokens
+    (:meth:`write_next`), and rows are moved to where others have left (:meth:`move_rows`).
+
+    The buffers of a layer have shape [slots, columns, heads, head size] and grow by half when their columns are used
+    up; they take the type of the first keys and values that arrive, so autocast is followed.
+
+    Args:
+        num_layers: Layers of the model that have keys and values.
+        num_slots: Most rows at a time.
+        num_columns: Columns of the buffers at first.
+    """
+
+    def __init__(self, num_layers: int, num_slots: int, num_columns: int) -> None:
+        self.num_slots = num_slots
+        self.num_columns = num_columns
+        #: Flat indices (row · columns + column) at which the next keys and values are written.
+        self.targets = torch.empty(0, dtype=torch.long)
+        #: Rows and columns that the queries see besides what is written now; (0, 0) while prompts are written.
+        self.visible = (0, 0)
+        self._slot_layers = [_SlotLayer(self) for _ in range(num_layers)]
+        super().__init__(layers=[*self._slot_layers])
+
+    def write_prompts(self, rows: Tensor, length: int, source: Tensor) -> None:
+        """Let the next forward write the first ``length`` entries of ``rows``, which see their own prompt only.
+
+        Args:
+            rows: Row indices of shape [R].
+            length: Entries of each row.
+            source: For each of the rows, the row of the forward's batch that holds its prompt.
+        """
+        self._reserve(length)
+        columns_T = torch.arange(length, device=rows.device)
+        self.targets = (rows[:, None] * self.num_columns + columns_T).flatten()
+        self.visible = (0, 0)
+        for layer in self._slot_layers:
+            layer.source = source
+
+    def write_next(self, columns: Tensor, num_visible: int) -> None:
+        """Let the next forward write row r's entries at ``columns[r]``; its queries see ``num_visible`` columns.
+
+        Args:
+            columns: Shape [rows, tokens], for rows 0, 1, …
+            num_visible: More than every column in ``columns``.
+        """
+        self._reserve(num_visible)
+        num_rows = columns.shape[0]
+        rows = torch.arange(num_rows, device=columns.device)
+        self.targets = (rows[:, None] * self.num_columns + columns).flatten()
+        self.visible = (num_rows, num_visible)
+
+    def move_rows(self, source: Tensor, target: Tensor, num_columns: int) -> None:
+        """Copy the first ``num_columns`` entries of rows ``source`` over those of rows ``target``."""
+        for buffer in self._buffers():
+            buffer[target, :num_columns] = buffer[source, :num_columns]
+
+    def select_columns(self, columns: Tensor, start: int) -> None:
+        """Let entry ``start + c`` of row r become what is at ``columns[r, c]``, of shape [rows, number]."""
+        num_rows, number = columns.shape
+        rows = torch.arange(num_rows, device=columns.device)
+        flat = (rows[:, None] * self.num_columns + columns).flatten()
+        for buffer in self._buffers():
+            chosen = buffer.flatten(0, 1).index_select(0, flat)
+            buffer[:num_rows, start : start + number] = chosen.unflatten(0, (num_rows, number))
+
+    def _buffers(self) -> list[Tensor]:
+        return [b for layer in self._slot_layers if layer.is_initialized for b in (layer.keys, layer.values)]
+
+    def _reserve(self, num_columns: int) -> None:
+        if num_columns <= self.num_columns:
+            return
+        old, self.num_columns = self.num_columns, max(num_columns, int(self.num_columns * _GROWTH))
+        for layer in self._slot_layers:
+            if layer.is_initialized:
+                for name in ("keys", "values"):
+                    buffer = getattr(layer, name)
+                    grown = buffer.new_zeros(self.num_slots, self.num_columns, *buffer.shape[2:])
+                    grown[:, :old] = buffer
+                    setattr(layer, name, grown)
+
+
+class _SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, cache: SlotCache) -> None:
+        super().__init__()
+        self.cache = cache
+        self.source = torch.empty(0, dtype=torch.long)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate the buffers; zeros, because a masked entry must still be finite."""
+        slots, columns = self.cache.num_slots, self.cache.num_columns
+        self.keys = key_states.new_zeros(slots, columns, key_states.shape[1], key_states.shape[3])
+        self.values = value_states.new_zeros(slots, columns, value_states.shape[1], value_states.shape[3])
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the states, of shape [rows, heads, tokens, head size], and return what the queries see."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        num_rows, num_visible = self.cache.visible
+        seen = []
+        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+            states_RTHD = states.transpose(1, 2)
+            if num_rows == 0:
+                states_RTHD = states_RTHD.index_select(0, self.source)
+            buffer.flatten(0, 1).index_copy_(0, self.cache.targets, states_RTHD.flatten(0, 1).to(buffer.dtype))
+            seen.append(states if num_rows == 0 else buffer[:num_rows, :num_visible].transpose(1, 2))
+        return seen[0], seen[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Columns that the queries see, from column 0 on."""
+        return self.cache.visible[1] or query_length, 0
+
+    def get_seq_length(self) -> int:
+        """No entry counts as seen before: positions and masks are explicit."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """No bound: the buffers grow."""
+        return -1

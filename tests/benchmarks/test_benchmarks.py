@@ -1,0 +1,136 @@
+"""Every benchmark of training steps runs end to end at a tiny size and writes its table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config
+
+from benchmarks import batching, clipping, memory
+from benchmarks._harness import Comparison, compare
+from benchmarks._memory_meter import peak_bytes
+from benchmarks._training import WAYS, Setting, Subject
+from benchmarks.memory_arithmetic import predict
+
+TINY = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "3"]
+
+
+def table_rows(path: Path) -> list[list[str]]:
+    """Cells of all lines of all tables, without headings."""
+    lines = [line for line in path.read_text().splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return [row for row in rows if row[0] not in ("training", "data, model", "micro-batch")]
+
+
+def number(cell: str) -> float:
+    """The first number of a cell."""
+    found = re.search(r"\d+(\.\d+)?", cell)
+    assert found is not None, cell
+    return float(found[0])
+
+
+def test_clipping_writes_a_ratio_for_every_way_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "clipping.md"
+    wanted = ["Hugging Face eager", "Doppel", "Opacus"]
+    clipping.main(
+        [*TINY, "--micro-batches", "2", "--repeats", "1", "--warmup", "1", "--rows", *wanted, "--out", str(path)]
+    )
+    rows = table_rows(path)
+    assert {row[0].split(",")[0] for row in rows} >= {
+        "Hugging Face eager",
+        "Doppel",
+        "Opacus hooks",
+        "Opacus functorch",
+        "Opacus expanded weights",
+        "Opacus fast gradient clipping",
+        "Opacus ghost clipping",
+    }
+    assert all(number(row[5]) > 0 for row in rows)
+    text = path.read_text()
+    assert "- machine: " in text and "torch 2" in text and "- command: " in text
+    assert "Parameter tying is not supported" in text, "a refusal must be listed with its reason"
+
+
+def test_appending_keeps_earlier_tables(tmp_path: Path) -> None:
+    path = tmp_path / "clipping.md"
+    path.write_text("# earlier\n")
+    common = [*TINY, "--repeats", "1", "--warmup", "1", "--rows", "Hugging Face eager", "--out", str(path)]
+    clipping.main([*common, "--append"])
+    assert path.read_text().startswith("# earlier") and len(table_rows(path)) == 1
+    clipping.main(common)
+    assert "# earlier" not in path.read_text()
+
+
+def test_memory_writes_peaks_and_the_arithmetic(tmp_path: Path) -> None:
+    path = tmp_path / "memory.md"
+    left_out = ["Opacus", "Hugging", "ordinary", "Doppel, materialize", "Doppel, fused head, recomputed"]
+    memory.main([*TINY, "--skip", *left_out, "--predict", "gpt2-large", "--out", str(path)])
+    rows = [row for row in table_rows(path) if len(row) == len(memory.COLUMNS)]
+    assert {row[0] for row in rows} >= {"Doppel", "Doppel, fused head"}
+    assert all(number(row[4]) > 0 for row in rows)
+    assert "activation checkpointing" in path.read_text() and "gpt2-large on one card" in path.read_text()
+
+
+def test_batching_writes_a_ratio_for_every_cut(tmp_path: Path) -> None:
+    path = tmp_path / "batching.md"
+    arguments = ["--units", "6", "--max-tokens", "64", "--micro-batch", "3", "--repeats", "1", "--models", "p(x)"]
+    batching.main([*arguments, "--data", str(tmp_path), "--out", str(path)])
+    rows = table_rows(path)
+    assert [row[3].split(",")[0] for row in rows] == ["sorted", "shuffled", "shuffled"]
+    assert all(number(row[5]) >= 1 and number(row[7]) > 0 for row in rows)
+
+
+@pytest.mark.parametrize("way", ["ordinary", "Doppel"])
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_the_arithmetic_of_memory_agrees_with_what_is_measured(way: str, precision: str) -> None:
+    torch.set_num_threads(1)
+    setting = Setting("cpu-256", 8, 32, num_micro_batches=2, precision=precision)
+    subject = Subject(setting)
+    step = WAYS[way](subject)
+    step()
+    subject.optimizer.zero_grad()
+    predicted = predict(
+        subject.model.config,
+        setting.rows,
+        setting.length,
+        precision,
+        private=way == "Doppel",
+        fused_head=False,
+        device="cpu",
+    )
+    assert predicted.total == pytest.approx(peak_bytes(step, "cpu"), rel=0.12)
+
+
+def test_peak_counts_what_lives_at_once() -> None:
+    size = 4 * 1_000_000
+
+    def step() -> None:
+        for _ in range(3):
+            first = torch.zeros(1_000_000)
+            second = torch.ones(1_000_000)
+            del first, second
+
+    assert peak_bytes(step, "cpu") - peak_bytes(lambda: None, "cpu") == pytest.approx(2 * size, rel=0.05)
+
+
+def test_lora_and_checkpointing_save_memory_by_arithmetic() -> None:
+    config = GPT2Config(n_layer=36, n_embd=1280, n_head=20)
+    full = predict(config, 32, 128, "fp16").total
+    assert predict(config, 32, 128, "fp16", lora_rank=8).total < full
+    assert predict(config, 32, 128, "fp16", checkpointing=True).total < full
+    assert predict(config, 32, 128, "fp16", fused_head=False).total > full
+
+
+def test_ratios_cancel_a_drift_of_the_machine() -> None:
+    baseline = tuple(1.0 + 0.1 * turn for turn in range(0, 9, 2))
+    judged = tuple(2.0 * (1.0 + 0.1 * turn) for turn in range(1, 8, 2))
+    assert Comparison(judged, baseline).ratio == pytest.approx(2.0)
+
+
+def test_turns_alternate() -> None:
+    calls: list[str] = []
+    compare(lambda: calls.append("B"), lambda: calls.append("A"), device="cpu", repeats=3, warmup=0)
+    assert "".join(calls) == "ABABABA"
