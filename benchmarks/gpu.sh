@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All GPU measurements of training steps on one GPU, in about 25 minutes (33 at most): bash benchmarks/gpu.sh [precision]
-# Writes benchmarks/results/{clipping,memory}-<gpu>.md, and prints what must hold. Precision: bf16 (default), or fp16 on a
+# All GPU measurements on one GPU, in about 30 minutes (38 at most): bash benchmarks/gpu.sh [precision]
+# Writes benchmarks/results/{clipping,memory,sampling}-<gpu>.md, and prints what must hold. Precision: bf16 (default), or fp16 on a
 # V100, which has no bf16. A part that runs out of its time leaves the tables that it has finished.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +26,9 @@ limited 300 "$python" -m benchmarks.clipping "${common[@]}" --append --sizes gpt
     --micro-batch 32 128 256 --repeats 5 --seconds 5 --rows Doppel --skip "Doppel, materialize" "Doppel, with noise"
 limited 300 "$python" -m benchmarks.clipping "${common[@]}" --append --sizes gpt2-medium gpt2-large --lengths 64 \
     --micro-batch 32 128 --repeats 5 --seconds 6 --rows Doppel --skip "Doppel, materialize" "Doppel, with noise"
+# 5. Sampling, against generate at its best batch size (5 min)
+limited 300 "$python" -m benchmarks.sampling --device cuda $([ "$precision" = bf16 ] && echo --bf16) --num-samples 512 \
+    --repeats 3 --sizes 64 128 256 512
 
 echo 'Must hold at the best micro-batch (throughput, last column): Doppel or Doppel, fused head by ordinary >= 0.90;'
 echo 'Doppel, compiled or CUDA graphs by its compiled baseline >= 0.95; the best of Doppel by Hugging Face eager >= 1.05;'

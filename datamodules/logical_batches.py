@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import secrets
 from collections.abc import Iterator, Sequence
@@ -153,6 +154,9 @@ def cut(
 ) -> Iterator[list[list[int]]]:
     """Sort units by their longest row, longest first, and cut them where rows times length pass the budget.
 
+    A part that holds an eighth of the budget also ends before a unit shorter than 0.8 of its longest, or a logical
+    batch of few parts would be padded much.
+
     Args:
         turns: Encoded turns.
         units: Rows of each unit, equally many for all.
@@ -170,7 +174,10 @@ def cut(
         num_rows, width = len(units[order[start]]), longest[order[start]]
         if fixed_up_to is not None:
             width = fixed_length(width, fixed_up_to)
-        stop = start + max(1, max_tokens // (num_rows * width))
+        stop = min(start + max(1, max_tokens // (num_rows * width)), len(order))
+        if fixed_up_to is None:
+            enough = start + math.ceil(max_tokens / (8 * num_rows * width))
+            stop = next((i for i in range(enough, stop) if longest[order[i]] < 0.8 * width), stop)
         yield [units[i] for i in order[start:stop]]
         start = stop
 

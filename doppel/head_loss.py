@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,6 +43,7 @@ class HeadLoss:
         self.head = head
         self.chunk_tokens = chunk_tokens
         self.recompute = recompute
+        self._buffer = _Buffer()
 
     def __call__(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
         """Losses of shape [B], in nats.
@@ -58,7 +61,7 @@ class HeadLoss:
             weight, bias = weight.detach(), None if bias is None else bias.detach()
             if not hidden_BND.requires_grad:  # the head alone is trained: there must be a graph to come back by
                 hidden_BND = hidden_BND.detach().requires_grad_(True)
-        options = _Options(self.chunk_tokens, self.recompute, torch.is_grad_enabled(), observer)
+        options = _Options(self.chunk_tokens, self.recompute, torch.is_grad_enabled(), observer, self._buffer)
         return _HeadLossFunction.apply(hidden_BND, weight, bias, labels_BN, options)
 
 
@@ -109,6 +112,7 @@ class _Options:
     recompute: bool
     with_gradients: bool
     observer: HeadObserver | None
+    buffer: _Buffer
 
 
 @dataclass
@@ -192,6 +196,24 @@ class HeadGradients:
             yield grads.flatten(0, 1), self.weighted_hidden(rows, weights_BN).flatten(0, 1), weights_BN.flatten()
 
 
+class _Buffer:
+    """Memory for P − onehot on the CPU, which hands out new pages for every large tensor; CUDA keeps its own."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+        self._user: Callable[[], HeadGradients | None] = lambda: None
+
+    def lend(self, user: HeadGradients, device: torch.device) -> Tensor:
+        """[B, N, V], whatever it holds; lent again when ``user`` is gone."""
+        shape = (*user.labels.shape, len(user.weight))
+        if device.type != "cpu" or self._user() is not None:
+            return torch.empty(shape, dtype=user.dtype, device=device)
+        if self._memory.numel() < math.prod(shape) or self._memory.dtype is not user.dtype:
+            self._memory = torch.empty(math.prod(shape), dtype=user.dtype)
+        self._user = weakref.ref(user)
+        return self._memory[: math.prod(shape)].view(shape)
+
+
 class _HeadLossFunction(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -216,7 +238,7 @@ class _HeadLossFunction(torch.autograd.Function):
                 dtype=dtype if observer is None or hidden.is_cuda else wide,
             )
             if needs_weight and not options.recompute:
-                gradients.kept = hidden.new_empty(*labels.shape, len(weight), dtype=gradients.dtype)
+                gradients.kept = options.buffer.lend(gradients, hidden.device)
             losses = hidden.new_empty(len(labels), dtype=wide)
             hidden_grads = torch.empty_like(hidden, dtype=wide) if needs_hidden else None
             if observer is not None:

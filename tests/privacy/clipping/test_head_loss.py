@@ -67,6 +67,24 @@ def test_extreme_logits_stay_finite(case: tuple[nn.Linear, Tensor, Tensor], reco
     assert all(torch.isfinite(grad).all() for grad in torch.autograd.grad(losses.sum(), [hidden, head.weight]))
 
 
+def test_losses_that_live_at_the_same_time_do_not_share_memory(case: tuple[nn.Linear, Tensor, Tensor]) -> None:
+    """One buffer is used again and again, but never by two losses at once, nor for another dtype."""
+    head, hidden, labels = case
+    loss = HeadLoss(head)
+    first, second = loss(hidden, labels).sum(), loss(2 * hidden, labels.flip(0)).sum()
+    for found, scale, order in (
+        (second, 2, labels.flip(0)),
+        (first, 1, labels),
+        (loss(hidden, labels).sum(), 1, labels),
+    ):
+        (grad,) = torch.autograd.grad(found, head.weight)
+        (expected,) = torch.autograd.grad(plain(head, scale * hidden, order).sum(), head.weight)
+        assert torch.allclose(grad, expected, rtol=1e-12, atol=1e-14)
+    head.float()
+    (grad,) = torch.autograd.grad(loss(hidden.float(), labels).sum(), head.weight)
+    assert grad.dtype is torch.float32 and torch.allclose(grad.double(), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_second_backward_pass_is_refused(case: tuple[nn.Linear, Tensor, Tensor]) -> None:
     """Its buffers are freed: it would leave the head's gradient out in silence."""
     head, hidden, labels = case
