@@ -201,12 +201,15 @@ class _Buffer:
 
     def __init__(self) -> None:
         self._memory = torch.empty(0)
-        self._user: Callable[[], HeadGradients | None] = lambda: None
+        self._user: weakref.ref[HeadGradients] | None = None
+
+    def __reduce__(self) -> tuple[type[_Buffer], tuple[()]]:
+        return _Buffer, ()  # a copy, in this process or another, has memory of its own
 
     def lend(self, user: HeadGradients, device: torch.device) -> Tensor:
         """[B, N, V], whatever it holds; lent again when ``user`` is gone."""
         shape = (*user.labels.shape, len(user.weight))
-        if device.type != "cpu" or self._user() is not None:
+        if device.type != "cpu" or (self._user is not None and self._user() is not None):
             return torch.empty(shape, dtype=user.dtype, device=device)
         if self._memory.numel() < math.prod(shape) or self._memory.dtype is not user.dtype:
             self._memory = torch.empty(math.prod(shape), dtype=user.dtype)

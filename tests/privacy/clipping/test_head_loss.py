@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from clipping_reference import build, head_losses, make_batch, mean_losses, relative_error, trained
@@ -83,6 +86,16 @@ def test_losses_that_live_at_the_same_time_do_not_share_memory(case: tuple[nn.Li
     head.float()
     (grad,) = torch.autograd.grad(loss(hidden.float(), labels).sum(), head.weight)
     assert grad.dtype is torch.float32 and torch.allclose(grad.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_can_be_pickled_and_copied(case: tuple[nn.Linear, Tensor, Tensor]) -> None:
+    """Ranks that are spawned get the model, with its loss, by pickle."""
+    head, hidden, labels = case
+    loss = HeadLoss(head)
+    expected = loss(hidden, labels)
+    for other in (pickle.loads(pickle.dumps(loss)), copy.deepcopy(loss)):
+        assert torch.equal(other(hidden, labels), expected)
+        assert other.head is not head
 
 
 def test_a_second_backward_pass_is_refused(case: tuple[nn.Linear, Tensor, Tensor]) -> None:
