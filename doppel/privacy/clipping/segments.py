@@ -36,6 +36,8 @@ class Segment:
         self._run = run
         self._device = next((a.device for a in args if isinstance(a, Tensor)), torch.device("cpu"))
         self._args: list[Any] = [a.detach() if isinstance(a, Tensor) else a for a in args]
+        # masks and position embeddings are not the rows' own, even where their first dimension happens to be as long
+        self._of_rows = [i for i, a in enumerate(args) if isinstance(a, Tensor) and (a.requires_grad or i == 0)]
         self.differentiable = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
         self._random_state = self._get_random_state()
         self._autocast = [
@@ -99,9 +101,8 @@ class Segment:
             scale: Factor of the sum.
         """
         if erased is not None:
-            for i in self.differentiable:
-                if self._args[i].shape[:1] == erased.shape:
-                    self._args[i] = _erase(self._args[i], erased)
+            for i in self._of_rows:
+                self._args[i] = _erase(self._args[i], erased)
         _, outputs = self._outputs()
         parameters = list({id(p): p for rule in self.rules for p in rule.trained_parameters}.values())
         scaled = []
