@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results"
 #: a third of a step and swings with the order of the calls. These keep the memory; they are read when a process starts.
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "268435456"}
 
-#: What a way of training may raise when it does not work with the model, the device or the release at hand.
+#: What Opacus raises where it does not work with the model, the device or the release at hand.
 NOT_RUN = (NotImplementedError, RuntimeError, TypeError, ValueError, AttributeError, KeyError, AssertionError)
 
 
@@ -226,6 +226,11 @@ def freed_memory(device: str) -> Iterator[None]:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that the device's memory was exhausted."""
     return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+
+
+def is_expected(way: str, error: BaseException) -> bool:
+    """Whether a way of training may end so: Opacus as it likes, all else only for lack of memory or of a device."""
+    return way.startswith("Opacus") or isinstance(error, UnavailableError) or is_out_of_memory(error)
 
 
 def reason(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from benchmarks._harness import Report, compare, keep_allocated_memory, result_file, table
-from benchmarks._training import MAX_GRAD_NORM
+from benchmarks._subject import MAX_GRAD_NORM
 from datamodules.batch import MicroBatch
 from datamodules.encoded_turns import EncodedTurns, encode_turns
 from datamodules.logical_batches import cut, micro_batch

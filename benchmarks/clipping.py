@@ -23,14 +23,17 @@ from benchmarks._harness import (
     NOT_RUN,
     Comparison,
     Report,
+    UnavailableError,
     compare,
     freed_memory,
+    is_expected,
     keep_allocated_memory,
     reason,
     result_file,
     table,
 )
-from benchmarks._training import PRECISIONS, SIZES, WAYS, Setting, Subject, owns_model, structures
+from benchmarks._subject import PRECISIONS, SIZES, Setting, Subject
+from benchmarks._training import WAYS, owns_model, structures
 
 #: (way of training, baseline). The baseline has the same loss kernel, or is what users compare with.
 ROWS = (
@@ -109,7 +112,7 @@ def measure(setting: Setting, way: str, baseline: str, options: argparse.Namespa
     """Time one way of training against its baseline, on the first structure of the model that it works with.
 
     Raises:
-        RuntimeError: It works with none.
+        UnavailableError: It works with none.
     """
     refusals: list[str] = []
     for tied, linear in structures(way):
@@ -118,9 +121,11 @@ def measure(setting: Setting, way: str, baseline: str, options: argparse.Namespa
                 comparison = _compare(setting, way, baseline, tied, linear, options)
             return Result(setting, way, baseline, tied, linear, comparison, tuple(refusals))
         except NOT_RUN as error:
+            if not is_expected(way, error):
+                raise
             prefix = ("tied: " if tied else "untied: ") if len(structures(way)) > 1 else ""
             refusals.append(prefix + reason(error))
-    raise RuntimeError("; ".join(refusals))
+    raise UnavailableError("; ".join(refusals))
 
 
 def _compare(
@@ -147,7 +152,7 @@ def run(setting: Setting, rows: Sequence[tuple[str, str]], options: argparse.Nam
             result = measure(setting, way, baseline, options)
             results.append(result)
             remarks += [f"- {way} does not run as the others do ({refusal})" for refusal in result.refusals]
-        except RuntimeError as error:
+        except UnavailableError as error:
             remarks.append(f"- not run: {way}: {error}")
     report.add(f"\n## {setting}\n")
     report.add(table(COLUMNS, [result.cells() for result in results]))

@@ -21,9 +21,10 @@ from functools import cache
 import torch
 from transformers import GPT2Config
 
-from benchmarks._harness import ALLOCATOR, NOT_RUN, Report, freed_memory, reason, result_file, table
+from benchmarks._harness import ALLOCATOR, NOT_RUN, Report, freed_memory, is_expected, reason, result_file, table
 from benchmarks._memory_meter import max_resident_bytes, peak_bytes, resident_peak
-from benchmarks._training import SIZES, WAYS, Setting, Subject, structures
+from benchmarks._subject import SIZES, Setting, Subject
+from benchmarks._training import WAYS, structures
 from benchmarks.clipping import add_common_arguments, choose_rows
 from benchmarks.memory_arithmetic import Prediction, predict
 
@@ -122,6 +123,8 @@ def run(setting: Setting, rows: Sequence[tuple[str, str]], report: Report) -> No
             try:
                 own, other = peak(setting, way, tied, linear), peak(setting, baseline, tied, linear)
             except NOT_RUN as error:
+                if not is_expected(way, error):
+                    raise
                 remarks.append(f"- {way} does not run{'' if tied else ' untied either'}: {reason(error)}")
                 continue
             structure = ("" if tied else ", untied") + (", Linear layers" if linear else "")

@@ -12,7 +12,8 @@ from transformers import GPT2Config
 from benchmarks import batching, clipping, memory
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
-from benchmarks._training import WAYS, Setting, Subject
+from benchmarks._subject import Setting, Subject
+from benchmarks._training import WAYS
 from benchmarks.memory_arithmetic import predict
 
 TINY = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "3"]
