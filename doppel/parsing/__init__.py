@@ -1,0 +1,9 @@
+"""Semantic parsing as a sequence of actions: vocabulary, oracle and state machine. No network lives here."""
+
+from doppel.parsing.actions import Actions
+from doppel.parsing.machine import ParserMachine
+from doppel.parsing.oracle import decode, encode
+from doppel.parsing.source import split_source
+from doppel.parsing.vocabulary import ActionVocabulary
+
+__all__ = ["ActionVocabulary", "Actions", "ParserMachine", "decode", "encode", "split_source"]

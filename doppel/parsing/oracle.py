@@ -1,0 +1,121 @@
+"""From tree to actions, to train a parser on, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from doppel.lispress import Graph, String, read, to_graph
+from doppel.parsing.actions import Actions
+from doppel.parsing.linearise import Step, linearise
+from doppel.parsing.machine import ParserMachine
+from doppel.parsing.source import split_source
+from doppel.parsing.vocabulary import BOS, COPY, END, STRING_CLOSE, STRING_OPEN, ActionVocabulary
+
+
+def encode(tree: str, utterance: str, vocabulary: ActionVocabulary) -> Actions | None:
+    """The one action sequence by which `doppel.parsing.ParserMachine` builds a tree's graph.
+
+    A piece of a string that equals a piece of the utterance is copied, in the longest runs there are; another
+    piece is its own action where the vocabulary has it, and is spelled in bytes where not.
+
+    Args:
+        tree: Well-formed Lispress.
+        utterance: What the user said.
+        vocabulary: The actions.
+
+    Returns:
+        The actions, or None when a label is not in the vocabulary or the graph lies outside the parser's
+        language (see `doppel.parsing.linearise`).
+
+    Raises:
+        LispressError: The tree is not well-formed.
+    """
+    steps = linearise(to_graph(read(tree)))
+    return None if steps is None else _encode_steps(steps, split_source(utterance), vocabulary)
+
+
+def decode(actions: Actions, utterance: str, vocabulary: ActionVocabulary) -> Graph:
+    """The graph that a finished action sequence builds: the inverse of `encode`.
+
+    Args:
+        actions: BOS … END.
+        utterance: The utterance that COPY actions copy from.
+        vocabulary: The actions.
+
+    Returns:
+        The graph, its nodes numbered in the order of their actions.
+
+    Raises:
+        ValueError: The machine does not allow an action at its place, or END is missing.
+    """
+    source = split_source(utterance)
+    machine = ParserMachine(vocabulary, len(source), max_actions=len(actions.ids) + 1)
+    for action, pointer, copy in list(zip(*actions, strict=True))[1:]:
+        machine.apply(action, pointer, copy)
+    return machine.graph(source)
+
+
+def _encode_steps(steps: list[Step], source: list[str], vocabulary: ActionVocabulary) -> Actions | None:
+    ids, pointers, copies = [BOS], [-1], [-1]
+    positions = []
+    root = vocabulary.first_right_arc
+    for step in steps:
+        positions.append(len(ids))
+        if step.label.startswith('"'):
+            pieces = _string_actions(String(step.label[1:-1]).value, source, vocabulary)
+            if pieces is None:
+                return None
+            ids += (STRING_OPEN, *(action for action, _ in pieces), STRING_CLOSE)
+            copies += (-1, *(copy for _, copy in pieces), -1)
+        else:
+            ids.append(vocabulary.node_ids.get(step.label, -1))
+            copies.append(-1)
+        pointers += [-1] * (len(ids) - len(pointers))
+        for arcs, numbers in ((step.right, vocabulary.right_arc_ids), (step.left, vocabulary.left_arc_ids)):
+            for arc in arcs:
+                ids.append(root if arc.node < 0 else numbers.get(arc.label, -1))
+                pointers.append(0 if arc.node < 0 else positions[arc.node])
+                copies.append(-1)
+    ids.append(END)
+    pointers.append(-1)
+    copies.append(-1)
+    return None if -1 in ids else Actions(ids, pointers, copies)
+
+
+def _string_actions(text: str, source: Sequence[str], vocabulary: ActionVocabulary) -> list[tuple[int, int]] | None:
+    """The action for every piece of a string, with the source piece that it copies or -1."""
+    pieces = split_source(text)
+    actions: list[tuple[int, int]] = []
+    place = 0
+    while place < len(pieces):
+        start, length = _longest_run(pieces, place, source)
+        if length:
+            actions += ((COPY, start + offset) for offset in range(length))
+            place += length
+            continue
+        piece = pieces[place]
+        number = vocabulary.string_piece_ids.get(piece)
+        if number is not None:
+            actions.append((number, -1))
+        else:
+            try:
+                actions += ((byte, -1) for byte in vocabulary.spell(piece))
+            except UnicodeEncodeError:
+                return None
+        place += 1
+    return actions
+
+
+def _longest_run(pieces: Sequence[str], place: int, source: Sequence[str]) -> tuple[int, int]:
+    """Where in the source the pieces from `place` on occur for longest, the first such place, and how long."""
+    best = (-1, 0)
+    for start in range(len(source)):
+        length = 0
+        while place + length < len(pieces) and start + length < len(source):
+            copied = source[start + length]
+            if (copied if place + length else copied.lstrip()) != pieces[place + length]:
+                break
+            length += 1
+        if length > best[1]:
+            best = (start, length)
+    return best
