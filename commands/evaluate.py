@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from commands.annotations import parsed_trees, write_annotations
 from datamodules.data_error import DataError
 from datamodules.readers import read_turns
+from datamodules.selection import Selection
 from datamodules.turn import Turn
 from doppel.lispress import Counting
 
@@ -35,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model folder or hub name whose hidden states MAUVE compares (default: the shipped base model)",
     )
     parser.add_argument("--no-mauve", action="store_true", help="leave MAUVE out (no model is loaded)")
+    parser.add_argument(
+        "--keep-function",
+        metavar="PATTERN",
+        help="compare with the reference turns that call this function: a name, or the start of one and a star",
+    )
     parser.add_argument("--num-samples", type=int, help="compare at most so many of each side")
     parser.add_argument(
         "--counting",
@@ -44,6 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--annotator", help="turns with trees for the nearest_… stand-in parser (default: the reference)"
+    )
+    parser.add_argument(
+        "--parser",
+        type=Path,
+        metavar="CKPT",
+        help="checkpoint of a semantic parser, which annotates both sides for the parsed_… and ground_truth_… values",
+    )
+    parser.add_argument("--parsed", metavar="FILE", help="a parser's trees of the synthetic utterances, as JSON lines")
+    parser.add_argument("--parsed-reference", metavar="FILE", help="a parser's trees of the reference utterances")
+    parser.add_argument("--save-parsed", type=Path, metavar="FILE", help="write the former here, for --parsed")
+    parser.add_argument(
+        "--save-parsed-reference", type=Path, metavar="FILE", help="write the latter here, for --parsed-reference"
     )
     parser.add_argument(
         "--private",
@@ -60,12 +79,25 @@ def run(args: argparse.Namespace) -> None:
     """
     if args.out is not None:
         _make_folder(args.out)  # before the long work, so that a bad path shows at once
+    for option, path, ready in (
+        ("--save-parsed", args.save_parsed, args.parsed),
+        ("--save-parsed-reference", args.save_parsed_reference, args.parsed_reference),
+    ):
+        if path is not None:
+            if not (args.parser or ready):
+                raise DataError(f"{option}: there is nothing to save without a parser; give --parser")
+            _make_folder(path)
     values = evaluate(
         read_synthetic(args.synthetic),
-        read_turns(args.reference, unit="utterance"),
+        Selection(args.keep_function).apply(read_turns(args.reference, unit="utterance"), args.reference),
         featurizer=None if args.no_mauve else args.featurizer,
         annotator=read_turns(args.annotator, unit="utterance") if args.annotator else None,
         private=read_turns(args.private, unit="utterance") if args.private else None,
+        parser=args.parser,
+        parsed=read_synthetic(args.parsed) if args.parsed else None,
+        parsed_reference=read_synthetic(args.parsed_reference) if args.parsed_reference else None,
+        save_parsed=args.save_parsed,
+        save_parsed_reference=args.save_parsed_reference,
         counting=args.counting,
         num_samples=args.num_samples,
         seed=args.seed,
@@ -82,6 +114,11 @@ def evaluate(
     featurizer: str | Path | None = DEFAULT_FEATURIZER,
     annotator: Sequence[Turn] | None = None,
     private: Sequence[Turn] | None = None,
+    parser: str | Path | None = None,
+    parsed: Sequence[Turn] | None = None,
+    parsed_reference: Sequence[Turn] | None = None,
+    save_parsed: Path | None = None,
+    save_parsed_reference: Path | None = None,
     counting: Counting = "node_labels",
     num_samples: int | None = None,
     seed: int = 0,
@@ -97,19 +134,25 @@ def evaluate(
         annotator: turns with trees for the ``nearest_…`` stand-in parser; None: the reference.
         private: private training turns; opts into the ``private/…`` values, which are not differentially
             private.
+        parser: checkpoint of a semantic parser, which annotates the compared utterances.
+        parsed: ready annotations of the synthetic utterances, which go before the parser's.
+        parsed_reference: ready annotations of the reference utterances.
+        save_parsed: where to write the annotations of the compared synthetic utterances.
+        save_parsed_reference: where to write those of the compared reference utterances.
         counting: what a function type is.
         num_samples: compare at most so many of each side.
         seed: seed of the subsets and of MAUVE's clustering.
 
     Returns:
         The values of ``doppel.metrics.compare``: ready for JSON, None where a value cannot be computed
-        (``notes`` say why), ``featurizer`` as it was named.
+        (``notes`` say why), ``featurizer`` and ``parser`` as they were named.
 
     Raises:
-        DataError: a side is empty or ``num_samples`` is not positive.
+        DataError: a side is empty, ``num_samples`` is not positive, or annotations lack an utterance or a source.
         FeaturizerError: the featurizer cannot be loaded.
+        UserError: the parser cannot be loaded.
     """
-    from doppel.metrics import FeaturizerError, compare
+    from doppel.metrics import FeaturizerError, compare, compared_sides
 
     if num_samples is not None and num_samples < 1:
         raise DataError(f"--num-samples is {num_samples}: give at least 1")
@@ -124,17 +167,25 @@ def evaluate(
             f"the shipped base model is not at {ROOT / DEFAULT_FEATURIZER}: name another one with "
             "--featurizer (a folder or a hub name), or leave MAUVE out with --no-mauve"
         )
+    corpora = _corpus(synthetic), _corpus(reference)
+    sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
+    trees = parsed_trees(sides, (parsed, parsed_reference), parser)
+    for path, utterances, side_trees in zip((save_parsed, save_parsed_reference), sides, trees, strict=True):
+        if path is not None and side_trees is not None:
+            write_annotations(path, utterances, side_trees)
     values = compare(
-        _corpus(synthetic),
-        _corpus(reference),
+        *corpora,
         featurizer=source,
         annotator=_corpus(annotator) if annotator is not None else None,
         private=[turn.utterance for turn in private] if private is not None else None,
+        parsed=trees[0],
+        parsed_reference=trees[1],
         counting=counting,
         num_samples=num_samples,
         seed=seed,
     )
-    return {**values, "featurizer": None if featurizer is None else str(featurizer)}
+    names = {"featurizer": featurizer, "parser": parser}
+    return {**values, **{name: None if path is None else str(path) for name, path in names.items()}}
 
 
 def _corpus(turns: Sequence[Turn]) -> Any:
@@ -194,7 +245,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{path}: its folder cannot be made ({error.strerror}); give another --out") from error
+        raise DataError(f"{path}: its folder cannot be made ({error.strerror}); give another path") from error
 
 
 def format_table(values: dict[str, Any]) -> str:

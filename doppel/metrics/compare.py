@@ -14,11 +14,13 @@ from torchmetrics import MetricCollection
 from tqdm import tqdm
 
 from doppel.lispress import Counting
+from doppel.metrics.anonymous_graph import anonymous_graph
 from doppel.metrics.chi_square import ChiSquare
 from doppel.metrics.copies import Copies, CopyIndex
 from doppel.metrics.distinct import Distinct
 from doppel.metrics.function_overlap import FunctionOverlap
 from doppel.metrics.function_type_metric import valid_function_types
+from doppel.metrics.graph_match import GraphMatch
 from doppel.metrics.mauve import Mauve
 from doppel.metrics.mean_words import MeanWords
 from doppel.metrics.nearest_trees import NearestTrees
@@ -73,7 +75,16 @@ def _batches(items: Sequence[Any], size: int = 512) -> Iterable[Sequence[Any]]:
 def function_metrics(
     synthetic: Sequence[str | None], reference: Sequence[str | None], counting: Counting
 ) -> dict[str, Value]:
-    """Overlap, χ² and top-k overlaps of function types, by name; invalid trees are left out."""
+    """Overlap, χ² and top-k overlaps of function types, by name, on equally many trees of both sides.
+
+    Where lines lack a tree (None), the side with more trees is thinned evenly to the number of the other: overlap
+    grows with the number of samples. An invalid tree is a sample without functions.
+    """
+    synthetic, reference = ([tree for tree in side if tree is not None] for side in (synthetic, reference))
+    size = min(len(synthetic), len(reference))
+    if not size:
+        return dict.fromkeys(FUNCTION_KEYS)
+    synthetic, reference = ([side[i * len(side) // size] for i in range(size)] for side in (synthetic, reference))
     metrics: dict[str, Any] = {
         "function_overlap": FunctionOverlap(counting),
         "chi_square": ChiSquare(counting),
@@ -113,6 +124,23 @@ def copy_metrics(synthetic: Sequence[str], reference: Sequence[str], private: Se
     return values | {"private/reference_exact_copies": round(natural, 6), "private/num_private": len(private)}
 
 
+def compared_sides(
+    synthetic: Corpus, reference: Corpus, num_samples: int | None = None, seed: int = 0
+) -> tuple[Corpus, Corpus]:
+    """The equally many rows of both sides that ``compare`` uses with the same arguments.
+
+    Raises:
+        ValueError: a side is empty, or ``num_samples`` is not positive.
+    """
+    if num_samples is not None and num_samples < 1:
+        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
+    size = min(len(synthetic.utterances), len(reference.utterances))
+    if not size:
+        raise ValueError("nothing to compare: the synthetic or the reference side has no utterance")
+    size = min(size, num_samples or size)
+    return synthetic.sample(size, seed), reference.sample(size, seed)
+
+
 def compare(
     synthetic: Corpus,
     reference: Corpus,
@@ -120,6 +148,8 @@ def compare(
     featurizer: str | Path | None = None,
     annotator: Corpus | None = None,
     private: Sequence[str] | None = None,
+    parsed: Sequence[str | None] | None = None,
+    parsed_reference: Sequence[str | None] | None = None,
     counting: Counting = "node_labels",
     num_samples: int | None = None,
     seed: int = 0,
@@ -133,6 +163,10 @@ def compare(
         annotator: annotated utterances for the ``nearest_…`` stand-in (see ``NearestTrees``); None: the
             reference.
         private: private training utterances; opts into the ``private/…`` values, which are not DP.
+        parsed: a semantic parser's trees of the synthetic utterances that ``compared_sides`` chooses, in their
+            order, for the ``parsed_…`` values; None: there is no parser.
+        parsed_reference: its trees of the reference utterances that ``compared_sides`` chooses, for the
+            ``ground_truth_…`` values: what the metrics are where the samples are human and only the parser errs.
         counting: what a function type is.
         num_samples: compare at most so many of each side.
         seed: of the subsets, and (added to 25, the package's own) of MAUVE's clustering.
@@ -141,28 +175,23 @@ def compare(
         Name to value; None where a value cannot be computed, and then ``notes`` says why.
 
     Raises:
-        ValueError: a side is empty, or ``num_samples`` is not positive.
+        ValueError: a side is empty, ``num_samples`` is not positive, or parsed trees are not as many as compared
+            utterances.
         FeaturizerError: the featurizer cannot be loaded.
     """
-    if num_samples is not None and num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}")
-    num_compared = min(len(synthetic.utterances), len(reference.utterances))
-    if num_samples is not None:
-        num_compared = min(num_compared, num_samples)
-    if not num_compared:
-        raise ValueError("nothing to compare: the synthetic or the reference side has no utterance")
-    notes: list[str] = []
     values: dict[str, Value] = {
         "num_synthetic": len(synthetic.utterances),
         "num_reference": len(reference.utterances),
-        "num_compared": num_compared,
     }
+    notes: list[str] = []
     annotated = annotator or reference
-    synthetic, reference = synthetic.sample(num_compared, seed), reference.sample(num_compared, seed)
+    synthetic, reference = compared_sides(synthetic, reference, num_samples, seed)
+    values["num_compared"] = len(synthetic.utterances)
 
     values |= text_metrics(synthetic.utterances, reference.utterances)
     values |= _mauve(synthetic, reference, featurizer, seed, notes)
     values |= _own_trees(synthetic, reference, counting, notes)
+    values |= _parsed_trees(synthetic, reference, parsed, parsed_reference, counting, notes)
     values |= _nearest_trees(synthetic, reference, annotated, annotator is None, counting, notes)
     values["counting"] = counting
     if private is not None:
@@ -206,11 +235,60 @@ def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting, notes: 
     }
     notes.append("function metrics judge the sampled trees, not whether the utterances express them")
     if int(valid.num_trees) < len(synthetic.trees):
-        notes.append("some synthetic lines have no tree: function metrics use the others")
+        notes.append("some synthetic lines have no tree: function metrics use the others, and as many of the reference")
     if not reference.has_trees:
         notes.append("the reference has no trees: the function metrics are null")
         return nothing | values
     return function_metrics(synthetic.trees, reference.trees, counting) | values
+
+
+def _parsed_trees(
+    synthetic: Corpus,
+    reference: Corpus,
+    parsed: Sequence[str | None] | None,
+    parsed_reference: Sequence[str | None] | None,
+    counting: Counting,
+    notes: list[str],
+) -> dict[str, Value]:
+    """The same metrics on a semantic parser's trees, against the reference's own trees."""
+    keys = [f"{prefix}{key}" for prefix in ("parsed_", "ground_truth_") for key in FUNCTION_KEYS]
+    values: dict[str, Value] = dict.fromkeys([*keys, "parsed_own_tree_match", "ground_truth_exact_match"])
+    if parsed is None and parsed_reference is None:
+        notes.append("parsed_… and ground_truth_… are null: they need a semantic parser (--parser or --parsed)")
+        return values
+    for name, side, trees in (("synthetic", synthetic, parsed), ("reference", reference, parsed_reference)):
+        if trees is not None and len(trees) != len(side.utterances):
+            raise ValueError(f"{len(trees)} parsed trees for {len(side.utterances)} compared {name} utterances")
+    if not reference.has_trees:
+        notes.append("the reference has no trees: the parsed_… and ground_truth_… values are null")
+        return values
+    if parsed is not None:
+        found = function_metrics(parsed, reference.trees, counting)
+        values |= {f"parsed_{key}": value for key, value in found.items()}
+        values["parsed_own_tree_match"] = _graph_match(parsed, synthetic.trees)
+    if parsed_reference is not None:
+        found = function_metrics(parsed_reference, reference.trees, counting)
+        values |= {f"ground_truth_{key}": value for key, value in found.items()}
+        values["ground_truth_exact_match"] = _graph_match(parsed_reference, reference.trees)
+    notes.append(
+        "parsed_…: trees by the semantic parser of the synthetic utterances, against the reference's own trees; "
+        "ground_truth_…: its trees of the reference utterances against the same: what human utterances would score"
+    )
+    return values
+
+
+def _graph_match(predicted: Sequence[str | None], gold: Sequence[str | None]) -> Value:
+    """Exact anonymised match, over the rows whose gold tree is there and valid; None without any."""
+    rows = [
+        (guess, tree)
+        for guess, tree in zip(predicted, gold, strict=True)
+        if tree is not None and anonymous_graph(tree) is not None
+    ]
+    if not rows:
+        return None
+    metric = GraphMatch()
+    metric.update([guess for guess, _ in rows], [tree for _, tree in rows])
+    return _number(metric.compute()["exact_match"])
 
 
 def _nearest_trees(

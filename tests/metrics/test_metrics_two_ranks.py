@@ -23,6 +23,7 @@ from doppel.metrics import (
     TopKOverlap,
     ValidTrees,
     WordOverlap,
+    parser_metric_collection,
 )
 
 SYNTHETIC = ["set an alarm", "yes", "set an alarm", "café é", "please set a meeting now"] + [
@@ -31,6 +32,8 @@ SYNTHETIC = ["set an alarm", "yes", "set an alarm", "café é", "please set a me
 REFERENCE = ["set a meeting", "yes please", "café"] + [f"call {n * n}" for n in range(15)]
 SYNTHETIC_TREES = ["(Yield (Today))", "(Broken", "(Now)", None]
 REFERENCE_TREES = ["(Yield (Execute (Now)))", "(Yield (Now))", "(Today)"]
+PREDICTED_TREES = ["(Yield (Now))", "(Broken", "(Today)", None, "(Yield (FindManager (Now)))"]
+GOLD_TREES = ["(Yield (Now))", "(Yield (FindManager (Now)))", "(Now)", "(Today)", "(Yield (FindManager (Now)))"]
 
 
 def length_features(texts: Sequence[str]) -> Tensor:
@@ -49,7 +52,7 @@ def values(rank: int, world_size: int, share: str) -> dict[str, float]:
     pairs = {"word": WordOverlap(), "mauve": Mauve(length_features)}
     tree_pairs = {"function": FunctionOverlap(), "chi": ChiSquare(), "top": TopKOverlap(2)}
     singles = {"distinct": Distinct(), "mean": MeanWords(), "copies": Copies(REFERENCE)}
-    valid = ValidTrees()
+    valid, parser = ValidTrees(), parser_metric_collection(["FindManager"])
     if share == "even" or rank == 0:  # with "first", rank 1 never calls update
         for metric in pairs.values():
             metric.update(mine(SYNTHETIC), mine(REFERENCE))
@@ -58,8 +61,9 @@ def values(rank: int, world_size: int, share: str) -> dict[str, float]:
         for metric in singles.values():
             metric.update(mine(SYNTHETIC))
         valid.update(mine(SYNTHETIC_TREES))
+        parser.update(mine(PREDICTED_TREES), mine(GOLD_TREES))
     result = {}
-    for name, metric in {**pairs, **tree_pairs, **singles, "valid": valid}.items():
+    for name, metric in {**pairs, **tree_pairs, **singles, "valid": valid, "parser_": parser}.items():
         value = metric.compute()
         parts = value if isinstance(value, dict) else {"": value}
         result |= {f"{name}{key}": part.item() for key, part in parts.items()}

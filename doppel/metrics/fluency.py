@@ -1,0 +1,52 @@
+"""How well a language model expects texts: their losses, by which setups that sample noise are discarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_IGNORED = -100
+
+
+@torch.inference_mode()
+def text_losses(model: Any, examples: Sequence[Sequence[int]], tokens_per_batch: int = 2048) -> Tensor:
+    """Mean negative log-likelihood of each text's tokens, in nats per token.
+
+    The fluency sifter of Mireshghallah et al. (2023): a setup whose texts have a mean above 2.0 under a model of
+    human utterances is discarded. The model must be fine-tuned on public text, else its losses leak.
+
+    Args:
+        model: Hugging Face causal language model, in evaluation mode.
+        examples: Token ids of each text, first the one that starts a text, which is not predicted; at least two.
+        tokens_per_batch: Bound on rows times padded length.
+
+    Returns:
+        Float32 losses on the CPU, shape [num_texts], in the order of the texts.
+
+    Raises:
+        ValueError: An example has less than two tokens.
+    """
+    if any(len(ids) < 2 for ids in examples):
+        raise ValueError("an example has less than two tokens: give the starting token and those to predict")
+    losses = torch.zeros(len(examples))
+    order = sorted(range(len(examples)), key=lambda i: len(examples[i]), reverse=True)
+    device = next(model.parameters()).device
+    while order:
+        width = len(examples[order[0]])
+        rows = max(1, tokens_per_batch // width)
+        batch, order = order[:rows], order[rows:]
+        ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
+        labels_BT = torch.full((len(batch), width), _IGNORED)
+        for row, index in enumerate(batch):
+            ids = torch.tensor(examples[index])
+            ids_BT[row, : len(ids)] = ids
+            labels_BT[row, : len(ids) - 1] = ids[1:]  # padding is on the right, where causal attention never looks
+        labels_BT = labels_BT.to(device)
+        logits_BTV = model(input_ids=ids_BT.to(device), use_cache=False).logits.float()
+        nll_BT = F.cross_entropy(logits_BTV.mT, labels_BT, ignore_index=_IGNORED, reduction="none")
+        losses[batch] = (nll_BT.sum(1) / (labels_BT != _IGNORED).sum(1)).cpu()
+    return losses

@@ -1,0 +1,71 @@
+"""All metrics of a parser's accuracy, as one collection or one dictionary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from torch import Tensor
+from torchmetrics import MetricCollection
+
+from doppel.metrics.api_match import SMCALFLOW_APIS, ApiMatch
+from doppel.metrics.bag_of_nodes import BagOfNodes
+from doppel.metrics.graph_match import GraphMatch
+
+PARSER_KEYS = ("exact_match", "api_precision", "api_recall", "node_precision", "node_recall", "num_turns")
+_BATCH = 1024
+
+
+def parser_metric_collection(
+    functions: Sequence[str] = (), apis: Collection[str] = SMCALFLOW_APIS, prefix: str | None = None
+) -> MetricCollection:
+    """A torchmetrics collection whose ``update(predicted, gold)`` and ``compute()`` serve all values at once.
+
+    ``compute`` returns one flat dictionary of scalar tensors; nan where no turn counts.
+
+    Args:
+        functions: patterns of the functions to tell apart, as in ``uses_function``.
+        apis: node names that are API calls.
+        prefix: put before every name, such as ``test/``.
+    """
+    metrics = [GraphMatch(functions), ApiMatch(apis, functions), BagOfNodes(functions)]
+    return MetricCollection(metrics, prefix=prefix, compute_groups=False)  # type: ignore[arg-type]
+
+
+def parser_metrics(
+    predicted: Sequence[str | None],
+    gold: Sequence[str],
+    functions: Sequence[str] = (),
+    apis: Collection[str] = SMCALFLOW_APIS,
+) -> dict[str, float | int | None]:
+    """How well predicted trees agree with gold ones.
+
+    Args:
+        predicted: linearised trees, None where there is none; what is no valid Lispress is wrong.
+        gold: the true trees of the same turns.
+        functions: patterns of functions: ``WeatherQueryApi`` (a call head), ``EventOnDate*`` (its start).
+        apis: node names that are API calls.
+
+    Returns:
+        ``PARSER_KEYS``: ``exact_match``, ``api_precision``, ``api_recall``, ``node_precision``, ``node_recall``
+        in [0, 1] and ``num_turns``; then for each pattern the same with suffix ``@PATTERN``, over the turns
+        whose gold tree has the function, and ``@not PATTERN``, over the others. None where no turn counts.
+
+    Raises:
+        ValueError: the sides differ in length, a gold tree is no valid Lispress, or a function is no pattern.
+    """
+    collection = parser_metric_collection(functions, apis)
+    if len(predicted) != len(gold):
+        raise ValueError(f"{len(predicted)} predicted trees but {len(gold)} gold trees")
+    for start in range(0, len(gold), _BATCH):  # so that a tree is still remembered when the next metric asks for it
+        collection.update(predicted[start : start + _BATCH], gold[start : start + _BATCH])
+    computed = collection.compute()
+    suffixes = ("", *(f"{sign}{pattern}" for pattern in dict.fromkeys(functions) for sign in ("@", "@not ")))
+    return {f"{key}{suffix}": _number(computed[f"{key}{suffix}"]) for suffix in suffixes for key in PARSER_KEYS}
+
+
+def _number(value: Tensor) -> float | int | None:
+    number = value.item()
+    if isinstance(number, int):
+        return number
+    return round(number, 6) if math.isfinite(number) else None
