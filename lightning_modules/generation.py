@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -14,8 +14,10 @@ from transformers import GenerationConfig
 
 from doppel.errors import UserError
 from lightning_modules.decoding.decode import decode
+from lightning_modules.decoding.grammar import tree_constraint
 from lightning_modules.decoding.request import DrawingRule, Request
 from lightning_modules.decoding.support import is_supported
+from lightning_modules.decoding.tree_processor import TreeProcessor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,6 +40,10 @@ class SamplingArguments:
             are the same; give each repetition of an experiment its own.
         max_rows: Most rows of tokens that go through the model together, num_beams for each text: more are faster on
             a large GPU, and need more memory.
+        grammar: Lets a model of parse trees write well-formed Lispress alone, which always ends within max_new_tokens:
+            ``lispress`` with any names, or the CSV table of a public API (or a list of them) with its names only, see
+            :func:`doppel.lispress.api_table.read_api_names`. Null writes freely, as the paper does. Privacy: a public
+            grammar is post-processing and costs nothing; never make a table from the private data.
     """
 
     num_beams: int = 1
@@ -47,6 +53,7 @@ class SamplingArguments:
     max_new_tokens: int | None = None
     seed: int = 0
     max_rows: int = 128
+    grammar: str | list[str] | None = None
 
     def __post_init__(self) -> None:
         wrong = {
@@ -71,12 +78,14 @@ class Sample:
         text: The target that the model wrote.
         prompt: What it was prompted with, or None.
         finished: Whether the model ended the text itself (otherwise it ran out of tokens).
+        fields: Further fields of its line.
     """
 
     index: int
     text: str
     prompt: str | None
     finished: bool
+    fields: dict[str, str] = field(default_factory=dict)
 
 
 class SampledText(NamedTuple):
@@ -120,7 +129,7 @@ def sample_texts(
         Texts in the order of the prompts.
 
     Raises:
-        UserError: The model bounds no length and ``max_new_tokens`` is null.
+        UserError: The model bounds no length and ``max_new_tokens`` is null; or the grammar does not suit the model.
     """
     num_positions: int | None = getattr(model.config, "max_position_embeddings", None)
     if num_positions is None and arguments.max_new_tokens is None:
@@ -156,6 +165,7 @@ def _decode(
         temperature=arguments.temperature,
         never=tuple(_never(codec)),
         eos_id=codec.eos_id,
+        constraint=tree_constraint(codec, arguments.grammar),
     )
     return decode(model, requests, rule, arguments.max_rows)
 
@@ -180,6 +190,7 @@ def _generate(
         eos_token_id=codec.eos_id,
         pad_token_id=codec.pad_id,
     )
+    constraint = tree_constraint(codec, arguments.grammar)
     generate = cast("Callable[..., torch.Tensor]", model.generate)
     written: list[list[int]] = [[] for _ in requests]
     # A batch has one longest text, so only prompts with the same limit go together.
@@ -196,7 +207,10 @@ def _generate(
             # its padding.
             mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
             config.max_new_tokens = limit
-            output_BT = generate(input_ids=ids_BT, attention_mask=mask_BT, generation_config=config)
+            processors = [] if constraint is None else [TreeProcessor(constraint, width, limit)]
+            output_BT = generate(
+                input_ids=ids_BT, attention_mask=mask_BT, generation_config=config, logits_processor=processors
+            )
             for i, row in zip(part, output_BT[:, width:].tolist(), strict=True):
                 written[i] = row
     return written

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.decoding.candidates import candidates
+from lightning_modules.decoding.constraint import TreeState
 from lightning_modules.decoding.request import Request
 from lightning_modules.decoding.slots import Slots
 
@@ -33,6 +34,7 @@ class BeamSlots(Slots):
     _state: dict[str, Tensor]
     _lengths: list[int]
     _num_steps: int
+    _trees: list[list[TreeState | None]]
 
     def start(self, first: int, requests: Sequence[Request]) -> None:
         """All beams are the prompt; only the first counts at the first step."""
@@ -59,6 +61,8 @@ class BeamSlots(Slots):
         self._state = {name: _append(self._state[name], value) for name, value in new.items()} if first else new
         self._lengths = [*(self._lengths if first else []), *[0] * rows]
         self._num_steps = self._num_steps if first else 0
+        tree = None if self.rule.constraint is None else self.rule.constraint.start
+        self._trees = [*(self._trees if first else []), *([tree] * beams for _ in range(rows))]
 
     def step(self) -> dict[int, list[int]]:
         """Draw continuations, part them into ended and running ones, and see which texts are done."""
@@ -89,6 +93,12 @@ class BeamSlots(Slots):
         for name in ("sees", "ids"):
             s[name] = s[name].flatten(0, 1).index_select(0, parents).unflatten(0, (rows, num))
         s["ids"].scatter_(2, s["length"][:, None, None].expand(-1, num, 1), s["last"][:, :, None])
+        if self.rule.constraint is not None:
+            advance = self.rule.constraint.advance
+            self._trees = [
+                [advance(trees[parent], token) for parent, token in zip(of_row, last, strict=True)]
+                for trees, of_row, last in zip(self._trees, parents_RN.tolist(), s["last"].tolist(), strict=True)
+            ]
         s["length"] = length_R1[:, 0]
         self._lengths = [length + 1 for length in self._lengths]
         worst_R1 = s["ended_scores"].amin(1, keepdim=True)
@@ -109,8 +119,8 @@ class BeamSlots(Slots):
             value[target] = value[source]
             self._state[name] = value[:num_rows]
         for to, row in zip(target.tolist(), source.tolist(), strict=True):
-            self._lengths[to] = self._lengths[row]
-        del self._lengths[num_rows:]
+            self._lengths[to], self._trees[to] = self._lengths[row], self._trees[row]
+        del self._lengths[num_rows:], self._trees[num_rows:]
 
     def _next_tokens(self, logits_RNV: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the tokens that are kept, and their ids.
@@ -120,6 +130,14 @@ class BeamSlots(Slots):
         rule = self.rule
         total_RN1 = logits_RNV.logsumexp(-1, keepdim=True)
         scores_RNV = logits_RNV.index_fill_(-1, self.never, -torch.inf)
+        if rule.constraint is not None:
+            num_left = [
+                self.requests[text].limit - length for text, length in zip(self.texts, self._lengths, strict=True)
+            ]
+            trees = [tree for of_row in self._trees for tree in of_row]
+            of_beams = [number for number in num_left for _ in range(rule.num_beams)]
+            mask = rule.constraint.mask(trees, of_beams, scores_RNV.flatten(0, 1))
+            scores_RNV = scores_RNV.masked_fill_(mask.view_as(scores_RNV), -torch.inf)
         if rule.temperature != 1:
             scores_RNV, total_RN1 = scores_RNV / rule.temperature, total_RN1 / rule.temperature
         # Two tokens at least, so that a beam can go on where the end of text is the likeliest.

@@ -16,7 +16,7 @@ def candidates(scores: Tensor, top_k: int, top_p: float, min_kept: int = 1) -> t
     matter: what is kept of a vocabulary of 50,000 is softmaxed and drawn from at the price of 58.
 
     Args:
-        scores: Logits or log-probabilities in float32, shape [..., vocabulary].
+        scores: Logits or log-probabilities in float32, shape [..., vocabulary]; minus infinity for what may not come.
         top_k: Tokens kept; 0 keeps all.
         top_p: Mass of the nucleus; 1 keeps all.
         min_kept: Tokens kept at least.
@@ -32,7 +32,7 @@ def candidates(scores: Tensor, top_k: int, top_p: float, min_kept: int = 1) -> t
     kept, ids = _largest(scores, width)
     last = kept[..., k - 1 : k]
     # Half precision rounds many logits to one number, so more scores than the slack may tie with the last one kept.
-    while width < size and bool((kept[..., -1:] == last).any()):
+    while width < size and bool(((kept[..., -1:] == last) & last.isfinite()).any()):
         width = min(2 * width, size)
         kept, ids = _largest(scores, width)
     kept = kept.masked_fill(kept < last, -torch.inf)

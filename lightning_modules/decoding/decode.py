@@ -24,6 +24,11 @@ def decode(model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRul
 
     Returns:
         Ids of each text, with the end-of-text id where the model ended it.
+
+    Raises:
+        UserError: The rule's constraint has no room in the shortest of the limits.
     """
+    if rule.constraint is not None and requests:
+        rule.constraint.check_limit(min(request.limit for request in requests))
     slots_type = MultinomialSlots if rule.num_beams == 1 else BeamSlots
     return slots_type(model, rule, max(1, max_rows // rule.num_beams)).write(requests)

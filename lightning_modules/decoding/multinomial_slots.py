@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.decoding.candidates import candidates, draw
+from lightning_modules.decoding.constraint import TreeState
 from lightning_modules.decoding.request import Request
 from lightning_modules.decoding.slots import Slots
 
@@ -18,6 +19,7 @@ class MultinomialSlots(Slots):
     _last_R: Tensor
     _filled_R: Tensor
     _ids: list[list[int]]
+    _trees: list[TreeState | None]
 
     def start(self, first: int, requests: Sequence[Request]) -> None:
         """The last token of each prompt is the first that goes in."""
@@ -26,6 +28,8 @@ class MultinomialSlots(Slots):
         self._last_R = torch.cat([self._last_R, last]) if first else last
         self._filled_R = torch.cat([self._filled_R, filled]) if first else filled
         self._ids = [*(self._ids if first else []), *([] for _ in requests)]
+        start = None if self.rule.constraint is None else self.rule.constraint.start
+        self._trees = [*(self._trees if first else []), *[start] * len(requests)]
 
     def step(self) -> dict[int, list[int]]:
         """Draw one token for each row; a row's column is its position, so it sees all columns up to its own."""
@@ -35,6 +39,10 @@ class MultinomialSlots(Slots):
         scores_RV = self.forward(self._last_R[:, None], columns_R1, columns_R1, mask_R1C)[:, -1]
         rule = self.rule
         scores_RV.index_fill_(1, self.never, -torch.inf)
+        limits = [self.requests[text].limit for text in self.texts]
+        if rule.constraint is not None:
+            num_left = [limit - len(ids) for limit, ids in zip(limits, self._ids, strict=True)]
+            scores_RV.masked_fill_(rule.constraint.mask(self._trees, num_left, scores_RV), -torch.inf)
         if rule.temperature != 1:
             scores_RV = scores_RV / rule.temperature
         kept_RK, ids_RK = candidates(scores_RV, rule.top_k, rule.top_p)
@@ -45,15 +53,17 @@ class MultinomialSlots(Slots):
             ids = self._ids[row]
             ids.append(token)
             self.filled[row] += 1
-            if token == rule.eos_id or len(ids) == self.requests[self.texts[row]].limit:
+            if token == rule.eos_id or len(ids) == limits[row]:
                 ended[row] = ids
+            elif rule.constraint is not None:
+                self._trees[row] = rule.constraint.advance(self._trees[row], token)
         return ended
 
     def move(self, source: Tensor, target: Tensor, num_rows: int) -> None:
-        """Move the last tokens and the ids."""
+        """Move the last tokens, the ids and where they are in the grammar."""
         for state in (self._last_R, self._filled_R):
             state[target] = state[source]
         self._last_R, self._filled_R = self._last_R[:num_rows], self._filled_R[:num_rows]
         for to, row in zip(target.tolist(), source.tolist(), strict=True):
-            self._ids[to] = self._ids[row]
-        del self._ids[num_rows:]
+            self._ids[to], self._trees[to] = self._ids[row], self._trees[row]
+        del self._ids[num_rows:], self._trees[num_rows:]

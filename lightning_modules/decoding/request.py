@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lightning_modules.decoding.constraint import TreeConstraint
+
 
 @dataclass(frozen=True)
 class Request:
@@ -29,6 +31,7 @@ class DrawingRule:
         temperature: Divides the scores before they are cut.
         never: Ids that are never drawn.
         eos_id: Ends a text.
+        constraint: Forbids tokens before the scores are cut; None forbids none.
     """
 
     num_beams: int
@@ -37,3 +40,4 @@ class DrawingRule:
     temperature: float
     never: tuple[int, ...]
     eos_id: int
+    constraint: TreeConstraint | None = None

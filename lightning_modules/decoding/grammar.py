@@ -1,0 +1,49 @@
+"""The grammar that a sampling setting names."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from datamodules.linearisation import Linearisation
+from doppel.errors import UserError
+from doppel.lispress.api_table import read_api_names
+from doppel.lispress.incremental import Recognizer
+from lightning_modules.decoding.byte_trie import token_bytes
+from lightning_modules.decoding.constraint import TreeConstraint
+
+if TYPE_CHECKING:
+    from datamodules.codec import Codec
+
+NOTATION = "lispress"
+"""Names the notation alone, with any names in it."""
+
+
+def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstraint | None:
+    """The constraint on what a model of trees writes.
+
+    Args:
+        codec: Of the model.
+        grammar: As in :class:`lightning_modules.generation.SamplingArguments`.
+
+    Returns:
+        The constraint, remembered for the next call; None where there is no grammar.
+
+    Raises:
+        UserError: The model writes no trees, its tokenizer is not of the kind, or a table cannot be read.
+    """
+    if not grammar:
+        return None
+    if codec.target != "parse":
+        raise UserError(
+            f"sampling.grammar is for models that write parse trees, and this one writes the {codec.target}: set it to "
+            "null, or give it to the parse-tree model alone"
+        )
+    tables = (grammar,) if isinstance(grammar, str) else tuple(grammar)
+    return _constraint(tables, codec.linearisation, codec.tokenizer, codec.eos_id)
+
+
+@lru_cache(maxsize=4)
+def _constraint(tables: tuple[str, ...], layout: Linearisation, tokenizer: Any, eos_id: int) -> TreeConstraint:
+    names = None if tables == (NOTATION,) else read_api_names(tables)
+    return TreeConstraint(Recognizer(names, layout, only_calls=True), token_bytes(tokenizer), eos_id)
