@@ -230,19 +230,19 @@ class AuditTrainer(Trainer):
 
 
 def losses(model: CausalLM, turns: Sequence[Turn], device: torch.device) -> Tensor:
-    """Mean token loss of each turn's target, in nats, float32 [turns]."""
+    """Mean token loss of each turn's target (mean over its targets, if several), in nats, float32 [turns]."""
     encoded = encode_turns(turns, model.codec)
-    result = torch.zeros(len(turns))
+    result = torch.zeros(len(encoded))
     was_training = model.training
     model.to(device).eval()
     with torch.no_grad():
-        for part in cut(encoded, [[row] for row in range(len(turns))], max_tokens=4096):
+        for part in cut(encoded, [[row] for row in range(len(encoded))], max_tokens=4096):
             batch = micro_batch(encoded, part, model.codec)
             for name in ("input_ids", "labels"):
                 setattr(batch, name, getattr(batch, name).to(device))
             result[[row for (row,) in part]] = model.losses(batch).float().cpu()
     model.train(was_training).cpu()
-    return result
+    return result.view(-1, encoded.rows_per_turn).mean(1)
 
 
 def bound(canaries: Sequence[Canary], after: Tensor, delta: float, confidence: float) -> AuditResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from datamodules.linearisation import Linearisation, delinearise, linearise
 from datamodules.turn import Field, Turn
@@ -36,7 +36,12 @@ class Codec:
         target: Field of the turn that the model learns to write.
         max_length: Longest example in tokens; longer ones contribute zero.
         linearisation: How parse trees are written, see :data:`datamodules.linearisation.Linearisation`.
+
+    Attributes:
+        rows_per_turn: Examples that :meth:`encode_all` writes for each turn.
     """
+
+    rows_per_turn: ClassVar[int] = 1
 
     tokenizer: Any
     source: Field | None
@@ -84,7 +89,7 @@ class Codec:
         return ids
 
     def encode_all(self, turns: list[Turn]) -> list[Encoded]:
-        """Encode many turns with batched tokenizer calls."""
+        """Encode many turns with batched tokenizer calls; the ``rows_per_turn`` examples of a turn are consecutive."""
         targets = self.tokenize([self.text(t, self.target) for t in turns])
         sources: list[list[int]] = [[] for _ in turns]
         if self.source is not None:
@@ -92,7 +97,7 @@ class Codec:
         return [Encoded([*s, self.bos_id, *t, self.eos_id], len(s) + 1) for s, t in zip(sources, targets, strict=True)]
 
     def encode(self, turn: Turn) -> Encoded:
-        """Encode one turn."""
+        """Encode one turn, as its shortest example where there are several."""
         return self.encode_all([turn])[0]
 
     def encode_prompt(self, prompt: str | None) -> list[int]:
@@ -116,11 +121,24 @@ class Codec:
 
     def fingerprint(self) -> str:
         """Digest of everything that the ids depend on, for cache keys."""
-        state = (
-            self.tokenizer.backend_tokenizer.to_str()
-            if self.tokenizer.is_fast
-            else repr(sorted(self.tokenizer.get_vocab().items()))
-        )
-        parts = [state, str(self.source), self.target, str(self.max_length), f"{self.bos_id},{self.eos_id}"]
+        parts = [
+            self._tokenizer_state(),
+            str(self.source),
+            self.target,
+            str(self.max_length),
+            f"{self.bos_id},{self.eos_id}",
+        ]
         parts.append(self.linearisation)
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+    def text_format(self) -> dict[str, str]:
+        """What must be alike for one model's weights to serve another: tokenizer (a digest) and linearisation."""
+        parts = [self._tokenizer_state(), f"{self.bos_id},{self.eos_id}"]
+        digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+        return {"tokenizer": digest, "linearisation": self.linearisation}
+
+    def _tokenizer_state(self) -> str:
+        if self.tokenizer.is_fast:
+            state: str = self.tokenizer.backend_tokenizer.to_str()
+            return state
+        return repr(sorted(self.tokenizer.get_vocab().items()))

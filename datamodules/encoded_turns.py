@@ -20,8 +20,8 @@ _PROGRESS_FROM = 5_000
 class EncodedTurns:
     """Token ids of many turns; row r is ``ids[offsets[r]:offsets[r + 1]]``.
 
-    A turn longer than the codec's ``max_length`` keeps its row, but as a separator and an end of text without
-    loss.
+    A turn has ``rows_per_turn`` consecutive rows. One longer than the codec's ``max_length`` keeps its place, but as a
+    separator and an end of text without loss.
 
     Attributes:
         ids: Token ids of all rows, one after the other, int32.
@@ -29,6 +29,8 @@ class EncodedTurns:
         num_prompt: Leading ids without loss of each row, int32 [num_rows].
         unit_index: Unit of each row, numbered by first appearance, int32 [num_rows].
         num_over_long: Rows that were longer than ``max_length``. Private: not to be logged.
+        rows_per_turn: Rows that the codec writes for each turn.
+        weights: Weight in [0, 1] of each row's turn, float32 [num_rows]; None where all are 1.
     """
 
     ids: NDArray[np.int32]
@@ -36,6 +38,8 @@ class EncodedTurns:
     num_prompt: NDArray[np.int32]
     unit_index: NDArray[np.int32]
     num_over_long: int
+    rows_per_turn: int = 1
+    weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -55,14 +59,15 @@ def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
     """Tokenise turns in batches, with a progress bar when there are many."""
     unit_index: dict[str, int] = {}
     flat: list[NDArray[np.int32]] = []
-    lengths = np.zeros(len(turns), dtype=np.int64)
-    num_prompt = np.zeros(len(turns), dtype=np.int32)
-    units = np.zeros(len(turns), dtype=np.int32)
-    num_over_long = 0
+    rows_per_turn, num_over_long = codec.rows_per_turn, 0
+    lengths = np.zeros(len(turns) * rows_per_turn, dtype=np.int64)
+    num_prompt = np.zeros(len(turns) * rows_per_turn, dtype=np.int32)
+    units = np.array([unit_index.setdefault(turn.unit, len(unit_index)) for turn in turns], dtype=np.int32)
+    weights = np.array([turn.weight for turn in turns], dtype=np.float32)
     with tqdm(total=len(turns), desc="tokenising", unit="turn", disable=len(turns) <= _PROGRESS_FROM) as progress:
         for start in range(0, len(turns), _CHUNK):
             chunk = list(turns[start : start + _CHUNK])
-            for row, (turn, encoded) in enumerate(zip(chunk, codec.encode_all(chunk), strict=True), start):
+            for row, encoded in enumerate(codec.encode_all(chunk), start * rows_per_turn):
                 ids, prompt = encoded.input_ids, encoded.num_prompt
                 if len(ids) > codec.max_length:
                     ids, prompt = [codec.bos_id, codec.eos_id], 2
@@ -70,8 +75,15 @@ def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
                 flat.append(np.array(ids, dtype=np.int32))
                 lengths[row] = len(ids)
                 num_prompt[row] = prompt
-                units[row] = unit_index.setdefault(turn.unit, len(unit_index))
             progress.update(len(chunk))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids_of_all = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
-    return EncodedTurns(ids_of_all, offsets, num_prompt, units, num_over_long)
+    return EncodedTurns(
+        ids_of_all,
+        offsets,
+        num_prompt,
+        units.repeat(rows_per_turn),
+        num_over_long,
+        rows_per_turn,
+        None if (weights == 1).all() else weights.repeat(rows_per_turn),
+    )

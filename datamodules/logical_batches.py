@@ -46,16 +46,19 @@ class EncodedUnits:
 class LogicalBatches(Dataset[LogicalBatch]):
     """Logical batches of sampled units, addressed by ``SampledUnits``.
 
-    A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly. The choice
-    is a pure function of (secret, step, unit) and never of the content, so the clipped contribution of a unit
-    stays bounded whatever it holds. Units with equally many rows share micro-batches.
+    A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly; the rows of one turn
+    stay together. The choice is a pure function of (secret, step, unit) and never of the content, so the clipped
+    contribution of a unit stays bounded whatever it holds. Units with equally many rows share micro-batches.
+
+    The weight of a unit is the mean weight of the rows that represent it in the step: like the rows a function of this
+    unit alone, and in [0, 1] as they are.
 
     Args:
         units: Units and their encoded rows.
         codec: Gives the padding id.
         max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass
             it.
-        max_rows_per_unit: Rows that represent a unit, at most. Public.
+        max_rows_per_unit: Rows that represent a unit, at most; a multiple of the turns' ``rows_per_turn``. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
         fixed_shapes: Give micro-batches few shapes, for a compiler: lengths are rounded up (see
             :func:`fixed_length`), and the last micro-batch is filled up with units without loss. These are
@@ -102,11 +105,13 @@ class LogicalBatches(Dataset[LogicalBatch]):
         if len(rows) <= self.max_rows_per_unit:
             return rows
         digest = hashlib.blake2b(b"%d,%d" % (step, unit), key=self._secret).digest()
-        return sorted(random.Random(digest).sample(rows, self.max_rows_per_unit))
+        size = self.units.turns.rows_per_turn
+        turns = random.Random(digest).sample(range(len(rows) // size), self.max_rows_per_unit // size)
+        return [row for turn in sorted(turns) for row in rows[turn * size : (turn + 1) * size]]
 
 
 class AllTurns(Dataset[LogicalBatch]):
-    """All turns, each a unit of its own, sorted by length and cut by token budget: for validation and test.
+    """All turns, each row a unit of its own, sorted by length and cut by token budget: for validation and test.
 
     Args:
         turns: Encoded turns.
@@ -127,8 +132,8 @@ class AllTurns(Dataset[LogicalBatch]):
         self.turns = turns
         self.codec = codec
         self.is_public = is_public
-        num_turns = len(turns) if limit is None else min(limit, len(turns))
-        self.parts = list(cut(turns, [[row] for row in range(num_turns)], max_tokens_per_batch))
+        num_rows = len(turns) if limit is None else min(limit * turns.rows_per_turn, len(turns))
+        self.parts = list(cut(turns, [[row] for row in range(num_rows)], max_tokens_per_batch))
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -205,9 +210,14 @@ def micro_batch(
     for index, (ids, prompt) in enumerate(rows):
         input_ids[index, : len(ids)] = ids
         labels[index, prompt : len(ids)] = ids[prompt:]
+    weights = None
+    if turns.weights is not None:
+        weights = torch.ones(num_units)
+        weights[: len(units)] = torch.from_numpy(turns.weights[np.array(units)].mean(1))
     return MicroBatch(
         torch.from_numpy(input_ids),
         torch.from_numpy(labels),
         num_units=num_units,
         rows_per_unit=rows_per_unit,
+        weights=weights,
     )

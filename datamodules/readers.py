@@ -25,7 +25,7 @@ Unit = Literal["utterance", "dialogue", "user"]
 _EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
 
 
-def read_turns(path: str, unit: Unit) -> list[Turn]:
+def read_turns(path: str, unit: Unit, with_trees: bool = True) -> list[Turn]:
     """Read all user turns of a file, in order.
 
     Three inputs are known:
@@ -33,7 +33,7 @@ def read_turns(path: str, unit: Unit) -> list[Turn]:
     * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
       marked ``skip``, without context: ``{"dialogue_id", "turns": [{"turn_index", "lispress",
       "user_utterance": {"original_text"}, "tags": {"domain"}}]}``;
-    * plain lines ``{"utterance", "parse", "unit", "domain"}``, of which only ``utterance`` is always needed
+    * plain lines ``{"utterance", "parse", "unit", "domain", "weight"}``, of which only ``utterance`` is always needed
       and ``unit`` wherever the unit is a dialogue or a user;
     * ``embedded:NAME?num=4000&seed=1&skew=1.0``: turns of the embedded grammar (the name is free: say
       ``train``).
@@ -44,6 +44,8 @@ def read_turns(path: str, unit: Unit) -> list[Turn]:
         unit: ``"utterance"``: every turn is a unit of its own; ``"dialogue"``: all turns of a dialogue (or,
             in plain lines, all lines with the same ``unit``) are one; ``"user"``: all lines with the same
             ``unit`` are one, which only plain lines can say.
+        with_trees: Whether plain lines are read with their trees; False neither needs nor checks any, as for samples
+            whose trees are what a model wrote.
 
     Returns:
         The turns, at least one.
@@ -53,7 +55,7 @@ def read_turns(path: str, unit: Unit) -> list[Turn]:
     """
     if unit not in get_args(Unit):
         raise DataError(f"unit is {unit!r}: it must be one of {', '.join(map(repr, get_args(Unit)))}")
-    turns = _embedded(path, unit) if is_embedded(path) else list(_file_turns(Path(path), unit))
+    turns = _embedded(path, unit) if is_embedded(path) else list(_file_turns(Path(path), unit, with_trees))
     if not turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")
     return turns
@@ -99,7 +101,7 @@ def _embedded(path: str, unit: Unit) -> list[Turn]:
     return [Turn(t.utterance, t.parse, str(i), t.domain) for i, t in enumerate(turns)]
 
 
-def _file_turns(path: Path, unit: Unit) -> Iterator[Turn]:
+def _file_turns(path: Path, unit: Unit, with_trees: bool) -> Iterator[Turn]:
     with _open(path) as lines:
         number = 0
         while True:
@@ -114,6 +116,8 @@ def _file_turns(path: Path, unit: Unit) -> Iterator[Turn]:
             if line.isspace():
                 continue
             record = _parse_json(line, where)
+            if not with_trees:
+                record.pop("parse", None)
             if "turns" in record:
                 yield from _dialogue_turns(record, unit, where, number)
             else:
@@ -197,15 +201,22 @@ def _plain_turn(record: dict[str, Any], unit: Unit, where: str, number: int) -> 
     utterance = _text(record, "utterance", where)
     parse = None if record.get("parse") is None else _tree(_text(record, "parse", where), where)
     domain = None if record.get("domain") is None else _text(record, "domain", where)
-    name = record.get("unit")
+    name, weight = record.get("unit"), _weight(record, where)
     if unit == "utterance":  # every line is a unit of its own, whatever name it carries
-        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain)
+        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain, weight)
     if name is None:
         raise DataError(
             f"{where}: no 'unit', which says whose line this is: add one to every line, "
             "or train with unit=utterance (each line protected by itself)"
         )
-    return Turn(utterance, parse, str(name), domain)
+    return Turn(utterance, parse, str(name), domain, weight)
+
+
+def _weight(record: dict[str, Any], where: str) -> float:
+    value = record.get("weight", 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise DataError(f"{where}: 'weight' is no number in [0, 1]: correct it, or leave it out, which means 1")
+    return float(value)
 
 
 def _text(record: dict[str, Any], key: str, where: str) -> str:

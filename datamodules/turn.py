@@ -17,9 +17,12 @@ class Turn:
         parse: The Lispress tree of the utterance, or None where the data has none.
         unit: Name of the privacy unit the turn belongs to; all turns of a unit are clipped together.
         domain: Domain label of the turn, for domain-conditioned models.
+        weight: How much the turn counts in training, in [0, 1]. A function of this turn alone, by public means: see
+            :mod:`commands.upweight`.
     """
 
     utterance: str
     parse: str | None
     unit: str
     domain: str | None = None
+    weight: float = 1.0

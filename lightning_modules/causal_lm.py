@@ -19,6 +19,7 @@ from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation
 from datamodules.prompt_batch import PromptBatch
+from datamodules.readers import expand_path
 from datamodules.turn import Field
 from doppel.compilation import compile_static
 from doppel.errors import UserError
@@ -34,6 +35,7 @@ from lightning_modules.generation import Sample, SamplingArguments, sample_texts
 from lightning_modules.gradients import sum_over_ranks
 from lightning_modules.lora import LoraArguments, add_adapters, check_same_adapters
 from lightning_modules.text_metrics import text_metrics
+from lightning_modules.warm_start import WarmStart
 
 
 def adamw(params: Any) -> Optimizer:
@@ -50,6 +52,12 @@ def _no_context(batch: MicroBatch) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def _weighted(losses: Tensor, batch: MicroBatch) -> Tensor:
+    if batch.weights is None:
+        return losses
+    return losses * batch.weights.to(losses.dtype).repeat_interleave(batch.rows_per_unit)
+
+
 def _same_name(name: str, is_public: bool) -> str:
     return name
 
@@ -62,6 +70,10 @@ class CausalLM(LightningModule):
         source: Field of the turn that serves as the prompt; null for an unconditional model.
         target: Field of the turn that the model learns to write.
         init: ``pretrained`` loads the weights of ``base_model``; ``random`` takes its architecture alone.
+        init_weights: Run folder or checkpoint of a Doppel model with the same ``base_model``, whose weights training
+            starts from: a warm start, such as from public turns. Whatever these weights were trained on must be public,
+            or paid for in a ledger: this run's ε does not cover it. Weights that ``ckpt_path`` names win over them.
+            ``$VARIABLE`` is filled in.
         max_length: Longest example in tokens; longer ones contribute zero (they are never dropped). Null, or more than
             the model has positions: as many as it has.
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
@@ -87,6 +99,7 @@ class CausalLM(LightningModule):
         source: Field | None = None,
         target: Field = "utterance",
         init: Literal["pretrained", "random"] = "pretrained",
+        init_weights: str | None = None,
         max_length: int | None = None,
         linearisation: Linearisation = "spaced",
         dropout: float | None = 0.0,
@@ -103,8 +116,16 @@ class CausalLM(LightningModule):
         self.automatic_optimization = False
         self.model = load_model(base_model, init=init, dropout=dropout).train()
         self.lora = lora
+        warm_start = None if init_weights is None else WarmStart.read(expand_path(init_weights))
+        #: Which weights the training started from; kept in the logger's configuration and in checkpoints.
+        self.warm_start = None if warm_start is None else warm_start.record
+        if warm_start is not None and warm_start.lora is None:  # before the model gets adapters of its own
+            warm_start.load_into(self.model)
         if lora is not None:
             add_adapters(self.model, lora)
+        if warm_start is not None and warm_start.lora is not None:
+            check_same_adapters(warm_start.lora, lora)
+            warm_start.load_into(self.model)
         #: The head fused with its loss; None for a model that does more with its logits.
         self.head_loss = fuse_head(self.model, recompute=activation_checkpointing)
         if activation_checkpointing:
@@ -117,6 +138,8 @@ class CausalLM(LightningModule):
             self.run_trunk = compile_static(self.trunk, self.compile_backend)
         length = longest_example(self.model, max_length)
         self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation)
+        if warm_start is not None:
+            warm_start.check_text_format(self.codec)
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self.sampling = sampling
@@ -124,6 +147,8 @@ class CausalLM(LightningModule):
         self._test_is_public = False
         #: Context of every micro-batch's forward and backward; a callback may put its own here.
         self.micro_batch_context: Callable[[MicroBatch], AbstractContextManager[Any]] = _no_context
+        #: Maps the losses of a micro-batch's rows to those that are differentiated: times the weights of their units.
+        self.weigh_losses: Callable[[Tensor, MicroBatch], Tensor] = _weighted
         #: Maps (metric name, batch is public) to the name to log it under, or to None to keep it in the process.
         self.metric_name: Callable[[str, bool], str | None] = _same_name
 
@@ -151,11 +176,14 @@ class CausalLM(LightningModule):
         return nll_BT.sum(1) / (labels_BT != IGNORE_INDEX).sum(1).clamp(min=1)
 
     def setup(self, stage: str) -> None:
-        """Refuse to compile without end.
+        """Refuse to compile without end; say in the logger's configuration where a warm start came from.
 
         Raises:
             UserError: The model is to be compiled, but the data's shapes vary.
         """
+        if stage == "fit" and self.warm_start is not None:
+            for logger in self.trainer.loggers:
+                logger.log_hyperparams({"warm_start": self.warm_start})
         data = getattr(self.trainer, "datamodule", None)
         if stage == "fit" and self.is_compiled and not getattr(data, "fixed_shapes", True):
             raise UserError(
@@ -177,7 +205,7 @@ class CausalLM(LightningModule):
         for micro_batch in batch.micro_batches:
             with self.micro_batch_context(micro_batch):
                 losses = self.losses(micro_batch) / micro_batch.rows_per_unit
-                self.manual_backward(losses.sum())
+                self.manual_backward(self.weigh_losses(losses, micro_batch).sum())
             total += losses.detach().sum()
         sum_over_ranks((p for p in self.parameters() if p.requires_grad), batch.expected_num_units)
         optimizer.step()
@@ -233,12 +261,15 @@ class CausalLM(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the adapters' weights do not tell."""
+        """Keep what the weights do not tell: the adapters, how text is written, where a warm start came from."""
         checkpoint["lora"] = None if self.lora is None else asdict(self.lora)
+        checkpoint["text_format"] = self.codec.text_format()
+        checkpoint["warm_start"] = self.warm_start
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights of other adapters than this model's."""
         check_same_adapters(checkpoint.get("lora"), self.lora)
+        self.warm_start = checkpoint.get("warm_start")
 
     def _log_loss(self, name: str, batch: LogicalBatch) -> None:
         for micro_batch in batch.micro_batches:

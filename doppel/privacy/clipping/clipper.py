@@ -67,16 +67,19 @@ class PerSampleClipper:
     Let gᵢ be the gradient, with respect to all trainable parameters together, of the sum of the losses of
     unit i's rows. One ``capture``/``accumulate`` adds Σᵢ cᵢgᵢ to the ``.grad`` fields, with
 
-        cᵢ = min(1, C / (‖gᵢ‖·(1 + η)))    and cᵢ = 0 where ‖gᵢ‖ is not finite.
+        cᵢ = wᵢ · min(1, C / (‖gᵢ‖·(1 + η)))    and cᵢ = 0 where ‖gᵢ‖ is not finite,
 
-    *Sensitivity.* cᵢ is a function of unit i alone, and ‖cᵢgᵢ‖ ≤ C. So adding or removing one unit changes
+    where wᵢ is 1, or the unit's weight in [0, 1] if ``accumulate`` is given weights.
+
+    *Sensitivity.* cᵢ is a function of unit i alone, and ‖cᵢgᵢ‖ ≤ wᵢC ≤ C. So adding or removing one unit changes
     the sum over a logical batch (all its micro-batches, on all ranks) by at most C in ℓ₂ norm, which is what
     the Gaussian mechanism with standard deviation σC needs. No step is skipped, whatever the values: a skip
     would depend on the data.
 
     *Conditions on the caller.* The loss of a row must depend on that row's data only (no normalisation by
     quantities of the batch, no batch statistics); rows are the first dimension of every activation; divide by
-    a public number only. All rows of one unit are in one capture.
+    a public number only. All rows of one unit are in one capture. The weight of a unit must depend on that unit's data
+    only: a weight divided by the sum or the maximum over private units is none.
 
     *Rounding.* The customary 1e-6 in C/(‖g‖ + 1e-6) is absolute, so it protects nothing when norms are large
     and distorts when they are small; it is replaced by the relative η: 8 units of rounding where products are formed
@@ -231,12 +234,14 @@ class PerSampleClipper:
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()
-    def accumulate(self, loss_scale: float = 1.0) -> Tensor:
+    def accumulate(self, loss_scale: float = 1.0, weights: Tensor | None = None) -> Tensor:
         """Add Σᵢ clip(gᵢ) of the captured micro-batch to each ``.grad``; buffers are freed layer by layer.
 
         Args:
             loss_scale: The factor by which the loss was multiplied before ``backward`` (float16). It is taken
                 out again: norms, clipping and the sum are those of the unscaled loss.
+            weights: Factor in [0, 1] of each unit's *clipped* gradient, [num_units]; None for 1. It can only lower
+                what a unit contributes, so the sensitivity stays C.
 
         Returns:
             The norms ‖gᵢ‖ before clipping, [num_units], in float32 (float64 for a float64 model). They are
@@ -244,7 +249,10 @@ class PerSampleClipper:
 
         Raises:
             RuntimeError: If no backward ran inside a capture.
+            ValueError: If there is not one weight in [0, 1] for each unit; nothing is added then.
         """
+        if weights is not None:
+            self._check_weights(weights)
         for rule in self._rules:
             if isinstance(rule, LinearRule):
                 rule.take_fused_norms()
@@ -257,12 +265,14 @@ class PerSampleClipper:
                 self._reset()
                 raise reentrant_checkpoint_error(rule)
         with torch.autocast(self._parameters[0][1].device.type, enabled=False):  # sums are float32, also under autocast
-            return self._add_clipped(rules, loss_scale)
+            return self._add_clipped(rules, loss_scale, weights)
 
-    def _add_clipped(self, rules: list[LayerRule], loss_scale: float) -> Tensor:
+    def _add_clipped(self, rules: list[LayerRule], loss_scale: float, weights: Tensor | None) -> Tensor:
         norms = self._norms(rules) / loss_scale
         margin = max(_rounding_margin(rule.operand_dtype) for rule in rules)
         factors = (self.max_grad_norm / (norms * (1.0 + margin))).clamp_(max=1.0)
+        if weights is not None:
+            factors.mul_(weights.to(factors))
         nonfinite = ~torch.isfinite(norms)
         num_nonfinite = int(nonfinite.sum())
         if num_nonfinite:
@@ -281,6 +291,16 @@ class PerSampleClipper:
             segment.add_clipped(factors.repeat_interleave(rows_per_unit), erased, 1.0 / loss_scale)
         self._reset()
         return norms
+
+    def _check_weights(self, weights: Tensor) -> None:
+        num_units = self._layout.num_units
+        if weights.shape == (num_units,) and bool(((weights >= 0) & (weights <= 1)).all()):
+            return
+        self._reset()
+        raise ValueError(
+            f"weights must be {num_units} finite numbers in [0, 1], one for each unit of the capture; they have the "
+            f"shape {tuple(weights.shape)}, or values outside"
+        )
 
     def _norms(self, rules: list[LayerRule]) -> Tensor:
         terms = [rule.squared_norms for rule in rules] + [pair.cross_term() for pair in self._tied_pairs]

@@ -127,9 +127,14 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def naive(
-    model: nn.Module, batch: Batch, bound: float, rows_per_unit: int = 1, losses: Losses = mean_losses
+    model: nn.Module,
+    batch: Batch,
+    bound: float,
+    rows_per_unit: int = 1,
+    losses: Losses = mean_losses,
+    weights: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
-    """Σ clip(gᵢ) and the norms by one autograd call a unit."""
+    """Σ wᵢ clip(gᵢ) and the norms by one autograd call a unit."""
     parameters = trained(model)
     totals, norms = [torch.zeros_like(p) for p in parameters], []
     num_rows = len(next(iter(batch.values())))
@@ -138,9 +143,10 @@ def naive(
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
         norm = norm_of(filled)
+        weight = 1.0 if weights is None else weights[len(norms)].item()
         norms.append(norm)
         for total, grad in zip(totals, filled, strict=True):
-            total.add_(grad, alpha=min(1.0, bound / norm) if norm else 1.0)
+            total.add_(grad, alpha=weight * min(1.0, bound / norm) if norm else weight)
     return totals, torch.tensor(norms, dtype=torch.float64)
 
 
@@ -153,6 +159,7 @@ def clipped(
     losses: Losses = mean_losses,
     mode: str = "book_keeping",
     loss_scale: float = 1.0,
+    weights: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """The same by the engine, with the batch cut into micro-batches at the unit numbers ``cuts``."""
     clipper = PerSampleClipper(model, bound, mode=mode)  # type: ignore[arg-type]
@@ -164,7 +171,7 @@ def clipped(
         part = rows_of(batch, slice(start * rows_per_unit, stop * rows_per_unit))
         with clipper.capture(stop - start, rows_per_unit):
             (loss_scale * losses(model, part)).sum().backward()
-        norms.append(clipper.accumulate(loss_scale))
+        norms.append(clipper.accumulate(loss_scale, None if weights is None else weights[start:stop]))
     clipper.close()
     return grads_of(model), torch.cat(norms)
 

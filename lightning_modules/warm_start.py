@@ -1,0 +1,122 @@
+"""Weights of an earlier training, from which another one starts."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pickle
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from datamodules.codec import Codec
+from doppel.errors import UserError
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "model."
+_PRIVACY = "DifferentialPrivacy"
+
+
+class WarmStartError(UserError):
+    """The weights cannot be read, or do not fit the model."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """A checkpoint of a :class:`~lightning_modules.causal_lm.CausalLM`, read for its weights alone.
+
+    Formal guarantees:
+        DP-SGD promises (ε, δ) for the data of *its* run, for any starting point that does not depend on them. So a
+        start from weights that were trained on public turns costs nothing. Weights trained on private data without the
+        privacy callback void the guarantee, and nothing in the file can tell public from private: that is the caller's
+        to know. Weights trained under the callback are a release of their own, and count beside this run: their ledger
+        holds their ε, and for the same people the two compose (train both in one run folder, as stages of one scope,
+        and the ledger does it). The record of the file (path, SHA-256, whether it was trained under the callback) goes
+        into the logger's configuration and into the checkpoint, for whoever wants to check.
+
+    Attributes:
+        weights: State dict of the Hugging Face model.
+        lora: Adapters that the weights were trained with, or None.
+        text_format: As of :meth:`Codec.text_format`.
+        record: Path, SHA-256 of the file and ``private``: the specification it was trained under, or None.
+    """
+
+    weights: dict[str, Tensor]
+    lora: dict[str, Any] | None
+    text_format: dict[str, str]
+    record: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: str) -> WarmStart:
+        """Read a checkpoint, or ``checkpoints/last.ckpt`` of a run folder.
+
+        Raises:
+            WarmStartError: There is none, or it is no checkpoint of a language model of ours.
+        """
+        file = Path(path).expanduser()
+        if file.is_dir():
+            file = file / "checkpoints" / "last.ckpt"
+        if not file.is_file():
+            raise WarmStartError(f"init_weights: no file {file}: give a run folder of `fit`, or a checkpoint in one")
+        unreadable = f"init_weights: {file} is no checkpoint that can be read: give the last.ckpt of a run folder"
+        if not zipfile.is_zipfile(file):  # as torch writes them
+            raise WarmStartError(unreadable)
+        try:
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError) as error:
+            raise WarmStartError(unreadable) from error
+        state = checkpoint.get("state_dict", {}) if isinstance(checkpoint, dict) else {}
+        weights = {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
+        if not weights or not isinstance(checkpoint.get("text_format"), dict):
+            raise WarmStartError(
+                f"init_weights: {file} is no checkpoint of a language model of this version: train it again with `fit`"
+            )
+        private = checkpoint.get("callbacks", {}).get(_PRIVACY)
+        if private is not None:
+            log.warning(
+                "init_weights: %s was trained privately (scope %r): its epsilon counts beside that of this run; for "
+                "the same people the two compose",
+                file,
+                private.get("scope"),
+            )
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        record = {"path": str(path), "sha256": digest, "private": None if private is None else private.get("spec")}
+        return cls(weights, checkpoint.get("lora"), checkpoint["text_format"], record)
+
+    def load_into(self, model: nn.Module) -> None:
+        """Replace all weights of a model.
+
+        Raises:
+            WarmStartError: Its weights have other names or shapes.
+        """
+        own = model.state_dict()
+        names = sorted(own.keys() ^ self.weights.keys())
+        if names:
+            raise self._misfit(f"{len(names)} weights are in one of the two models alone, such as {names[0]}")
+        for name, value in own.items():
+            if value.shape != self.weights[name].shape:
+                shapes = f"{tuple(self.weights[name].shape)} there and {tuple(value.shape)} here"
+                raise self._misfit(f"{name} has the shape {shapes}")
+        model.load_state_dict(self.weights)
+
+    def check_text_format(self, codec: Codec) -> None:
+        """Refuse weights that were trained on other token ids than the model is to read.
+
+        Raises:
+            WarmStartError: The tokenizer or the linearisation differs.
+        """
+        for name, value in codec.text_format().items():
+            if self.text_format.get(name) != value:
+                raise self._misfit(f"the two have another {name}")
+
+    def _misfit(self, reason: str) -> WarmStartError:
+        return WarmStartError(
+            f"init_weights: {self.record['path']} does not fit this model: {reason}; train it with the same "
+            "base_model, lora and linearisation"
+        )
