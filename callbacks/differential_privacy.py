@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import Tensor
 from torch.optim import Optimizer
 
 from datamodules.batch import LogicalBatch, MicroBatch
@@ -26,6 +27,10 @@ from lightning_modules.loss_scale import StaticLossScale
 from lightning_modules.strategy import LogicalBatchDDPStrategy
 
 log = logging.getLogger(__name__)
+
+
+def _unweighted(losses: Tensor, batch: MicroBatch) -> Tensor:
+    return losses  # the clipper weighs the gradients, after it has clipped them
 
 
 class PrivateTrainingError(UserError):
@@ -42,9 +47,12 @@ class DifferentialPrivacy(Callback):
         (Poisson). The clipper adds clip(gᵤ, C) of each sampled unit u to the gradient, so adding or removing one unit
         moves the sum by at most C in L2 norm; ranks hold disjoint shards, so this also holds for the sum over ranks.
         Noise of standard deviation σC is added once to that sum (all ranks share one secret stream and add the same
-        noise), and the division by the public B is post-processing. Every step is therefore one Poisson-subsampled
-        Gaussian mechanism (q, σ); every step, an empty one too, is written to the ledger *before* its batch is
-        computed, so ε of the ledger is never below what was released. Steps that a crash rolled back stay spent.
+        noise), and the division by the public B is post-processing. Where turns carry weights in [0, 1], the clipped
+        gradient of a unit is multiplied by the mean weight of its rows in the step, a function of that unit alone: its
+        norm stays at most C, and nothing is normalised by the weights of others. Every step is therefore one
+        Poisson-subsampled Gaussian mechanism (q, σ); every step, an empty one too, is written to the ledger *before*
+        its batch is computed, so ε of the ledger is never below what was released. Steps that a crash rolled back stay
+        spent.
 
     What would break this is refused at start, by name: a sampler other than Poisson, ``gradient_clip_val``,
     ``accumulate_grad_batches``, automatic optimisation, BatchNorm and layers without a clipping rule, gradients summed
@@ -71,6 +79,8 @@ class DifferentialPrivacy(Callback):
             that others can read.
         fp16_loss_scale: Factor of the loss under precision ``16-mixed``; public and constant. A power of two is exact.
         seed: Fixed noise seed, for tests alone: who knows it can subtract the noise, and the guarantee is void.
+        histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py histogram`` will release
+            in this scope; σ of the training leaves room for it under the one target ε. Null: there is none.
     """
 
     def __init__(
@@ -86,6 +96,7 @@ class DifferentialPrivacy(Callback):
         log_private_diagnostics: bool = False,
         fp16_loss_scale: float = 4096.0,
         seed: int | None = None,
+        histogram_noise_multiplier: float | None = None,
     ) -> None:
         self.target_epsilon = target_epsilon
         self.delta = delta
@@ -98,6 +109,7 @@ class DifferentialPrivacy(Callback):
         self.log_private_diagnostics = log_private_diagnostics
         self.fp16_loss_scale = fp16_loss_scale
         self.seed = seed
+        self.histogram_noise_multiplier = histogram_noise_multiplier
         self.spec: PrivacySpec | None = None
         self.ledger: Ledger | None = None
         self.clipper: PerSampleClipper | None = None
@@ -137,6 +149,7 @@ class DifferentialPrivacy(Callback):
             unit=data.unit,
             max_grad_norm=self.max_grad_norm,
             max_rows_per_unit=getattr(data, "max_rows_per_unit", None),
+            histogram_noise_multiplier=self.histogram_noise_multiplier,
         )
         before = {} if self._restored is None else self._restored["spec"]  # older checkpoints have fewer fields
         changed = sorted(name for name, value in before.items() if spec.to_dict()[name] != value)
@@ -162,6 +175,8 @@ class DifferentialPrivacy(Callback):
                 planned_steps=planned_steps,
                 data_fingerprint=data.data_fingerprint,
             )
+            if caveat := getattr(data, "privacy_caveat", None):
+                self.ledger.add_caveat(self.scope, caveat, voids=False)
             affordable = self.ledger.affordable(self._mechanism_id)
         self._affordable = trainer.strategy.broadcast(affordable)
         self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
@@ -181,7 +196,13 @@ class DifferentialPrivacy(Callback):
         self.clipper = PerSampleClipper(pl_module, max_grad_norm=self.max_grad_norm)
         self._noise = GaussianNoise(spec.noise_multiplier, self.max_grad_norm, seed=self.seed)
         self._noise.share_secret(trainer.strategy.broadcast)
-        self._public_hooks = (pl_module.micro_batch_context, pl_module.metric_name, pl_module.run_trunk)
+        self._public_hooks = (
+            pl_module.micro_batch_context,
+            pl_module.metric_name,
+            pl_module.run_trunk,
+            pl_module.weigh_losses,
+        )
+        pl_module.weigh_losses = _unweighted  # type: ignore[assignment]
         if pl_module.is_compiled:
             pl_module.run_trunk = self.clipper.compile(pl_module.trunk, pl_module.compile_backend)  # type: ignore
         pl_module.micro_batch_context = self._clipped  # type: ignore[assignment]
@@ -235,6 +256,7 @@ class DifferentialPrivacy(Callback):
                 pl_module.micro_batch_context,
                 pl_module.metric_name,
                 pl_module.run_trunk,
+                pl_module.weigh_losses,
             ) = self._public_hooks
 
     def state_dict(self) -> dict[str, Any]:
@@ -255,7 +277,7 @@ class DifferentialPrivacy(Callback):
         assert self.clipper is not None
         with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
             yield
-        self.clipper.accumulate(self._loss_scale)
+        self.clipper.accumulate(self._loss_scale, batch.weights)
 
     def _metric_name(self, name: str, is_public: bool) -> str | None:
         if is_public:

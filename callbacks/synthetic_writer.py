@@ -132,6 +132,7 @@ class SyntheticWriter(BasePredictionWriter):
                 record[codec.source] = sample.prompt
             record[codec.target] = sample.text
             record["stage"] = self.stage
+            record.update(sample.fields)
             valid = is_valid(sample.text) if codec.target == "parse" else None
             head = {"index": sample.index, "finished": sample.finished, "valid": valid, "weights": self._weights}
             line = {**head, "record": record}

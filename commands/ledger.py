@@ -70,7 +70,7 @@ def tables(summary: dict[str, Any]) -> str:
         [
             name,
             s["unit"],
-            f"{s['epsilon']:.3f}",
+            "none" if s["epsilon"] is None else f"{s['epsilon']:.3f}",
             f"{s['target_epsilon']:g}",
             f"{s['delta']:.3g}",
             s["accountant"],

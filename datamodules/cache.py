@@ -17,17 +17,22 @@ from datamodules.codec import Codec
 from datamodules.data_error import DataError
 from datamodules.encoded_turns import EncodedTurns, encode_turns
 from datamodules.readers import Unit, is_embedded, read_turns
+from datamodules.selection import Selection
 
 log = logging.getLogger(__name__)
 
 #: Raise it when the arrays, the readers or the text format change.
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 
 _ARRAYS = {"ids": np.int32, "offsets": np.int64, "num_prompt": np.int32, "unit_index": np.int32}
 
 
-def data_fingerprint(path: str) -> str:
+def data_fingerprint(path: str, selection: Selection | None = None) -> str:
     """SHA-256 of a file's content, or of an ``embedded:`` path and the sources of the grammar behind it.
+
+    Args:
+        path: The file.
+        selection: What is made of its turns; part of the digest where it changes anything.
 
     Raises:
         DataError: The file is missing or may not be read.
@@ -46,13 +51,17 @@ def data_fingerprint(path: str) -> str:
             # Its reader says best what is wrong.
             read_turns(path, "utterance")
             raise
+    if selection is not None:
+        digest.update(selection.key.encode())
     return digest.hexdigest()
 
 
-def load_encoded(path: str, codec: Codec, unit: Unit, cache_dir: str | None = None) -> EncodedTurns:
+def load_encoded(
+    path: str, codec: Codec, unit: Unit, cache_dir: str | None = None, selection: Selection | None = None
+) -> EncodedTurns:
     """Encoded turns of a file: from the cache, or read, tokenised and cached.
 
-    The key covers the content of the file, the codec (tokenizer, fields, longest length) and the unit.
+    The key covers the content of the file, the codec (tokenizer, fields, longest length), the unit and the selection.
     Processes that want the same entry wait for the first of them. A damaged entry is built anew.
 
     Args:
@@ -60,18 +69,20 @@ def load_encoded(path: str, codec: Codec, unit: Unit, cache_dir: str | None = No
         codec: Text format of the model.
         unit: Privacy unit.
         cache_dir: Folder of the cache; ``$DOPPEL_CACHE`` if None, ``~/.cache/doppel`` if that is unset too.
+        selection: What is made of the turns before they are tokenised.
 
     Raises:
         DataError: The input cannot be used, or the cache folder cannot be written.
     """
     folder = _private_folder(cache_dir)
-    parts = [str(_FORMAT_VERSION), data_fingerprint(path), codec.fingerprint(), unit]
+    parts = [str(_FORMAT_VERSION), data_fingerprint(path, selection), codec.fingerprint(), unit]
     key = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
     entry = folder / f"{key}.npz"
     with FileLock(folder / f"{key}.lock", mode=0o600):
         encoded = _load(entry)
         if encoded is None:
-            encoded = encode_turns(read_turns(path, unit), codec)
+            turns = read_turns(path, unit)
+            encoded = encode_turns(turns if selection is None else selection.apply(turns, path), codec)
             _save(entry, encoded)
     return encoded
 
@@ -96,11 +107,17 @@ def _load(entry: Path) -> EncodedTurns | None:
     try:
         with np.load(entry, allow_pickle=False) as arrays:
             loaded = {name: arrays[name] for name in _ARRAYS}
-            encoded = EncodedTurns(**loaded, num_over_long=int(arrays["num_over_long"]))
+            encoded = EncodedTurns(
+                **loaded,
+                num_over_long=int(arrays["num_over_long"]),
+                rows_per_turn=int(arrays["rows_per_turn"]),
+                weights=arrays["weights"] if len(arrays["weights"]) else None,
+            )
         sound = (
             all(loaded[name].dtype == dtype for name, dtype in _ARRAYS.items())
             and len(encoded.unit_index) == len(encoded) == len(encoded.offsets) - 1
             and encoded.offsets[-1] == len(encoded.ids)
+            and (encoded.weights is None or len(encoded.weights) == len(encoded))
         )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         sound = False
@@ -112,12 +129,15 @@ def _load(entry: Path) -> EncodedTurns | None:
 
 def _save(entry: Path, encoded: EncodedTurns) -> None:
     arrays = {name: getattr(encoded, name) for name in _ARRAYS}
+    arrays["num_over_long"] = np.int64(encoded.num_over_long)
+    arrays["rows_per_turn"] = np.int64(encoded.rows_per_turn)
+    arrays["weights"] = np.zeros(0, np.float32) if encoded.weights is None else encoded.weights
     try:
         # mkstemp makes the file with mode 0600.
         descriptor, temporary = tempfile.mkstemp(dir=entry.parent, prefix=f".{entry.stem}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
-                np.savez(file, **arrays, num_over_long=np.int64(encoded.num_over_long))
+                np.savez(file, **arrays)
             os.replace(temporary, entry)
         finally:
             Path(temporary).unlink(missing_ok=True)

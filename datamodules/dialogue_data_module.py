@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import warnings
@@ -15,10 +16,13 @@ from datamodules.codec_data_module import CodecDataModule
 from datamodules.data_error import DataError
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.readers import Unit, expand_path
+from datamodules.selection import Selection
 from datamodules.shard_sampler import ShardSampler
 from datamodules.shuffled_batches import ShuffledBatches
 from datamodules.step_data_loader import StepDataLoader
 from doppel.privacy.sampling import PoissonSampler
+
+log = logging.getLogger(__name__)
 
 #: Rows that represent a unit unless told otherwise.
 _DEFAULT_ROWS = {"utterance": 1, "dialogue": 4, "user": 4}
@@ -44,8 +48,9 @@ class DialogueDataModule(CodecDataModule):
             ``user``, whom the field ``unit`` of plain lines names.
         batch_size: Expected number of units in a logical batch, over all ranks.
         max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
-        max_rows_per_unit: Rows that represent a unit in a step, at most; a longer unit is represented by a
-            uniform choice, new in each step. Public. Null: 1 for utterances, 4 for dialogues and users.
+        max_rows_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
+            uniform choice, new in each step. Public. Null: 1 for utterances, 4 for dialogues and users. A model that
+            writes several rows for a turn has as many times more rows, which the privacy specification tells.
         sampling: ``poisson`` as the guarantee demands, or ``shuffle`` (fixed size) for runs that make no
             claim.
         val_is_public: Whether the validation file is public, so that metrics on it may leave the process.
@@ -57,6 +62,11 @@ class DialogueDataModule(CodecDataModule):
         sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
         fixed_shapes: Pad micro-batches to a few fixed shapes, for a model with ``compile: true``. The last micro-batch
             is filled up, so a logical batch should have several.
+        keep_function: Train only on the turns whose tree calls this function: a call head such as ``WeatherQueryApi``,
+            or the start of one and a star, ``EventOnDate*``. Evaluation data stay whole.
+        shuffle_trees: A seed: permute the trees over the utterances before training. A diagnostic: the guarantee is
+            then one for the shuffled rows, not for people (see :class:`~datamodules.selection.Selection`).
+        keep_share: Train on about this share of the units, chosen by a hash of their names.
     """
 
     def __init__(
@@ -77,6 +87,9 @@ class DialogueDataModule(CodecDataModule):
         limit_val_turns: int | None = None,
         sampling_seed: int | None = None,
         fixed_shapes: bool = False,
+        keep_function: str | None = None,
+        shuffle_trees: int | None = None,
+        keep_share: float | None = None,
     ) -> None:
         super().__init__()
         limits = {
@@ -95,7 +108,7 @@ class DialogueDataModule(CodecDataModule):
         self.unit = unit
         self.batch_size = batch_size
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
-        self.max_rows_per_unit = max_rows_per_unit or _DEFAULT_ROWS[unit]
+        self.max_turns_per_unit = max_rows_per_unit or _DEFAULT_ROWS[unit]
         self.sampling = sampling
         self.val_is_public = val_is_public
         self.test_is_public = test_is_public
@@ -105,6 +118,7 @@ class DialogueDataModule(CodecDataModule):
         self.limit_val_turns = limit_val_turns
         self.sampling_seed = sampling_seed
         self.fixed_shapes = fixed_shapes
+        self.selection = Selection(keep_function, shuffle_trees, keep_share)
         self._units: EncodedUnits | None = None
         self._evaluation: dict[str, AllTurns] = {}
         self._fingerprint: str | None = None
@@ -112,7 +126,9 @@ class DialogueDataModule(CodecDataModule):
     def setup(self, stage: str) -> None:
         """Read, tokenise and group the turns that the stage needs; later calls reuse them."""
         if stage == "fit" and self._units is None:
-            encoded = load_encoded(self.train_path, self.require_codec(), self.unit, self.cache_dir)
+            if self.privacy_caveat:
+                log.warning(self.privacy_caveat)
+            encoded = load_encoded(self.train_path, self.require_codec(), self.unit, self.cache_dir, self.selection)
             units = EncodedUnits(encoded, self.limit_train_units)
             if self.batch_size > len(units):
                 raise DataError(
@@ -140,6 +156,11 @@ class DialogueDataModule(CodecDataModule):
         return self._train_units().turns.num_over_long
 
     @property
+    def max_rows_per_unit(self) -> int:
+        """Rows that represent a unit in a step, at most; known after ``setup("fit")``."""
+        return self.max_turns_per_unit * self._train_units().turns.rows_per_turn
+
+    @property
     def sample_rate(self) -> float:
         """q = B / N."""
         return self.batch_size / self.num_units
@@ -150,10 +171,20 @@ class DialogueDataModule(CodecDataModule):
         return math.ceil(self.num_units / self.batch_size)
 
     @property
+    def privacy_caveat(self) -> str | None:
+        """What a guarantee for the training data does not cover, for the ledger; None if there is nothing to say."""
+        if self.selection.shuffle_trees is None:
+            return None
+        return (
+            "trees were shuffled, so that a row pairs the utterance and the tree of two turns: epsilon is that of the "
+            "shuffled rows, not of the people behind them; a diagnostic, not to be released"
+        )
+
+    @property
     def data_fingerprint(self) -> str:
-        """SHA-256 of the training file's content."""
+        """SHA-256 of the training file's content and of what is selected from it."""
         if self._fingerprint is None:
-            self._fingerprint = data_fingerprint(self.train_path)
+            self._fingerprint = data_fingerprint(self.train_path, self.selection)
         return self._fingerprint
 
     def train_dataloader(self) -> DataLoader[LogicalBatch]:

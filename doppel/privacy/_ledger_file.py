@@ -22,7 +22,7 @@ VERSION = 1
 _BUDGET_FIELDS = ("target_epsilon", "delta", "accountant", "unit")
 _SPEND_ID = re.compile(r'^\{"type": "spend", "mechanism": ("(?:[^"\\]|\\.)*")')
 _SPEND_STEPS = re.compile(r'^\{"type": "spend", "mechanism": "(?:[^"\\]|\\.)*", "steps": (\d+),')
-_OTHER_TYPE = re.compile(r'^\{"type": "(?:b|m|r)')
+_OTHER_TYPE = re.compile(r'^\{"type": "(?:b|m|r|c)')
 
 
 class LedgerError(UserError):
@@ -90,6 +90,7 @@ class LedgerFile:
         self.path = path
         self.budgets: dict[str, dict[str, Any]] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
+        self.caveats: dict[str, list[tuple[str, bool]]] = {}
         self._offset = 0
         self._line = 0
         self._broken: list[str] = []
@@ -234,6 +235,10 @@ class LedgerFile:
                     raise self._damaged("it spends less than one step")
                 mechanism.done_steps += steps
                 mechanism.largest_block = max(mechanism.largest_block, steps)
+            case "caveat":
+                caveat = (str(record["text"]), bool(record["voids"]))
+                known = self.caveats.setdefault(record["scope"], [])
+                known.extend([] if caveat in known else [caveat])
             case "repair":
                 charged = {name: int(steps) for name, steps in record["charged"].items()}
                 if min(charged.values(), default=0) < 0:

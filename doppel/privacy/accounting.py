@@ -144,6 +144,7 @@ def calibrate_noise_multiplier(
     delta: float,
     schedule: Sequence[tuple[float, int]],
     accountant: Accountant = "pld",
+    beside: Sequence[Mechanism] = (),
 ) -> float:
     """The smallest noise multiplier (to 0.1 %) at which the whole schedule costs at most `target_epsilon`.
 
@@ -156,12 +157,15 @@ def calibrate_noise_multiplier(
         delta: Failure probability, in (0, 1).
         schedule: Pairs (sample rate, steps), one per stage; all stages share the one sigma.
         accountant: Which bound must hold.
+        beside: Mechanisms of the same budget whose noise is fixed, such as a histogram; they are composed with the
+            schedule.
 
     Returns:
         sigma, the noise standard deviation over the clipping norm.
 
     Raises:
-        CalibrationError: If an input is not valid or no sigma up to `MAX_NOISE_MULTIPLIER` is enough.
+        CalibrationError: If an input is not valid, `beside` alone costs the target, or no sigma up to
+            `MAX_NOISE_MULTIPLIER` is enough.
     """
     _check_target(target_epsilon)
     _check_delta(delta)
@@ -169,8 +173,14 @@ def calibrate_noise_multiplier(
     if sum(steps for _, steps in schedule) < 1:
         raise CalibrationError("the schedule has no steps: plan at least one step.")
 
+    if beside and (alone := compute_epsilon(beside, delta, accountant)) >= target_epsilon:
+        raise CalibrationError(
+            f"what is released beside the training costs epsilon {alone:.3g} of a target of {target_epsilon:g}: give "
+            "it more noise, or raise the target."
+        )
+
     def at(sigma: float) -> list[Mechanism]:
-        return _merge([Mechanism(rate, sigma, steps) for rate, steps in schedule])
+        return _merge([*beside, *(Mechanism(rate, sigma, steps) for rate, steps in schedule)])
 
     guide = functools.partial(guide_epsilon, delta=delta)
     sigma = _search(lambda s: guide(at(s)), target_epsilon, start=1.0, factor=2.0, tolerance=0.02)

@@ -1,6 +1,6 @@
 """The privacy ledger: an append-only file that proves what was spent and refuses what was not promised.
 
-The file holds JSON lines of four types:
+The file holds JSON lines of five types:
 
 - `budget`: what one *scope* (one released system, such as "two_stage") may spend: target epsilon, delta,
   accountant, unit. Written once per scope.
@@ -8,6 +8,8 @@ The file holds JSON lines of four types:
   units, planned steps, data fingerprint.
 - `spend`: steps of a mechanism that are about to run.
 - `repair`: how a line torn by a crash was counted.
+- `caveat`: what the epsilon of a scope does not cover, in words; it `voids` the guarantee if the scope releases
+  something about the private data without noise.
 
 Formal guarantees:
     A spend is on disk (fsync) *before* its step runs, and is refused if the scope's composed epsilon would
@@ -157,6 +159,19 @@ class Ledger:
             # Field order matters: `torn_charges` reads the first fields of a torn line.
             self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": steps})
 
+    def add_caveat(self, scope: str, text: str, voids: bool) -> None:
+        """Record what the guarantee of a scope does not cover, for every reader of the ledger.
+
+        Args:
+            scope: The released system; its budget need not be there yet.
+            text: What is released, or what epsilon means, in words that end a sentence.
+            voids: Whether the scope releases something about the private data without noise: its summary then states
+                no epsilon.
+        """
+        with self._file.locked(self.lock_timeout):
+            if (text, voids) not in self._file.caveats.get(scope, []):
+                self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
+
     def affordable(self, mechanism_id: str) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
 
@@ -211,7 +226,8 @@ class Ledger:
 
         Returns:
             `scopes` (name → epsilon, target_epsilon, delta, accountant, unit, protects (the unit in words),
-            noise_multiplier (the smallest if stages differ), steps_done, steps_planned), `mechanisms` (every recorded
+            noise_multiplier (the smallest if stages differ), steps_done, steps_planned, caveats (texts; epsilon is None
+            if one of them voids it, and epsilon_of_mechanisms says what the rest spent)), `mechanisms` (every recorded
             field, `done_steps`, and `epsilon` of that mechanism alone), `epsilon`, `delta`, `accountant` of everything
             composed (None if nothing was declared or the scopes protect different units), and `statement`, one English
             sentence.
@@ -220,8 +236,11 @@ class Ledger:
         scopes, mechanisms = {}, []
         for name in self._file.budgets:
             promise, records = self._promise(name), self._file.of_scope(name)
+            caveats = self._file.caveats.get(name, [])
+            own = compute_epsilon(self._mechanisms(name), promise.delta, promise.accountant)
             scopes[name] = {
-                "epsilon": compute_epsilon(self._mechanisms(name), promise.delta, promise.accountant),
+                "epsilon": None if any(voids for _, voids in caveats) else own,
+                "epsilon_of_mechanisms": own,
                 "target_epsilon": promise.target_epsilon,
                 "delta": promise.delta,
                 "accountant": promise.accountant,
@@ -230,6 +249,7 @@ class Ledger:
                 "noise_multiplier": min((r.noise_multiplier for r in records), default=None),
                 "steps_done": sum(r.done_steps for r in records),
                 "steps_planned": sum(r.planned_steps for r in records),
+                "caveats": [text for text, _ in caveats],
             }
             for r in records:
                 own = compute_epsilon([r.mechanism()], promise.delta, promise.accountant)
@@ -239,6 +259,8 @@ class Ledger:
         common = len(units) == 1
         delta, accountant = self._common_terms() if common else (None, None)
         epsilon = compute_epsilon(self._mechanisms(None), delta, accountant) if delta and accountant else None
+        voided = any(voids for caveats in self._file.caveats.values() for _, voids in caveats)
+        exception = ", without what is marked NOT PRIVATE" if voided else ""
         if not scopes:
             statement = "No mechanism has touched private data: nothing was spent."
         elif not common:
@@ -248,14 +270,17 @@ class Ledger:
             )
         else:
             statement = (
-                f"Everything recorded here ({', '.join(scopes)}), released together, is (epsilon = {epsilon:.4g}, "
-                f"delta = {delta:.3g})-differentially private by the {accountant} accountant, under adding or "
-                f"removing {_in_words(units.pop(), self._file.of_scope(None))}."
+                f"Everything recorded here ({', '.join(scopes)}){exception}, released together, is "
+                f"(epsilon = {epsilon:.4g}, delta = {delta:.3g})-differentially private by the {accountant} "
+                f"accountant, under adding or removing {_in_words(units.pop(), self._file.of_scope(None))}."
             )
+        for name, caveats in self._file.caveats.items():
+            for text, voids in caveats:
+                statement += f" {'NOT PRIVATE' if voids else 'NOTE'}, {name}: {text}."
         return {
             "scopes": scopes,
             "mechanisms": mechanisms,
-            "epsilon": epsilon,
+            "epsilon": None if voided else epsilon,
             "delta": delta,
             "accountant": accountant,
             "statement": statement,

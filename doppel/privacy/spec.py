@@ -42,8 +42,11 @@ class PrivacySpec:
         batch_size: Expected number B of units in a step; public, and what sums are divided by.
         accountant: Which bound `target_epsilon` was calibrated with.
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
-        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; a public choice that sigma does not
-            depend on. None where it is not known, as in files written before the field was.
+        max_rows_per_unit: Rows of a sampled unit that a step uses, at most (a model of trees and utterances writes two
+            rows for a turn); a public choice that sigma does not depend on. None where it is not known, as in files
+            written before the field was.
+        histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays, see
+            `doppel.privacy.histogram`; None if there is none.
     """
 
     target_epsilon: float
@@ -57,6 +60,7 @@ class PrivacySpec:
     accountant: Accountant
     stage_steps: tuple[int, ...]
     max_rows_per_unit: int | None = None
+    histogram_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a guarantee."""
@@ -74,6 +78,7 @@ class PrivacySpec:
             raise CalibrationError(f"max_rows_per_unit is {self.max_rows_per_unit}: a unit needs at least one row.")
         if self.accountant not in ACCOUNTANTS:
             raise CalibrationError(f"accountant is {self.accountant!r}: choose one of {', '.join(ACCOUNTANTS)}.")
+        histogram_mechanisms(self.histogram_noise_multiplier)
         if not math.isclose(self.sample_rate, self.batch_size / self.num_units, rel_tol=1e-9):
             raise CalibrationError(
                 f"sample_rate is {self.sample_rate}, but batch_size / num_units is "
@@ -88,12 +93,22 @@ class PrivacySpec:
         return sum(self.stage_steps)
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """One mechanism per stage, as planned."""
-        return tuple(Mechanism(self.sample_rate, self.noise_multiplier, steps) for steps in self.stage_steps)
+        """One mechanism per stage, as planned, and the histogram if there is one."""
+        stages = [Mechanism(self.sample_rate, self.noise_multiplier, steps) for steps in self.stage_steps]
+        return (*stages, *histogram_mechanisms(self.histogram_noise_multiplier))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready fields, in the order of the class."""
         return {**asdict(self), "stage_steps": list(self.stage_steps)}
+
+
+def histogram_mechanisms(noise_multiplier: float | None) -> tuple[Mechanism, ...]:
+    """The plain Gaussian release of one histogram in which a unit weighs at most 1; nothing for None."""
+    if noise_multiplier is None:
+        return ()
+    if not 0.0 < noise_multiplier < math.inf:
+        raise CalibrationError(f"histogram_noise_multiplier is {noise_multiplier}: give a finite number above 0.")
+    return (Mechanism(1.0, noise_multiplier, 1),)
 
 
 def what_is_protected(unit: str, max_rows_per_unit: int | None = None) -> str:
@@ -126,6 +141,7 @@ def plan(
     unit: str = "utterance",
     max_grad_norm: float = 0.1,
     max_rows_per_unit: int | None = None,
+    histogram_noise_multiplier: float | None = None,
 ) -> PrivacySpec:
     """Calibrate one noise multiplier for one or more stages on the same data; spends nothing.
 
@@ -139,6 +155,8 @@ def plan(
         unit: What one neighbour adds or removes.
         max_grad_norm: Clipping norm C; it does not enter sigma.
         max_rows_per_unit: Rows of a sampled unit that a step uses; it does not enter sigma.
+        histogram_noise_multiplier: Noise over sensitivity of a histogram that is released beside the stages; the
+            stages get the noise with which everything together meets the target.
 
     Returns:
         The spec, whose epsilon is at most `target_epsilon`.
@@ -166,7 +184,11 @@ def plan(
         math.ceil(Fraction(value).limit_denominator(10**6) * num_units / batch_size) or 1 for value in stages
     )
     sigma = calibrate_noise_multiplier(
-        target_epsilon, delta, [(sample_rate, steps) for steps in stage_steps], accountant=accountant
+        target_epsilon,
+        delta,
+        [(sample_rate, steps) for steps in stage_steps],
+        accountant=accountant,
+        beside=histogram_mechanisms(histogram_noise_multiplier),
     )
     return PrivacySpec(
         target_epsilon=target_epsilon,
@@ -180,6 +202,7 @@ def plan(
         accountant=accountant,
         stage_steps=stage_steps,
         max_rows_per_unit=max_rows_per_unit,
+        histogram_noise_multiplier=histogram_noise_multiplier,
     )
 
 

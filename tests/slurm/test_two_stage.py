@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "configs" / "experiments" / "quickstart"
 
 
-def two_stage(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    command = ["bash", str(ROOT / "slurm" / "two_stage.sh"), *arguments]
+def two_stage(*arguments: str, script: str = "two_stage.sh", **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"} | variables
+    command = ["bash", str(ROOT / "slurm" / script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
 
 
@@ -36,7 +36,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Pat
     text = (QUICKSTART / "data.yaml").read_text()
     (folder / "data.yaml").write_text(text.replace("num=1500", "num=120").replace("size: 150", "size: 30"))
     (folder / "pipeline.env").write_text(
-        f"NUM_SAMPLES=30\nREFERENCE=embedded:test?num=120&seed=9\nFEATURIZER={tiny_model}\n"
+        f"NUM_SAMPLES=30\nREFERENCE=embedded:test?num=120&seed=9\nFEATURIZER={tiny_model}\nEPOCHS_inf=2 1 1\n"
     )
     return folder
 
@@ -54,6 +54,9 @@ def test_pipeline_writes_samples_ledger_and_report_and_is_not_run_twice(experime
     assert report["metrics"]["two_stage"]["num_trees"] == 30
     assert not [name for system in report["metrics"].values() for name in system if name.startswith("private/")]
     assert {"timings", "versions"} <= report.keys()
+    assert (report["experiment"], report["seed"], report["epsilon"]) == (experiment.name, 1, 8.0)
+    assert report["data"]["num_units"] == 120
+    assert report["base_model"] and report["commit"] and report["num_samples"] == 30
     samples = [json.loads(line) for line in (run / "synthetic.jsonl").read_text().splitlines()]
     trees = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_text().splitlines()]
     assert [sample["parse"] for sample in samples] == trees
@@ -66,6 +69,32 @@ def test_pipeline_writes_samples_ledger_and_report_and_is_not_run_twice(experime
     assert second.stdout.count("done already, skipped") == 8
     assert (run / "ledger.jsonl").read_text() == ledger
 
+    for variables in ({"EPSILON": "3"}, {"SEED": "2"}, {"FIT_ARGS": "--trainer.max_steps=1"}):
+        other = two_stage("--local", str(experiment), str(run), **variables)
+        assert other.returncode == 2
+        assert f"was started with {next(iter(variables))}=(none)" in other.stderr
+    (run / "settings.env").unlink()  # a run that is older than this file
+    assert two_stage("--local", str(experiment), str(run), EPSILON="3").returncode == 2
+
+
+def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(experiment: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / "eps0.5-seed4").mkdir(parents=True)
+    (runs / "eps0.5-seed4" / "settings.env").write_text("EPSILON=7\n")  # fails at once
+    variables = {"SYSTEMS": "one_stage", "EPSILONS": "0.5 inf", "SEEDS": "4", "NUM_SAMPLES": "8"}
+    grid = two_stage("--local", str(experiment), str(runs), script="grid.sh", **variables)
+    assert grid.returncode == 1, grid.stderr[-3000:]
+    failed, finished = grid.stdout.strip().splitlines()[-2:]
+    assert failed.startswith("eps0.5-seed4: FAILED with status 2: error:") and "EPSILON=7" in failed
+    assert finished.startswith("epsinf-seed4: finished")
+    report = json.loads((runs / "epsinf-seed4" / "report.json").read_text())
+    assert report["privacy"] is None and report["epsilon"] is None
+    assert (report["seed"], list(report["metrics"])) == (4, ["one_stage"])
+    assert len(report["data"]["fingerprint"]) == 64
+    assert not (runs / "epsinf-seed4" / "ledger.jsonl").exists()
+    config = (runs / "epsinf-seed4" / "one_stage" / "config.yaml").read_text()
+    assert "seed_everything: 4" in config and "sampling: shuffle" in config and "max_epochs: 2" in config
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -74,10 +103,13 @@ def test_pipeline_writes_samples_ledger_and_report_and_is_not_run_twice(experime
         (["--local", "configs"], "RUN_DIR"),
         (["--local", "no/such/folder", "run"], "no/such/folder"),
         (["--submit", "a", "b"], "SLURM"),
+        (["--local", "configs/experiments/quickstart", "runs/none", "EPSILON=three"], "EPSILON is three"),
+        (["--local", "configs/experiments/quickstart", "runs/none", "SYSTEMS=domain"], "domain"),
     ],
 )
 def test_wrong_calls_are_explained(arguments: list[str], message: str) -> None:
     assert shutil.which("bash")
-    result = two_stage(*arguments)
+    variables = dict(a.split("=") for a in arguments if "=" in a)
+    result = two_stage(*(a for a in arguments if "=" not in a), **variables)
     assert result.returncode == 2
     assert message in result.stderr.splitlines()[-1]

@@ -1,0 +1,93 @@
+"""Which turns of a training file are used, and whether each keeps its own tree: options of two experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from datamodules.data_error import DataError
+from datamodules.turn import Turn
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What happens to the turns of a file before they are tokenised.
+
+    Formal guarantees:
+        ``keep_function`` asks each turn by itself and ``keep_share`` the name of its unit, so adding or removing one
+        unit adds or removes at most that unit of what is kept: the guarantee for the kept turns holds for the file. The
+        number of kept units counts as public, as N does everywhere.
+
+        ``shuffle_trees`` pairs each utterance with the tree of another turn. A row then holds two people's data, and a
+        turn more or less would draw another permutation of all rows. The guarantee of such a run is therefore one for
+        the *shuffled rows* as the input (adding or removing one row) and none for the people behind them: the run is a
+        diagnostic, for data that may be read, and its samples are not to be released as private.
+
+    Attributes:
+        keep_function: Keep the turns whose tree calls this function: a call head such as ``WeatherQueryApi``, or the
+            start of one and a star, ``EventOnDate*``. None keeps all.
+        keep_share: Keep about this share of the units, in (0, 1], chosen by a hash of their names: a small uniform part
+            of a large file, always the same. None keeps all.
+        shuffle_trees: Seed of a permutation of the trees over the utterances; None leaves each with its own.
+    """
+
+    keep_function: str | None = None
+    shuffle_trees: int | None = None
+    keep_share: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a share that keeps nothing or is none."""
+        if self.keep_share is not None and not 0 < self.keep_share <= 1:
+            raise DataError(f"keep_share is {self.keep_share}: give a number above 0, at most 1")
+
+    @classmethod
+    def from_config(cls, init_args: Mapping[str, Any]) -> Selection:
+        """The selection of a data module, from its arguments in a saved configuration."""
+        return cls(**{field.name: init_args.get(field.name) for field in fields(cls)})
+
+    @property
+    def key(self) -> str:
+        """Names the selection in cache keys and fingerprints; empty where all turns are used as they are."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ",".join(f"{name}={value!r}" for name, value in parts.items() if value is not None)
+
+    def apply(self, turns: Sequence[Turn], path: str) -> list[Turn]:
+        """The turns that are trained on.
+
+        Args:
+            turns: All turns of a file.
+            path: The file, for errors.
+
+        Raises:
+            DataError: No turn is left, or there are no trees to shuffle.
+        """
+        kept = [turn for turn in turns if self.keep_share is None or _position(turn.unit) < self.keep_share]
+        if not kept:
+            raise DataError(f"keep_share {self.keep_share} leaves no unit of {path}: raise it")
+        if self.keep_function is not None:
+            from doppel.metrics.function_pattern import uses_function
+
+            try:
+                kept = [turn for turn in kept if uses_function(turn.parse, self.keep_function)]
+            except ValueError as error:
+                raise DataError(f"keep_function: {error}") from None
+            if not kept:
+                raise DataError(
+                    f"no turn of {path} calls {self.keep_function}: give keep_function a call head of its trees, or "
+                    "the start of one and a star"
+                )
+        if self.shuffle_trees is not None:
+            trees = [turn.parse for turn in kept]
+            if None in trees:
+                raise DataError(f"a turn of {path} has no tree, so shuffle_trees has nothing to give it: leave it out")
+            random.Random(self.shuffle_trees).shuffle(trees)
+            kept = [replace(turn, parse=tree) for turn, tree in zip(kept, trees, strict=True)]
+        return kept
+
+
+def _position(unit: str) -> float:
+    """Where a unit stands in [0, 1), uniformly, by its name alone."""
+    return int.from_bytes(hashlib.blake2b(unit.encode(), digest_size=7).digest(), "big") / 2**56

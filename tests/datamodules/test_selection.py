@@ -1,0 +1,92 @@
+"""Which turns are trained on, and with whose trees."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from datamodules.cache import data_fingerprint, load_encoded
+from datamodules.codec import Codec
+from datamodules.data_error import DataError
+from datamodules.dialogue_data_module import DialogueDataModule
+from datamodules.readers import read_turns
+from datamodules.selection import Selection
+from datamodules.turn import Turn
+
+PATH = "embedded:train?num=200&seed=1"
+
+
+@pytest.fixture(scope="module")
+def turns() -> list[Turn]:
+    return read_turns(PATH, "utterance")
+
+
+def test_keeping_a_function_keeps_its_turns_alone_and_asks_each_by_itself(turns: list[Turn]) -> None:
+    kept = Selection(keep_function="WeatherQueryApi").apply(turns, PATH)
+    assert kept == [turn for turn in turns if "(WeatherQueryApi" in (turn.parse or "")] != []
+    whole = Selection(keep_function="Weather*").apply(turns, PATH)
+    assert set(kept) < set(whole) or kept == whole
+    assert Selection(keep_function="WeatherQueryApi").apply(turns[:50], PATH) == [t for t in kept if t in turns[:50]]
+
+
+def test_a_share_is_stable_when_other_units_come_or_go(turns: list[Turn]) -> None:
+    selection = Selection(keep_share=0.3)
+    kept = selection.apply(turns, PATH)
+    assert 30 < len(kept) < 90
+    assert selection.apply(turns[1:], PATH) == [turn for turn in kept if turn is not turns[0]]
+    assert Selection(keep_share=1.0).apply(turns, PATH) == turns
+
+
+def test_shuffling_permutes_trees_and_leaves_utterances_and_units(turns: list[Turn]) -> None:
+    shuffled = Selection(shuffle_trees=1).apply(turns, PATH)
+    assert [(t.utterance, t.unit) for t in shuffled] == [(t.utterance, t.unit) for t in turns]
+    assert Counter(t.parse for t in shuffled) == Counter(t.parse for t in turns)
+    assert sum(a.parse != b.parse for a, b in zip(shuffled, turns, strict=True)) > 150
+    assert shuffled == Selection(shuffle_trees=1).apply(turns, PATH) != Selection(shuffle_trees=2).apply(turns, PATH)
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        (Selection(keep_function="NoSuchFunction"), "NoSuchFunction"),
+        (Selection(keep_function="A*b"), "keep_function"),
+        (Selection(keep_share=1e-12), "keep_share"),
+    ],
+)
+def test_a_selection_that_leaves_nothing_is_told(turns: list[Turn], selection: Selection, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        selection.apply(turns, PATH)
+
+
+def test_bad_shares_and_missing_trees_are_told(turns: list[Turn]) -> None:
+    with pytest.raises(DataError, match="keep_share is 0"):
+        Selection(keep_share=0)
+    with pytest.raises(DataError, match="no tree"):
+        Selection(shuffle_trees=1).apply([*turns, Turn("hello", None, "u")], PATH)
+
+
+def test_cache_and_fingerprint_tell_selections_apart(codec: Codec) -> None:
+    selections = [
+        None,
+        Selection(keep_function="WeatherQueryApi"),
+        Selection(keep_share=0.5),
+        Selection(shuffle_trees=1),
+    ]
+    assert data_fingerprint(PATH, Selection()) == data_fingerprint(PATH)
+    assert len({data_fingerprint(PATH, selection) for selection in selections}) == len(selections)
+    lengths = [len(load_encoded(PATH, codec, "utterance", selection=selection)) for selection in selections]
+    assert lengths[0] == lengths[3] == 200
+    assert lengths[1] < lengths[2] < 200
+
+
+def test_the_data_module_says_what_shuffling_does_to_the_guarantee() -> None:
+    assert DialogueDataModule(PATH).privacy_caveat is None
+    assert "not of the people" in str(DialogueDataModule(PATH, shuffle_trees=1).privacy_caveat)
+
+
+def test_a_saved_configuration_gives_the_same_selection() -> None:
+    selection = Selection("Weather*", 3, 0.5)
+    config = {"train_path": PATH, "keep_function": "Weather*", "shuffle_trees": 3, "keep_share": 0.5}
+    assert Selection.from_config(config) == selection
+    assert Selection.from_config({"train_path": PATH}) == Selection()

@@ -1,0 +1,113 @@
+"""The noised histogram: what one unit can move, how its noise is spread, and one budget with the training."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppel.privacy.accounting import Accountant, CalibrationError, compute_epsilon
+from doppel.privacy.histogram import KIND, add_noise, histogram_spec, normalise, shares
+from doppel.privacy.ledger import BudgetExceededError, Ledger
+from doppel.privacy.spec import plan
+
+BINS = ["Alarm", "Banks", "Music"]
+ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([*BINS, "elsewhere", None])), max_size=12)
+
+
+@given(rows=ROWS, of_one=st.lists(st.sampled_from([*BINS, "elsewhere", None]), max_size=6), place=st.integers(0, 12))
+def test_adding_a_unit_moves_the_histogram_by_at_most_one(
+    rows: list[tuple[str, str | None]], of_one: list[str | None], place: int
+) -> None:
+    more = [*rows[:place], *(("new", label) for label in of_one), *rows[place:]]
+    before, after = shares(rows, BINS), shares(more, BINS)
+    assert list(before) == list(after) == BINS
+    assert math.dist(list(before.values()), list(after.values())) <= 1 + 1e-9
+
+
+def test_an_utterance_counts_once_and_a_dialogue_by_its_shares() -> None:
+    assert shares([("a", "Banks"), ("b", "Banks"), ("c", None)], BINS) == {"Alarm": 0, "Banks": 2, "Music": 0}
+    assert shares([("a", "Banks"), ("a", "Music"), ("a", "Music"), ("a", "unknown")], BINS)["Music"] == 0.5
+
+
+def test_noise_has_the_stated_scale_on_every_bin_and_is_clamped_at_zero() -> None:
+    bins = {str(i): 1000.0 for i in range(20_000)}
+    noise = np.array(list(add_noise(bins, 7.0).values())) - 1000.0
+    assert abs(noise.std() / 7.0 - 1) < 0.03
+    assert abs(noise.mean()) < 0.25
+    empty = np.array(list(add_noise(dict.fromkeys(bins, 0.0), 7.0).values()))
+    assert 0.45 < (empty == 0).mean() < 0.55  # a bin without a unit looks as one with few
+    assert empty.min() == 0
+
+
+def test_noise_is_new_each_time_unless_a_seed_is_given_which_warns() -> None:
+    sums = {"a": 100.0, "b": 100.0}
+    assert add_noise(sums, 1.0) != add_noise(sums, 1.0)
+    with pytest.warns(UserWarning, match="NOT PRIVATE"):
+        add_noise(sums, 1.0, seed=1)
+    with pytest.raises(ValueError, match="above 0"):
+        add_noise(sums, 0.0)
+
+
+def test_probabilities_sum_to_one_even_where_nothing_is_left() -> None:
+    assert normalise({"a": 1.0, "b": 3.0}) == {"a": 0.25, "b": 0.75}
+    assert normalise({"a": 0.0, "b": 0.0}) == {"a": 0.5, "b": 0.5}
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize("sigma", [2.0, 20.0])
+def test_training_and_histogram_together_meet_the_target(accountant: Accountant, sigma: float) -> None:
+    spec = plan(2000, 100, [1, 2], 3.0, accountant=accountant, histogram_noise_multiplier=sigma)
+    together = compute_epsilon(spec.mechanisms(), spec.delta, accountant)
+    assert 2.98 < together <= 3.0
+    assert spec.noise_multiplier > plan(2000, 100, [1, 2], 3.0, accountant=accountant).noise_multiplier
+
+
+def test_a_histogram_that_costs_the_whole_target_is_refused() -> None:
+    with pytest.raises(CalibrationError, match="beside the training costs"):
+        plan(2000, 100, 1, 1.0, accountant="rdp", histogram_noise_multiplier=0.5)
+    with pytest.raises(CalibrationError, match="histogram_noise_multiplier is -1"):
+        plan(2000, 100, 1, 1.0, accountant="rdp", histogram_noise_multiplier=-1.0)
+
+
+def test_the_ledger_takes_one_histogram_beside_the_training_and_no_second_one(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    spec = plan(2000, 100, 1, 1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
+    fit = ledger.open_mechanism(scope="domain", stage="domain", spec=spec, planned_steps=20, data_fingerprint="f00d")
+    own = histogram_spec(6.0, 2000, 1.5, 1e-5, "rdp", "utterance")
+    name = ledger.open_mechanism(
+        scope="domain", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND
+    )
+    ledger.spend(fit, 20)
+    ledger.spend(name)
+    assert 1.4 < ledger.epsilon("domain") <= 1.5
+    with pytest.raises(BudgetExceededError):
+        ledger.spend(name)
+
+
+def test_a_caveat_is_kept_and_a_voiding_one_takes_epsilon_away(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spec = plan(2000, 100, 1, 3.0, accountant="rdp")
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for scope in ("domain", "two_stage"):
+        ledger.spend(
+            ledger.open_mechanism(scope=scope, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
+        )
+    ledger.add_caveat("two_stage", "rows were shuffled", voids=False)
+    spent = Ledger(tmp_path / "ledger.jsonl").summary()
+    assert spent["epsilon"] is not None
+    assert "NOTE, two_stage: rows were shuffled." in spent["statement"]
+    for _ in range(2):
+        ledger.add_caveat("domain", "the exact histogram was released", voids=True)
+    spent = Ledger(tmp_path / "ledger.jsonl").summary()
+    assert spent["epsilon"] is None
+    assert spent["scopes"]["domain"]["epsilon"] is None
+    assert spent["scopes"]["domain"]["epsilon_of_mechanisms"] > 0
+    assert spent["scopes"]["two_stage"]["epsilon"] > 0
+    assert spent["statement"].count("NOT PRIVATE, domain: the exact histogram was released.") == 1
