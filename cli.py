@@ -22,21 +22,27 @@ TOOLS = {
     "plan": "commands.plan",
     "ledger": "commands.ledger",
     "evaluate": "commands.evaluate",
+    "parser-metrics": "commands.parser_report",
     "report": "commands.report",
+    "histogram": "commands.histogram",
+    "results": "commands.results",
+    "select": "commands.select",
     "download": "commands.download",
     "tokenizer": "commands.tokenizer",
+    "partition": "commands.partition",
+    "upweight": "commands.upweight",
 }
 TRAINER_COMMANDS = ("fit", "validate", "test", "predict")
 
 
 def _overview() -> str:
     lines = [__doc__.strip() if __doc__ else "", "", "training and sampling:"]
-    lines += [f"  {name:10s} Lightning's `{name}` on a model, a data module and a trainer" for name in TRAINER_COMMANDS]
-    lines.append("  audit      trains on a copy of the data with canaries and bounds epsilon from below")
+    lines += [f"  {name:14s} Lightning's `{name}` on a model, a data module and a trainer" for name in TRAINER_COMMANDS]
+    lines.append("  audit          trains on a copy of the data with canaries and bounds epsilon from below")
     lines += ["", "tools:"]
     for name, module in TOOLS.items():
         summary = (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
-        lines.append(f"  {name:10s} {summary}")
+        lines.append(f"  {name:14s} {summary}")
     return "\n".join(lines)
 
 

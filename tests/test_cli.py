@@ -15,9 +15,10 @@ import yaml
 import cli
 
 ROOT = Path(__file__).resolve().parent.parent
-EXPERIMENTS = sorted(p.name for p in (ROOT / "configs" / "experiments").iterdir())
+PIPELINES = sorted(p.parent for p in (ROOT / "configs" / "experiments").glob("*/pipeline.env"))
 STAGES = {
     "one_stage": ("utterance_lm", "dp_one_stage"),
+    "domain": ("domain2utterance", "dp_domain"),
     "parse_tree": ("parse_tree_lm", "dp_two_stage"),
     "parse2utterance": ("parse2utterance", "dp_two_stage"),
 }
@@ -67,8 +68,10 @@ def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str])
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    ("experiment", "stage"),
+    [(folder.name, stage) for folder in PIPELINES for stage in STAGES if (folder / f"{stage}.yaml").exists()],
+)
 def test_shipped_configurations_parse(experiment: str, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         cli.main(["fit", *stage_configs(experiment, stage), "--print_config"])
@@ -78,6 +81,26 @@ def test_shipped_configurations_parse(experiment: str, stage: str, capsys: pytes
     assert set(callbacks) == {"ModelCheckpoint", "DifferentialPrivacy"}
     assert config["trainer"]["max_epochs"] in callbacks["DifferentialPrivacy"]["epochs"]
     assert config["trainer"]["logger"]["init_args"]["offline"] is True
+
+
+@pytest.mark.parametrize("folder", PIPELINES, ids=lambda folder: folder.name)
+def test_an_experiment_is_whole_and_in_the_table(folder: Path) -> None:
+    table = (folder.parent / "README.md").read_text()
+    assert f"`{folder.name}`" in table
+    assert {f"{stage}.yaml" for stage in ("data", "one_stage", "parse_tree", "parse2utterance")} <= {
+        path.name for path in folder.iterdir()
+    }
+    settings = dict(
+        line.split("=", 1)
+        for line in (folder / "pipeline.env").read_text().splitlines()
+        if "=" in line and line[0] != "#"
+    )
+    assert "NUM_SAMPLES" in settings
+    for system in settings.get("SYSTEMS", "").split():
+        assert system in ("two_stage", "full") or (folder / f"{system}.yaml").exists()
+    for name, value in settings.items():
+        if name.startswith("EPOCHS"):
+            assert len(value.split()) == 3
 
 
 @pytest.mark.parametrize("names", [("trainer", "pretrain"), ("trainer", "utterance_lm", "experiments/quickstart/data")])

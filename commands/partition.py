@@ -1,0 +1,254 @@
+"""Split annotated turns into a public part that lacks a function, a private part without trees, and a test part.
+
+The experiment of Mireshghallah et al. (section 5.4): developers know a small public set D_pub in which a function
+does not occur; users, whose utterances D_priv nobody may read, already ask for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from datamodules.cache import data_fingerprint
+from datamodules.data_error import DataError
+from datamodules.readers import expand_path, read_turns
+from datamodules.turn import Turn
+from doppel.lispress import function_types
+from doppel.metrics.function_pattern import uses_function
+
+By = Literal["turn", "dialogue"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``python cli.py partition``."""
+    parser.add_argument("--train", required=True, help="annotated turns: dialogue or plain JSON lines, or embedded:…")
+    parser.add_argument(
+        "--missing",
+        metavar="PATTERN",
+        help="function that the public part must lack: a name, or a prefix with a star, such as 'EventOnDate*'; "
+        "without it the public part is a uniform share",
+    )
+    parser.add_argument("--public-share", type=float, default=0.1, help="share of train that is public (default: 0.1)")
+    parser.add_argument("--test", metavar="FILE", help="turns of the test; without it they are cut off train")
+    parser.add_argument(
+        "--test-share", type=float, help="share of --test (default: all of it), or of train without --test"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the split (default: %(default)s)")
+    parser.add_argument(
+        "--by", choices=("turn", "dialogue"), default="turn", help="split turns (as the paper) or whole dialogues"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the three parts and partition.json")
+    parser.add_argument(
+        "--private-diagnostics",
+        action="store_true",
+        help="also count the function in the private part (private/…: these values are not DP)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the parts into ``--out``, one JSON line a turn, and ``partition.json``, which says how they were made.
+
+    ``private.jsonl`` holds utterances and units alone, so that no stage can use the trees of private turns by
+    mistake. Two files exist for the experiment alone, for they hold what nobody would have: ``private_gold.jsonl``,
+    the same lines with their trees, for diagnosis, and ``full.jsonl``, every training turn that is not tested on, with
+    its tree, for the high-resource parser that stands in for human annotators.
+
+    Raises:
+        DataError: An input cannot be used, or the function does not occur.
+    """
+    train = _read(args.train, args.by)
+    test = None if args.test is None else _read(args.test, args.by)
+    parts = partition(
+        train,
+        test,
+        missing=args.missing,
+        public_share=args.public_share,
+        test_share=args.test_share,
+        seed=args.seed,
+        by=args.by,
+    )
+    for name, turns, with_tree in (
+        ("public", parts.public, True),
+        ("private", parts.private, False),
+        ("private_gold", parts.private, True),
+        ("test", parts.test, True),
+        ("full", parts.full, True),
+    ):
+        _write(args.out / f"{name}.jsonl", (json.dumps(_record(t, with_tree), ensure_ascii=False) for t in turns))
+    num_in_test = sum(_uses(turn, args.missing) for turn in parts.test)
+    summary: dict[str, Any] = {
+        "train": args.train,
+        "fingerprint": data_fingerprint(expand_path(args.train)),
+        "test": args.test,
+        "test_fingerprint": None if args.test is None else data_fingerprint(expand_path(args.test)),
+        "missing_function": args.missing,
+        "public_share": args.public_share,
+        "test_share": args.test_share,
+        "by": args.by,
+        "seed": args.seed,
+        "num_train": len(train),
+        "num_public": len(parts.public),
+        "num_dropped": len(parts.dropped),
+        "num_private": len(parts.private),
+        "num_test": len(parts.test),
+        "num_test_with_function": num_in_test,
+    }
+    if args.private_diagnostics:
+        summary["private/num_with_function"] = sum(_uses(turn, args.missing) for turn in parts.private)
+    _write(args.out / "partition.json", [json.dumps(summary, indent=2, ensure_ascii=False)])
+    width = max(map(len, summary))
+    print("\n".join(f"{name:{width}}  {'–' if value is None else value}" for name, value in summary.items()))
+    if num_in_test == 0 and args.missing is not None:
+        sys.stderr.write(
+            f"warning: no turn of the test has {args.missing}: the breakdown by function will be empty; give a larger "
+            "test\n"
+        )
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What `partition` returns.
+
+    Attributes:
+        public: D_pub: turns with trees, none of which has the missing function.
+        private: D_priv, in the order of the input.
+        test: Turns to test on, with trees.
+        dropped: Turns of the public share that have the function, or no tree; they are in no part.
+        full: Turns of ``train`` that have a tree and were not cut off for the test.
+    """
+
+    public: list[Turn]
+    private: list[Turn]
+    test: list[Turn]
+    dropped: list[Turn]
+    full: list[Turn]
+
+
+def partition(
+    train: Sequence[Turn],
+    test: Sequence[Turn] | None,
+    *,
+    missing: str | None,
+    public_share: float = 0.1,
+    test_share: float | None = None,
+    seed: int = 1,
+    by: By = "turn",
+) -> Partition:
+    """Split turns uniformly at random; nothing but ``seed`` and the number of turns decides who is where.
+
+    With one seed, a larger public share holds a smaller one, and the private parts shrink accordingly.
+
+    Args:
+        train: Annotated turns.
+        test: Turns to test on; None cuts them off ``train``.
+        missing: Function that the public part must lack (a pattern of `doppel.metrics.function_pattern`), or None.
+        public_share: Share of ``train``, in (0, 1), whose turns without the function become public.
+        test_share: Share of ``test`` (None: all), or of ``train`` if ``test`` is None (None: 0.1).
+        seed: Seed of the split.
+        by: ``"turn"``: turns are drawn; ``"dialogue"``: all turns with one ``unit`` fall into the same part.
+
+    Returns:
+        Three disjoint parts, each in the order of the input.
+
+    Raises:
+        DataError: A share is impossible, a part would be empty, or no tree of ``train`` has the function.
+    """
+    test_share = (0.1 if test is None else 1.0) if test_share is None else test_share
+    cut_off = test_share if test is None else 0.0
+    if not (0 < public_share < 1 and 0 < test_share <= 1 and public_share + cut_off < 1):
+        raise DataError(
+            f"--public-share {public_share:g} and --test-share {test_share:g} leave no three parts: give shares above "
+            "0 that add up to less than 1"
+        )
+    if missing is not None:
+        _check(missing, train)
+    order = _order(train, seed, by)
+    num_public = max(1, round(public_share * len(order)))
+    end = len(order) - round(cut_off * len(order))
+    share, private, rest = (_take(train, part) for part in (order[:num_public], order[num_public:end], order[end:]))
+    if test is not None:
+        test_order = _order(test, seed, by)
+        rest = _take(test, test_order[: max(1, round(test_share * len(test_order)))])
+    public = [turn for turn in share if turn.parse is not None and not _uses(turn, missing)]
+    dropped = [turn for turn in share if turn.parse is None or _uses(turn, missing)]
+    tested = [turn for turn in rest if turn.parse is not None]
+    for name, turns in (("public", public), ("private", private), ("test", tested)):
+        if not turns:
+            raise DataError(f"the {name} part would be empty: give other shares, or more turns with trees")
+    full = [turn for turn in _take(train, order[:end]) if turn.parse is not None]
+    return Partition(public, private, tested, dropped, full)
+
+
+def _take(turns: Sequence[Turn], groups: Sequence[list[int]]) -> list[Turn]:
+    return [turns[index] for index in sorted(index for group in groups for index in group)]
+
+
+def _uses(turn: Turn, missing: str | None) -> bool:
+    return missing is not None and uses_function(turn.parse, missing)
+
+
+def _check(pattern: str, turns: Sequence[Turn]) -> None:
+    """Refuse a function that no training tree has; names that come near it are suggested.
+
+    Raises:
+        DataError: It is no pattern, or nothing matches.
+    """
+    try:
+        uses_function(None, pattern)
+    except ValueError as error:
+        raise DataError(f"--missing: {error}") from None
+    if any(uses_function(turn.parse, pattern) for turn in turns):
+        return
+    if all(turn.parse is None for turn in turns):
+        raise DataError('the training turns have no trees: give dialogues, or lines with "parse"')
+    names = {name for turn in turns if turn.parse for name in function_types(turn.parse, "call_heads")}
+    near = difflib.get_close_matches(pattern.removesuffix("*"), names, n=3)
+    raise DataError(
+        f"--missing: no tree of the training turns calls {pattern!r}: give a function's name, or its beginning and a "
+        f"star{'; near it are ' + ', '.join(sorted(near)) if near else ''}"
+    )
+
+
+def _order(turns: Sequence[Turn], seed: int, by: By) -> list[list[int]]:
+    """Indices of turns, those that stay together in one list, in random order."""
+    groups: dict[object, list[int]] = {}
+    for index, turn in enumerate(turns):
+        groups.setdefault(index if by == "turn" else turn.unit, []).append(index)
+    order = list(groups.values())
+    random.Random(f"partition {seed}").shuffle(order)
+    return order
+
+
+def _read(path: str, by: By) -> list[Turn]:
+    """Turns whose ``unit`` is the dialogue or user wherever the file names one."""
+    path = expand_path(path)
+    if by == "dialogue":
+        return read_turns(path, "dialogue")
+    turns = read_turns(path, "utterance")  # their units are NAME/NUMBER, or NUMBER where there is no name
+    return [Turn(t.utterance, t.parse, t.unit.rpartition("/")[0] or t.unit, t.domain) for t in turns]
+
+
+def _record(turn: Turn, with_tree: bool) -> dict[str, str | None]:
+    if not with_tree:
+        return {"utterance": turn.utterance, "unit": turn.unit}
+    return {"utterance": turn.utterance, "parse": turn.parse, "unit": turn.unit}
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """Write lines, whole or not at all, readable by their owner alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror}): give another --out") from None

@@ -1,0 +1,148 @@
+"""`partition`: the public part lacks the function, the parts share no turn, and a seed says who is where."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cli import main
+from commands.partition import By, partition
+from datamodules.data_error import DataError
+from datamodules.readers import read_turns
+from datamodules.turn import Turn
+from doppel.metrics.function_pattern import uses_function
+
+TREES = ["(Yield (Weather))", "(Yield (EventOnDate (Today)))", "(EventOnDateTime (Today))", "(Yield (Find))", "(Ok)"]
+
+
+def corpus(num: int, turns_per_dialogue: int = 3) -> list[Turn]:
+    """Turns that differ from each other, with every tree in turn."""
+    return [Turn(f"say {i}", TREES[i % len(TREES)], f"dialogue-{i // turns_per_dialogue}") for i in range(num)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num=st.integers(30, 200),
+    public_share=st.floats(0.1, 0.6),
+    test_share=st.floats(0.1, 0.3),
+    seed=st.integers(0, 10**6),
+    by=st.sampled_from(["turn", "dialogue"]),
+    missing=st.sampled_from(["Weather", "EventOnDate", "EventOnDate*"]),
+)
+def test_parts_are_disjoint_and_complete_and_public_lacks_the_function(
+    num: int, public_share: float, test_share: float, seed: int, by: By, missing: str
+) -> None:
+    train = corpus(num)
+    try:
+        parts = partition(
+            train, None, missing=missing, public_share=public_share, test_share=test_share, seed=seed, by=by
+        )
+    except DataError as error:  # a small share can hold nothing but the function
+        assert "would be empty" in str(error)
+        return
+    everything = Counter([*parts.public, *parts.private, *parts.test, *parts.dropped])
+    assert everything == Counter(train)
+    assert not any(uses_function(turn.parse, missing) for turn in parts.public)
+    assert all(uses_function(turn.parse, missing) for turn in parts.dropped)
+    assert Counter(parts.full) == Counter([*parts.public, *parts.private, *parts.dropped])
+    if by == "turn":
+        assert len(parts.public) + len(parts.dropped) == max(1, round(public_share * num))
+        assert len(parts.test) == round(test_share * num)
+    else:
+        units = [{turn.unit for turn in part} for part in (parts.private, parts.test, parts.public + parts.dropped)]
+        assert sum(map(len, units)) == len(set.union(*units))
+
+
+@pytest.mark.parametrize("by", ["turn", "dialogue"])
+def test_a_seed_gives_one_split_and_another_seed_another(by: By) -> None:
+    train, test = corpus(200), corpus(50)
+    splits = [
+        partition(train, test, missing="Weather", public_share=0.3, test_share=0.5, seed=seed, by=by)
+        for seed in (1, 1, 2)
+    ]
+    assert splits[0] == splits[1]
+    assert splits[0].private != splits[2].private and splits[0].test != splits[2].test
+
+
+def test_the_split_does_not_look_at_utterances_and_a_larger_share_holds_a_smaller_one() -> None:
+    train, test = corpus(200), corpus(50)
+    renamed = [Turn(turn.utterance[::-1], turn.parse, turn.unit) for turn in train]
+    first = partition(train, test, missing="Weather", public_share=0.1)
+    assert [t.utterance[::-1] for t in partition(renamed, test, missing="Weather").private] == [
+        t.utterance for t in first.private
+    ]
+    larger = partition(train, test, missing="Weather", public_share=0.4)
+    assert set(first.public) < set(larger.public) and set(larger.private) < set(first.private)
+    assert first.test == test == larger.test
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_command_writes_private_turns_without_trees(tmp_path: Path) -> None:
+    train = tmp_path / "train.jsonl"
+    train.write_text(
+        "".join(json.dumps({"utterance": t.utterance, "parse": t.parse, "unit": t.unit}) + "\n" for t in corpus(120))
+    )
+    call = ["partition", "--train", str(train), "--missing", "EventOnDate*", "--public-share", "0.25"]
+    assert main([*call, "--out", str(tmp_path / "out")]) == 0
+    private = lines(tmp_path / "out" / "private.jsonl")
+    gold = lines(tmp_path / "out" / "private_gold.jsonl")
+    assert all(line.keys() == {"utterance", "unit"} for line in private)
+    assert [(g["utterance"], g["unit"]) for g in gold] == [(p["utterance"], p["unit"]) for p in private]
+    assert {line["unit"] for line in private} <= {turn.unit for turn in corpus(120)}  # dialogues keep their names
+    summary = json.loads((tmp_path / "out" / "partition.json").read_text())
+    counted = ("public", "dropped", "private", "test")
+    assert sum(summary[f"num_{name}"] for name in counted) == summary["num_train"] == 120
+    assert (summary["seed"], summary["by"], summary["missing_function"]) == (1, "turn", "EventOnDate*")
+    assert not [key for key in summary if key.startswith("private/")]
+    assert main([*call, "--out", str(tmp_path / "told"), "--private-diagnostics"]) == 0
+    told = json.loads((tmp_path / "told" / "partition.json").read_text())
+    assert told["private/num_with_function"] == sum(uses_function(g["parse"], "EventOnDate*") for g in gold)
+    for name in ("public", "private", "private_gold", "test", "full"):
+        path = tmp_path / "out" / f"{name}.jsonl"
+        assert path.read_bytes() == (tmp_path / "told" / f"{name}.jsonl").read_bytes()
+        assert path.stat().st_mode & 0o077 == 0
+        read_turns(str(path), "dialogue")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--missing", "Wether"], "near it are Weather"),
+        (["--missing", "Event*Date"], "pattern"),
+        (["--missing", "Weather", "--public-share", "1.2"], "--public-share 1.2"),
+        (["--missing", "Weather", "--public-share", "0.6", "--test-share", "0.5"], "add up"),
+        (["--missing", "*"], "pattern"),
+    ],
+)
+def test_what_cannot_be_split_is_explained(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = tmp_path / "train.jsonl"
+    train.write_text("".join(json.dumps({"utterance": t.utterance, "parse": t.parse}) + "\n" for t in corpus(60)))
+    assert main(["partition", "--train", str(train), "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_turns_without_trees_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="have no trees"):
+        partition([Turn("hello", None, str(i)) for i in range(40)], None, missing="Weather")
+
+
+def test_shares_of_smcalflow_are_the_papers(data_folder: Path) -> None:
+    """SPEC.md §1: WeatherQueryApi is in 3.2 % of turns, heads that start with EventOnDate in 10.8 %."""
+    path = data_folder / "smcalflow" / "train.dataflow_dialogues.jsonl.zip"
+    turns = read_turns(str(path), "utterance")
+    for missing, share in (("WeatherQueryApi", 0.033), ("EventOnDate*", 0.107)):
+        parts = partition(turns, None, missing=missing)
+        assert len(parts.private) == pytest.approx(0.8 * len(turns), rel=0.01)
+        with_function = sum(uses_function(turn.parse, missing) for turn in parts.private)
+        assert with_function / len(parts.private) == pytest.approx(share, rel=0.1)
