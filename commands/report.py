@@ -16,6 +16,8 @@ from doppel.errors import UserError
 
 #: Order of the systems of the paper; others follow by name.
 ORDER = ("one_stage", "domain", "two_stage", "shuffled")
+#: Systems that sample from the models of another one, whose budget is theirs too: sampling is post-processing.
+MODELS_OF = {"constrained": "two_stage"}
 PRIVACY_FIELDS = ("epsilon", "target_epsilon", "delta", "unit", "protects", "accountant", "noise_multiplier")
 PACKAGES = ("torch", "lightning", "transformers", "opacus", "dp-accounting", "torchmetrics", "mauve-text")
 
@@ -159,7 +161,7 @@ def render(report: dict[str, Any]) -> str:
     scopes = privacy["systems"] if privacy else {}
     rows: list[tuple[str, list[str]]] = []
     for key in () if not privacy else ("epsilon", "delta", "unit", "accountant", "noise_multiplier"):
-        rows.append((key, [_cell(scopes.get(system, {}).get(key)) for system in systems]))
+        rows.append((key, [_cell(scopes.get(MODELS_OF.get(system, system), {}).get(key)) for system in systems]))
     names = dict.fromkeys(name for system in systems for name in report["metrics"][system])
     for name in names:
         values = [report["metrics"][system].get(name) for system in systems]

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from commands.report import MODELS_OF
 from commands.results_privacy import OTHER_SYSTEMS, check_privacy, scope_of, training_of
 from doppel.errors import UserError
 
@@ -225,10 +226,11 @@ def _read_report(
         if not isinstance(values, dict):
             problem(f"report.json: {system} is {type(values).__name__}, not a table of metrics", system)
             continue
-        scope = scope_of(privacy, system)
+        made_by = MODELS_OF.get(system, system)
+        scope = scope_of(privacy, made_by)
         # an adaptation's private part is cut by its seed: its report names what it was cut from
         own = None if report.get("missing_function") else fingerprint
-        told, wrong = check_privacy(system, scope, privacy, ledger, own)
+        told, wrong = check_privacy(made_by, scope, privacy, ledger, own)
         if wrong:
             problem(wrong, system, told["epsilon"])
             continue
@@ -242,7 +244,7 @@ def _read_report(
             "num_compared": values.get("num_compared"),
             "featurizer": _tail(values.get("featurizer")) or "none",
             "counting": values.get("counting") or "none",
-            "training": training_of(system, scope, ledger, settings, own is not None),
+            "training": training_of(made_by, scope, ledger, settings, own is not None),
         }
         runs.points.append(
             Point(

@@ -13,8 +13,9 @@
 # Variables, which win over those of CONFIG_DIR/pipeline.env:
 #   EPSILON      target ε in place of the configuration's; inf trains without privacy, on shuffled batches
 #   SEED         seed of data order, dropout, sampling and evaluation; never of the privacy noise
-#   SYSTEMS      of one_stage, two_stage, domain (1.5-stage), shared (two stages in one model) and names with an overlay
-#                CONFIG_DIR/NAME.yaml: both stages train under it (and sample under NAME.sample.yaml); default "one_stage two_stage"
+#   SYSTEMS      of one_stage, two_stage, domain (1.5-stage), shared (two stages in one model), constrained (the models of
+#                two_stage, which comes first, with trees sampled under configs/constrained.yaml) and names with an
+#                overlay CONFIG_DIR/NAME.yaml: both stages train under it; default "one_stage two_stage"
 #   EPOCHS       "ONE_STAGE PARSE_TREE PARSE2UTTERANCE" in place of the configuration's; EPOCHS_16 holds for ε = 16
 #   FIT_ARGS     further arguments of every training; FIT_ARGS_inf holds for ε = inf
 #   BASE_MODEL   folder or hub name in place of the configuration's
@@ -24,7 +25,7 @@
 set -euo pipefail
 
 usage() {
-    sed -n '2,23s/^# \{0,1\}//p' "$0"
+    sed -n '2,24s/^# \{0,1\}//p' "$0"
 }
 fail() {
     echo "error: $1" >&2
@@ -62,6 +63,11 @@ FIT_ARGS="${FIT_ARGS:-} ${!fit_args_here:-}"
 for system in $SYSTEMS; do
     case "$system" in
         one_stage | two_stage) ;;
+        constrained)
+            before=" $SYSTEMS "
+            [[ "${before%% constrained *} " == *" two_stage "* ]] || [ -f "$run/.done/parse2utterance" ] ||
+                fail "constrained samples from the models of two_stage: name two_stage before it in SYSTEMS"
+            ;;
         domain) [ -f "$experiment/domain.yaml" ] || fail "$experiment has no domain.yaml: leave domain out of SYSTEMS" ;;
         *) [ -f "$experiment/$system.yaml" ] || fail "$experiment has no $system.yaml: SYSTEMS names a system it does not describe" ;;
     esac
@@ -151,17 +157,21 @@ fit() {
     doppel fit "${configs[@]}" "${privacy[@]}" --run_dir "$run/$folder" "${more[@]}" $FIT_ARGS
 }
 
-# sample SYSTEM STAGE FOLDER OUTPUT [PROMPTS]
+# sample SYSTEM STAGE FOLDER OUTPUT [PROMPTS]: sample from the model in RUN_DIR/FOLDER.
 sample() {
-    local system=$1 stage=$2 folder=$3 more=()
+    local system=$1 stage=$2 folder=$3 more=() prefix=""
+    if [ "$system" = constrained ]; then
+        prefix=constrained_
+        [ "$stage" != parse_tree ] || more+=(--config configs/constrained.yaml)
+    fi
     [ ! -f "$experiment/$system.sample.yaml" ] || more+=(--config "$experiment/$system.sample.yaml")
     [ -z "${BASE_MODEL:-}" ] || more+=(--model.init_args.base_model "$BASE_MODEL")
     [ $# -lt 5 ] || more+=(--data.init_args.prompts_path "$5")
     [ -z "${SEED:-}" ] || more+=(--seed_everything "$SEED" --model.init_args.sampling.seed "$SEED")
     doppel predict --config configs/trainer.yaml --config "configs/${model_of[$stage]}.yaml" \
-        --config "$experiment/$stage.yaml" --config configs/sample.yaml --run_dir "$run/sample_$folder" \
+        --config "$experiment/$stage.yaml" --config configs/sample.yaml --run_dir "$run/sample_$prefix$folder" \
         --ckpt_path "$run/$folder/checkpoints/last.ckpt" --data.init_args.num_samples "$NUM_SAMPLES" \
-        --trainer.callbacks.init_args.output_path "$4" --trainer.callbacks.init_args.stage "$folder" "${more[@]}"
+        --trainer.callbacks.init_args.output_path "$4" --trainer.callbacks.init_args.stage "$prefix$folder" "${more[@]}"
 }
 
 # histogram: prompts of the domain model, from a noised histogram of the private domains.
@@ -205,6 +215,11 @@ for system in $SYSTEMS; do
             run_stage domain fit domain domain domain
             run_stage histogram histogram
             run_stage sample_domain sample domain domain domain "$synthetic" "$run/domains.jsonl"
+            ;;
+        constrained) # post-processing of two_stage: nothing more is spent
+            synthetic="$run/synthetic_constrained.jsonl"
+            run_stage sample_constrained_trees sample constrained parse_tree parse_tree "$run/constrained_trees.jsonl"
+            run_stage sample_constrained_utterances sample constrained parse2utterance parse2utterance "$synthetic" "$run/constrained_trees.jsonl"
             ;;
         shared) # shared_tree.sample.yaml and shared_utterance.sample.yaml say what the model is asked for
             synthetic="$run/synthetic_shared.jsonl"

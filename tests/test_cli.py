@@ -97,7 +97,7 @@ def test_an_experiment_is_whole_and_in_the_table(folder: Path) -> None:
     )
     assert "NUM_SAMPLES" in settings
     for system in settings.get("SYSTEMS", "").split():
-        assert system in ("two_stage", "full") or (folder / f"{system}.yaml").exists()
+        assert system in ("two_stage", "constrained", "full") or (folder / f"{system}.yaml").exists()
     for name, value in settings.items():
         if name.startswith("EPOCHS"):
             assert len(value.split()) == 3

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from commands.report import MODELS_OF
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
 
@@ -71,7 +72,7 @@ def make_run(
     systems = {"one_stage": {}, "two_stage": {}} if metrics is None else metrics
     privacy = None
     if epsilon is not None:
-        private = {**systems, **fields.get("parser_metrics", {})}.keys() - {"none", "full"}
+        private = {**systems, **fields.get("parser_metrics", {})}.keys() - {"none", "full", *MODELS_OF}
         text, scopes = _ledger(tuple(sorted(private)), spec(epsilon, delta, unit), done, fingerprint)
         (folder / "ledger.jsonl").write_text(text)
         scopes = json.loads(json.dumps(scopes))

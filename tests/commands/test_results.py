@@ -225,6 +225,15 @@ def test_adaptation_reports_fill_tables_3_and_8(tmp_path: Path) -> None:
     assert "Table 1, one-stage, 1.5-stage and two-stage synthesis, SMCalFlow: no run" in text
 
 
+def test_constrained_samples_have_the_budget_of_the_models_they_come_from(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", metrics={"two_stage": {"mauve": 0.5}, "constrained": {"mauve": 0.6}})
+    runs = read_runs(tmp_path)
+    assert not runs.problems
+    told = {point.key["system"]: (point.key["epsilon"], point.key["training"], point.spent) for point in runs.points}
+    assert told["constrained"] == told["two_stage"]
+    assert told["two_stage"][0] == 3.0
+
+
 def test_switches_are_compared_at_the_same_epsilon_alone(tmp_path: Path) -> None:
     make_run(tmp_path / "a", epsilon=3.0, metrics={"two_stage": {"mauve": 0.5}})
     make_run(tmp_path / "b", epsilon=3.0, metrics={"warm_start": {"mauve": 0.6}}, experiment="best")

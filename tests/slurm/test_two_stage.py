@@ -105,6 +105,10 @@ def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(experime
         (["--submit", "a", "b"], "SLURM"),
         (["--local", "configs/experiments/quickstart", "runs/none", "EPSILON=three"], "EPSILON is three"),
         (["--local", "configs/experiments/quickstart", "runs/none", "SYSTEMS=domain"], "domain"),
+        (
+            ["--local", "configs/experiments/quickstart", "runs/none", "SYSTEMS=constrained two_stage"],
+            "name two_stage before",
+        ),
     ],
 )
 def test_wrong_calls_are_explained(arguments: list[str], message: str) -> None:
