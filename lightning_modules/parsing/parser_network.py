@@ -99,7 +99,8 @@ class ParserNetwork(nn.Module):
     def encode(self, sources: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Vectors [B, 1 + S, D] of the pieces of each utterance, after one of the whole, and their mask [B, 1 + S]."""
         batch = self.encoder.collate(sources, self.device)
-        vectors = self.fixed_features(sources) if self.encoder.is_frozen else self.encoder(batch)
+        keeps = self.encoder.is_frozen and self.training  # turns to annotate come once
+        vectors = self.fixed_features(sources) if keeps else self.encoder(batch)
         memory_BSD = self.source_map(vectors) + self.shape_embedding(batch.shapes)
         if self.source_layers:
             memory_BSD = self.dropout(memory_BSD) + sinusoids(memory_BSD.shape[1], memory_BSD.shape[2], self.device)

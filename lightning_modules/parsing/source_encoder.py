@@ -130,5 +130,7 @@ class SourceEncoder(nn.Module, ABC):
             for slot, tokens in enumerate(self.tokenize(pieces) if pieces else [], start=1):
                 ids += tokens
                 slots += [slot] * len(tokens)
-            row = self._rows[pieces] = (ids + after, slots + [0] * len(after))
+            row = (ids + after, slots + [0] * len(after))
+            if self.training:  # it comes again in the next epoch
+                self._rows[pieces] = row
         return row
