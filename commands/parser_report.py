@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--function",
         nargs="+",
+        action="extend",
         default=[],
         metavar="PATTERN",
         help="also the turns with and without a function: a call head (WeatherQueryApi) or its start (EventOnDate*)",

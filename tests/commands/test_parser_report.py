@@ -37,7 +37,8 @@ def files(tmp_path: Path) -> tuple[str, str]:
 def test_table_and_json(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "values.json"
     functions = ("WeatherQueryApi", "EventOnDate*", "Absent")
-    arguments = ["--predicted", files[0], "--gold", files[1], "--function", *functions, "--out", str(out)]
+    arguments = ["--predicted", files[0], "--gold", files[1], "--function", *functions[:2], "--out", str(out)]
+    arguments += ["--function", functions[2]]  # the option may stand twice
     assert cli.main(["parser-metrics", *arguments]) == 0
     assert json.loads(out.read_text()) == parser_metrics(PREDICTED, [tree for _, tree in GOLD], functions)
     lines = capsys.readouterr().out.splitlines()
