@@ -44,7 +44,7 @@ class Group:
     @property
     def commits(self) -> list[str]:
         """Commits that made the runs."""
-        return list(dict.fromkeys(point.commit for point in self.points))
+        return list(dict.fromkeys(part for point in self.points for part in point.commit.split(", ")))
 
     @property
     def spent(self) -> float | None:

@@ -170,7 +170,7 @@ def _show(name: str, value: Any) -> str:
 
 
 def _commit(commit: str) -> str:
-    return ", ".join(f"{part[:8]}{'+dirty' if part.endswith('+dirty') else ''}" for part in commit.split(", "))
+    return f"{commit[:8]}{'+dirty' if commit.endswith('+dirty') else ''}"
 
 
 def _line(cells: Sequence[str]) -> str:
