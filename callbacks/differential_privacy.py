@@ -18,11 +18,13 @@ from torch.optim import Optimizer
 
 from datamodules.batch import LogicalBatch, MicroBatch
 from doppel.errors import UserError
+from doppel.phases import phase
 from doppel.privacy.accounting import Accountant
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
-from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.noise import GaussianNoise, Secret
 from doppel.privacy.spec import PrivacySpec, plan
+from lightning_modules.gradients import GradientReducer
 from lightning_modules.loss_scale import StaticLossScale
 from lightning_modules.strategy import LogicalBatchDDPStrategy
 
@@ -45,7 +47,7 @@ class DifferentialPrivacy(Callback):
     Formal guarantees:
         Neighbouring data sets differ by one *unit*. The data module draws each unit independently with rate q = B/N
         (Poisson). The clipper adds clip(gᵤ, C) of each sampled unit u to the gradient, so adding or removing one unit
-        moves the sum by at most C in L2 norm; ranks hold disjoint shards, so this also holds for the sum over ranks.
+        moves the sum by at most C in L2 norm; ranks hold disjoint parts of one sample, so this holds for their sum too.
         Noise of standard deviation σC is added once to that sum (all ranks share one secret stream and add the same
         noise), and the division by the public B is post-processing. Where turns carry weights in [0, 1], the clipped
         gradient of a unit is multiplied by the mean weight of its rows in the step, a function of that unit alone: its
@@ -53,6 +55,11 @@ class DifferentialPrivacy(Callback):
         Poisson-subsampled Gaussian mechanism (q, σ); every step, an empty one too, is written to the ledger *before*
         its batch is computed, so ε of the ledger is never below what was released. Steps that a crash rolled back stay
         spent.
+
+    Dropout draws from a secret of its own, anew for each step and rank. A row's mask depends on its place in the batch,
+    so under a seed that the reader knows, one unit more would change the masks of the others, and the sum by more than
+    C. Masks that nobody knows are independent of the unit's presence: given the same masks for the units that they
+    share, neighbouring data sets differ by one clipped gradient, and the mechanism is a mixture of such Gaussians.
 
     What would break this is refused at start, by name: a sampler other than Poisson, ``gradient_clip_val``,
     ``accumulate_grad_batches``, automatic optimisation, BatchNorm and layers without a clipping rule, gradients summed
@@ -201,7 +208,10 @@ class DifferentialPrivacy(Callback):
             pl_module.metric_name,
             pl_module.run_trunk,
             pl_module.weigh_losses,
+            pl_module.step_seed,
         )
+        dropout = Secret(self.seed)
+        pl_module.step_seed = lambda step, rank: dropout.derive("dropout", step, rank) % 2**63  # type: ignore
         pl_module.weigh_losses = _unweighted  # type: ignore[assignment]
         if pl_module.is_compiled:
             pl_module.run_trunk = self.clipper.compile(pl_module.trunk, pl_module.compile_backend)  # type: ignore
@@ -228,7 +238,8 @@ class DifferentialPrivacy(Callback):
         """Add the noise, once for all ranks, to the clipped sum that was divided by the expected batch size."""
         assert self.spec is not None
         parameters = (p for p in pl_module.parameters() if p.requires_grad)
-        self._noise.add_(parameters, step=trainer.global_step, divisor=self.spec.batch_size)
+        with phase("noise"):
+            self._noise.add_(parameters, step=trainer.global_step, divisor=self.spec.batch_size)
 
     def on_train_batch_end(
         self,
@@ -257,6 +268,7 @@ class DifferentialPrivacy(Callback):
                 pl_module.metric_name,
                 pl_module.run_trunk,
                 pl_module.weigh_losses,
+                pl_module.step_seed,
             ) = self._public_hooks
 
     def state_dict(self) -> dict[str, Any]:
@@ -273,11 +285,13 @@ class DifferentialPrivacy(Callback):
         self._restored = state_dict
 
     @contextmanager
-    def _clipped(self, batch: MicroBatch) -> Iterator[None]:
+    def _clipped(self, batch: MicroBatch, reducer: GradientReducer | None) -> Iterator[None]:
         assert self.clipper is not None
         with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
             yield
-        self.clipper.accumulate(self._loss_scale, batch.weights)
+        on_ready = None if reducer is None else reducer.ready
+        with phase("clip"):
+            self.clipper.accumulate(self._loss_scale, batch.weights, on_ready)
 
     def _metric_name(self, name: str, is_public: bool) -> str | None:
         if is_public:

@@ -8,8 +8,10 @@ import os
 import warnings
 from typing import Literal
 
+import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from datamodules.balanced_shares import BalancedShares
 from datamodules.batch import LogicalBatch
 from datamodules.cache import data_fingerprint, load_encoded
 from datamodules.codec_data_module import CodecDataModule
@@ -31,8 +33,8 @@ _DEFAULT_ROWS = {"utterance": 1, "dialogue": 4, "user": 4}
 class DialogueDataModule(CodecDataModule):
     """Turns of dialogues, tokenised once, as logical batches: one Lightning batch is one optimiser step.
 
-    With ``sampling="poisson"`` every unit is drawn independently with probability q = ``batch_size`` / N, on
-    each rank from its own fixed shard, which together is the mechanism that the accountant assumes; batches
+    With ``sampling="poisson"`` every unit is drawn independently with probability q = ``batch_size`` / N. All ranks
+    draw the same batch and each computes a share of it, which is the mechanism that the accountant assumes; batches
     vary in size and may be empty. The draw comes from the operating system's entropy, not from
     ``seed_everything``. An epoch is ceil(1 / q) steps. Where training resumes, sampling goes on at the
     trainer's ``global_step``.
@@ -198,20 +200,31 @@ class DialogueDataModule(CodecDataModule):
             self.sampling_seed,
             self.fixed_shapes,
         )
-        rank, world_size = self.rank_and_world_size()
+        batches: PoissonSampler | ShuffledBatches
         if self.sampling == "poisson":
-            batches = PoissonSampler(
-                len(units),
-                self.sample_rate,
-                steps_per_epoch=self.steps_per_epoch,
-                rank=rank,
-                world_size=world_size,
-                seed=self.sampling_seed,
-            )
-            return StepDataLoader(dataset, batches, self.global_step, self._expected_num_units, self.num_workers)
-        seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
-        shuffled = ShuffledBatches(len(units), self.batch_size, seed, rank, world_size)
-        return StepDataLoader(dataset, shuffled, self.global_step, shuffled.size, self.num_workers)
+            batches = PoissonSampler(len(units), self.sample_rate, self.steps_per_epoch, self.sampling_seed)
+            self._share_secret(batches)
+            expected = self._expected_num_units
+        else:
+            seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+            batches = ShuffledBatches(len(units), self.batch_size, seed)
+            expected = batches.size
+        shares = BalancedShares(batches, units.costs(self.max_rows_per_unit), *self.rank_and_world_size())
+        return StepDataLoader(dataset, shares, self.global_step, expected, self.num_workers)
+
+    def _share_secret(self, sampler: PoissonSampler) -> None:
+        """Let all ranks draw the same batches, of which each takes its share; refuse to go on if they would not."""
+        if self.rank_and_world_size()[1] == 1:
+            return
+        if self.trainer is not None:
+            sampler.share_secret(self.trainer.strategy.broadcast)
+        elif self.sampling_seed is None:
+            raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
+        if dist.is_available() and dist.is_initialized():
+            found: list[str] = [""] * dist.get_world_size()
+            dist.all_gather_object(found, sampler.fingerprint())
+            if len(set(found)) > 1:
+                raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
 
     def val_dataloader(self) -> DataLoader[LogicalBatch] | list[LogicalBatch]:
         """All validation turns, sharded by rank; empty without ``val_path``."""

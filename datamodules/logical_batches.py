@@ -42,6 +42,12 @@ class EncodedUnits:
         """Rows of a unit, in the order of the file."""
         return self._rows[self._starts[unit] : self._starts[unit + 1]]
 
+    def costs(self, max_rows_per_unit: int) -> NDArray[np.int64]:
+        """Padded tokens that each unit brings to a step, at most: longest row times rows, [num_units]; private."""
+        starts = self._starts[:-1]
+        longest = np.maximum.reduceat(self.turns.lengths[self._rows], starts)
+        return (longest * np.minimum(np.diff(self._starts), max_rows_per_unit))[: self._num_units]
+
 
 class LogicalBatches(Dataset[LogicalBatch]):
     """Logical batches of sampled units, addressed by ``SampledUnits``.

@@ -23,6 +23,7 @@ from datamodules.readers import expand_path
 from datamodules.turn import Field
 from doppel.compilation import compile_static
 from doppel.errors import UserError
+from doppel.phases import phase
 from lightning_modules.base_models import (
     check_compilable,
     checkpoint_activations,
@@ -32,8 +33,9 @@ from lightning_modules.base_models import (
 )
 from lightning_modules.fuse_head import fuse_head
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
-from lightning_modules.gradients import sum_over_ranks
+from lightning_modules.gradients import GradientReducer
 from lightning_modules.lora import LoraArguments, add_adapters, check_same_adapters
+from lightning_modules.step_seed import StepSeed, public_step_seed
 from lightning_modules.text_metrics import text_metrics
 from lightning_modules.warm_start import WarmStart
 
@@ -48,8 +50,12 @@ def constant(optimizer: Optimizer) -> LRScheduler:
     return ConstantLR(optimizer, factor=1.0)
 
 
-def _no_context(batch: MicroBatch) -> AbstractContextManager[Any]:
-    return nullcontext()
+def _no_context(batch: MicroBatch, reducer: GradientReducer | None) -> AbstractContextManager[Any]:
+    return nullcontext() if reducer is None else reducer.watching()
+
+
+#: What a micro-batch's forward and backward pass run in; the reducer is given with the last one of a step.
+MicroBatchContext = Callable[[MicroBatch, GradientReducer | None], AbstractContextManager[Any]]
 
 
 def _weighted(losses: Tensor, batch: MicroBatch) -> Tensor:
@@ -146,7 +152,10 @@ class CausalLM(LightningModule):
         self.test_metrics = text_metrics(target, test_featurizer) if test_metrics else None
         self._test_is_public = False
         #: Context of every micro-batch's forward and backward; a callback may put its own here.
-        self.micro_batch_context: Callable[[MicroBatch], AbstractContextManager[Any]] = _no_context
+        self.micro_batch_context: MicroBatchContext = _no_context
+        self._reducer: GradientReducer | None = None
+        #: Seeds what the model draws in a step, such as dropout; a callback may put its own here.
+        self.step_seed: StepSeed = public_step_seed
         #: Maps the losses of a micro-batch's rows to those that are differentiated: times the weights of their units.
         self.weigh_losses: Callable[[Tensor, MicroBatch], Tensor] = _weighted
         #: Maps (metric name, batch is public) to the name to log it under, or to None to keep it in the process.
@@ -191,23 +200,40 @@ class CausalLM(LightningModule):
                 "anew: set data.init_args.fixed_shapes to true, as configs/compile.yaml does"
             )
 
+    def on_fit_start(self) -> None:
+        """Buffers of gradients belong to one fit: parameters may be on another device in the next."""
+        self._reducer = None
+
     def on_train_start(self) -> None:
         """Start a gradient scaler: it takes no step before it has scaled a loss, and the first batch may be empty."""
         if self.trainer.scaler is not None:
             self.trainer.scaler.scale(torch.zeros((), device=self.device))
 
+    def on_train_batch_start(self, batch: LogicalBatch, batch_idx: int) -> None:
+        """Seed dropout by the step, whatever was drawn before: a resumed run draws what an undisturbed one draws."""
+        seed = self.step_seed(self.trainer.global_step, self.global_rank)
+        if seed is not None:
+            torch.manual_seed(seed)
+
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """One optimiser step on one logical batch; an empty batch steps too."""
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
-        optimizer.zero_grad()
+        if self._reducer is None:
+            self._reducer = GradientReducer(p for p in self.parameters() if p.requires_grad)
+        self._reducer.zero()
         total = torch.zeros((), device=self.device)
-        for micro_batch in batch.micro_batches:
-            with self.micro_batch_context(micro_batch):
-                losses = self.losses(micro_batch) / micro_batch.rows_per_unit
-                self.manual_backward(self.weigh_losses(losses, micro_batch).sum())
+        for number, micro_batch in enumerate(batch.micro_batches, start=1):
+            is_last = number == len(batch.micro_batches)
+            with self.micro_batch_context(micro_batch, self._reducer if is_last else None):
+                with phase("forward"):
+                    losses = self.losses(micro_batch) / micro_batch.rows_per_unit
+                    loss = self.weigh_losses(losses, micro_batch).sum()
+                with phase("backward"):
+                    self.manual_backward(loss)
             total += losses.detach().sum()
-        sum_over_ranks((p for p in self.parameters() if p.requires_grad), batch.expected_num_units)
+        with phase("reduce"):
+            self._reducer.reduce(batch.expected_num_units)
         optimizer.step()
         scheduler = self.lr_schedulers()
         assert isinstance(scheduler, LRScheduler)

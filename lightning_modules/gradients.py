@@ -2,36 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn import Parameter
 
+#: Large enough for the bandwidth of the links, small enough that the first bucket leaves early; DDP's default too.
+BUCKET_MEGABYTES = 25.0
 
-def sum_over_ranks(parameters: Iterable[Parameter], divisor: float) -> None:
-    """Replace every ``.grad`` by its sum over all ranks, divided by ``divisor``.
 
-    A parameter without a gradient on this rank (an empty Poisson sample, say) takes part with zeros, so that every
-    rank joins the same collective. One flat buffer per dtype makes it one all-reduce.
+@dataclass
+class _Bucket:
+    flat: Tensor
+    views: dict[int, tuple[Parameter, Tensor]]  # by id of the parameter
+    waiting: set[int] = field(default_factory=set)
+    work: dist.Work | None = None
+
+
+class GradientReducer:
+    """Holds the gradients of a model in a few flat buffers, and sums each over ranks as soon as it is complete.
+
+    A rank knows which of its micro-batches is the last, and that each gradient is final once this one has been added.
+    From then on the sum over ranks of one buffer runs while the gradients of the next are still being formed. Buffers
+    leave in one fixed order on every rank, whatever their ranks' numbers of micro-batches; what never became ready (an
+    empty Poisson sample has no micro-batch at all) leaves in :meth:`reduce`. Gradients are views of the buffers, so
+    nothing is copied.
+
+    *Privacy.* What comes out of :meth:`reduce` is Σ over ranks divided by a public number, the same function of the
+    clipped gradients as one all-reduce at the end of the step. Noise is added after it, once.
 
     Args:
         parameters: Trainable parameters, in the same order on every rank.
-        divisor: Expected number of units of the logical batch over all ranks.
+        bucket_megabytes: Size from which a buffer is closed.
     """
-    by_dtype: dict[torch.dtype, list[Parameter]] = {}
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        by_dtype.setdefault(parameter.grad.dtype, []).append(parameter)
-    reduce = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    for group in by_dtype.values():
-        gradients = [p.grad for p in group if p.grad is not None]
-        if reduce:
-            flat = torch.cat([g.reshape(-1) for g in gradients])
-            dist.all_reduce(flat)
-            offset = 0
-            for gradient in gradients:
-                gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
-                offset += gradient.numel()
-        torch._foreach_div_(gradients, divisor)
+
+    def __init__(self, parameters: Iterable[Parameter], bucket_megabytes: float = BUCKET_MEGABYTES) -> None:
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: dict[int, _Bucket] = {}
+        self._launched = 0
+        open_groups: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
+        for parameter in reversed(list({id(p): p for p in parameters}.values())):  # about the order of completion
+            group = open_groups.setdefault((parameter.dtype, parameter.device), [])
+            group.append(parameter)
+            if sum(p.numel() * p.element_size() for p in group) >= bucket_megabytes * 2**20:
+                self._close(open_groups.pop((parameter.dtype, parameter.device)))
+        for group in open_groups.values():
+            self._close(group)
+
+    def _close(self, group: list[Parameter]) -> None:
+        flat = torch.zeros(sum(p.numel() for p in group), dtype=group[0].dtype, device=group[0].device)
+        parts = flat.split([p.numel() for p in group])
+        views = {id(p): (p, part.view(p.shape)) for p, part in zip(group, parts, strict=True)}
+        bucket = _Bucket(flat, views)
+        self._buckets.append(bucket)
+        self._bucket_of.update(dict.fromkeys(views, bucket))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that a step sums over ranks."""
+        return sum(bucket.flat.numel() * bucket.flat.element_size() for bucket in self._buckets)
+
+    def zero(self) -> None:
+        """Start a step: every gradient is zero."""
+        self._launched = 0
+        for bucket in self._buckets:
+            bucket.flat.zero_()
+            bucket.waiting = set(bucket.views)
+            for parameter, view in bucket.views.values():
+                parameter.grad = view
+
+    def ready(self, parameter: Parameter) -> None:
+        """This rank's gradient of ``parameter`` is final for this step."""
+        bucket = self._bucket_of.get(id(parameter))
+        if bucket is None or not _several_ranks():
+            return
+        bucket.waiting.discard(id(parameter))
+        while self._launched < len(self._buckets) and not self._buckets[self._launched].waiting:
+            self._launch()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within this block a backward pass of autograd, the last of the step on this rank, makes gradients ready."""
+        handles = []
+        if _several_ranks():
+            parameters = [parameter for bucket in self._buckets for parameter, _ in bucket.views.values()]
+            handles = [p.register_post_accumulate_grad_hook(self.ready) for p in parameters]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def reduce(self, divisor: float) -> None:
+        """End a step: replace every gradient by its sum over all ranks, divided by ``divisor``.
+
+        Args:
+            divisor: Public expected size of the logical batch over all ranks.
+        """
+        for bucket in self._buckets[self._launched :]:
+            for parameter, view in bucket.views.values():  # whoever replaced a gradient is followed
+                if parameter.grad is not None and parameter.grad is not view:
+                    view.copy_(parameter.grad)
+                parameter.grad = view
+        while _several_ranks() and self._launched < len(self._buckets):
+            self._launch()
+        for bucket in self._buckets:
+            if bucket.work is not None:
+                bucket.work.wait()
+                bucket.work = None
+            bucket.flat.div_(divisor)
+
+    def _launch(self) -> None:
+        bucket = self._buckets[self._launched]
+        bucket.work = dist.all_reduce(bucket.flat, async_op=True)
+        self._launched += 1
+
+
+def _several_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

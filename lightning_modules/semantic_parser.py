@@ -22,11 +22,12 @@ from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.source import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.generation import Sample
-from lightning_modules.gradients import sum_over_ranks
+from lightning_modules.gradients import GradientReducer
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.greedy import greedy_parse
 from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
+from lightning_modules.step_seed import public_step_seed
 
 
 def adamw(params: Any) -> Optimizer:
@@ -92,6 +93,7 @@ class SemanticParser(LightningModule):
         #: The actions; None until training data or a checkpoint tells.
         self.vocabulary: ActionVocabulary | None = None
         self.network: ParserNetwork | None = None
+        self._reducer: GradientReducer | None = None
         self.val_metrics = parser_metric_collection(prefix="val/")
         self.test_metrics = parser_metric_collection(functions or (), prefix="test/")
 
@@ -157,25 +159,38 @@ class SemanticParser(LightningModule):
         network.train(was_training)
         return trees
 
+    def on_fit_start(self) -> None:
+        """Buffers of gradients belong to one fit."""
+        self._reducer = None
+
     def on_train_start(self) -> None:
         """Start a gradient scaler: it takes no step before it has scaled a loss, and a rank's batch may be empty."""
         if self.trainer.scaler is not None:
             self.trainer.scaler.scale(torch.zeros((), device=self.device))
+
+    def on_train_batch_start(self, batch: ParserBatch, batch_idx: int) -> None:
+        """Seed dropout by the step, whatever was drawn before: a resumed run draws what an undisturbed one draws."""
+        seed = public_step_seed(self.trainer.global_step, self.global_rank)
+        if seed is not None:
+            torch.manual_seed(seed)
 
     def training_step(self, batch: ParserBatch, batch_idx: int) -> None:
         """One optimiser step; a rank without a turn steps too."""
         network, _ = self._ready()
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
-        optimizer.zero_grad()
+        if self._reducer is None:
+            self._reducer = GradientReducer(p for group in optimizer.param_groups for p in group["params"])
+        self._reducer.zero()
         if batch.sources:
             losses = self._losses(network, batch, self.label_smoothing)
-            self.manual_backward(losses.total)
+            with self._reducer.watching():
+                self.manual_backward(losses.total)
             per_action = 1 / max(losses.num_actions, 1)
             self.log("train/loss", losses.total.detach() * per_action, prog_bar=True)
             self.log("train/pointer_loss", losses.pointers.detach() * per_action)
             self.log("train/copy_loss", losses.copies.detach() * per_action)
-        sum_over_ranks((p for group in optimizer.param_groups for p in group["params"]), batch.num_actions)
+        self._reducer.reduce(batch.num_actions)
         optimizer.step()
         scheduler = self.lr_schedulers()
         assert isinstance(scheduler, LambdaLR)

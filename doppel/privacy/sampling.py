@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+from torch import Tensor
 
 from doppel.privacy.noise import Secret
 
@@ -26,21 +27,19 @@ class PoissonSampler:
     - *Empty batches count.* They are yielded, take their noise and are accounted; skipping them would tell of
       the data.
     - *Nothing is capped or topped up.* The batch size is Binomial(N, q), whatever it turns out to be.
-    - *Ranks are one mechanism.* Rank r draws from the fixed shard {r, r + W, r + 2W, …} of W ranks. The
-      shards are disjoint and cover all units, so the union of the ranks' batches is a Poisson sample of the
-      whole with the same q.
-    - *Batches are independent.* A batch is a pure function of (secret, rank, epoch, batch number) through a
+    - *Ranks are one mechanism.* Ranks that share the secret (:meth:`share_secret`) draw the same batch, a Poisson
+      sample of the whole, and each computes a part of it. The parts must be disjoint and cover the batch; without a
+      shared secret they would not be, so whoever deals them out compares :meth:`fingerprint` first.
+    - *Batches are independent.* A batch is a pure function of (secret, epoch, batch number) through a
       keyed hash, which lets an interrupted run go on where it stopped. Iterating again moves on to the next
       epoch unless :meth:`set_epoch` says otherwise, so the same coins are not taken for two epochs.
     - *The coins are secret.* They come from the operating system's entropy, never from a configured seed. A
       resumed process has a new secret: the remaining batches are drawn afresh, which is the same mechanism.
 
     Args:
-        num_units: Number of units N in the data set, over all ranks.
+        num_units: Number of units N in the data set.
         sample_rate: Probability q with which a unit is in a batch: expected batch size / N.
         steps_per_epoch: Batches per epoch; by default ⌈1/q⌉.
-        rank: This process's rank.
-        world_size: Number of ranks W.
         seed: None for the operating system's entropy; a number is for tests and warns.
 
     Raises:
@@ -52,8 +51,6 @@ class PoissonSampler:
         num_units: int,
         sample_rate: float,
         steps_per_epoch: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
         seed: int | None = None,
     ) -> None:
         if num_units < 1:
@@ -62,16 +59,12 @@ class PoissonSampler:
             raise ValueError(
                 f"sample_rate is {sample_rate}, but it must be in (0, 1]: is the batch larger than the data?"
             )
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} is not one of {world_size} ranks")
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise ValueError(f"steps_per_epoch is {steps_per_epoch}, but an epoch has at least one step")
         self.num_units = num_units
         self.sample_rate = float(sample_rate)
         # 1e-9: N/(N/steps) may come out a rounding error above the whole number it is
         self.steps_per_epoch = steps_per_epoch or math.ceil(1.0 / self.sample_rate - 1e-9)
-        self.rank = rank
-        self.world_size = world_size
         self.epoch = 0
         self._first_batch = 0
         self._secret = Secret(seed)
@@ -79,12 +72,24 @@ class PoissonSampler:
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(num_units={self.num_units}, sample_rate={self.sample_rate}, "
-            f"steps_per_epoch={self.steps_per_epoch}, rank={self.rank}, world_size={self.world_size})"
+            f"steps_per_epoch={self.steps_per_epoch})"
         )
 
     def __len__(self) -> int:
         """Batches per epoch; also right after :meth:`start_at`."""
         return self.steps_per_epoch
+
+    def share_secret(self, broadcast: Callable[[Tensor], Tensor]) -> None:
+        """Let all ranks draw what rank 0 draws, before the first batch.
+
+        Args:
+            broadcast: Takes this rank's uint8 tensor [32] (on the CPU) and returns rank 0's.
+        """
+        self._secret.share(broadcast)
+
+    def fingerprint(self) -> str:
+        """Equal on ranks that draw the same batches; of no use to guess them, but not to be written anywhere."""
+        return f"{self._secret.derive('fingerprint'):x} {self!r}"
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next iteration draws."""
@@ -102,8 +107,7 @@ class PoissonSampler:
         return (self._draw(epoch, batch) for batch in range(first_batch, self.steps_per_epoch))
 
     def _draw(self, epoch: int, batch: int) -> list[int]:
-        seed = self._secret.derive("sampling", self.rank, epoch, batch)
+        seed = self._secret.derive("sampling", epoch, batch)
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-        shard_size = len(range(self.rank, self.num_units, self.world_size))
-        chosen = np.flatnonzero(generator.random(shard_size) < self.sample_rate)
-        return (self.rank + self.world_size * chosen).tolist()
+        chosen: list[int] = np.flatnonzero(generator.random(self.num_units) < self.sample_rate).tolist()
+        return chosen

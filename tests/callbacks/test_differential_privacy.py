@@ -436,21 +436,29 @@ class _FixedBatches(LightningDataModule):
 
 
 @pytest.mark.ddp
-def test_two_ranks_give_the_model_of_one(tmp_path: Path, tiny_model: str) -> None:
+@pytest.mark.parametrize(
+    ("num_ranks", "sampled"), [(2, False), (2, True), pytest.param(4, True, marks=pytest.mark.slow)]
+)
+def test_several_ranks_give_the_model_of_one(
+    tmp_path: Path, tiny_model: str, corpus: str, num_ranks: int, sampled: bool
+) -> None:
+    """Over 20 steps with noise; the batches fixed, one of them empty on a rank, or Poisson samples dealt out."""
     seed_everything(0)
     results, epsilons = [], []
     for name, kwargs in {
         "one": {},
-        "two": {
-            "devices": 2,
+        "several": {
+            "devices": num_ranks,
             "strategy": LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo"),
         },
     }.items():
         model = UtteranceLM(base_model=tiny_model, optimizer=sgd)
-        fit(tmp_path / name, model, _FixedBatches(), [privacy(tmp_path / name)], max_epochs=4, **kwargs)
+        data = data_module(corpus) if sampled else _FixedBatches()
+        callback = privacy(tmp_path / name)
+        fit(tmp_path / name, model, data, [callback], max_epochs=4, **kwargs)
         results.append(weights(model))
         epsilons.append(Ledger(tmp_path / name / "ledger.jsonl").epsilon("default"))
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-6)
     assert epsilons[0] == epsilons[1]
-    mechanism = json.dumps(Ledger(tmp_path / "two" / "ledger.jsonl").summary()["mechanisms"])
+    mechanism = json.dumps(Ledger(tmp_path / "several" / "ledger.jsonl").summary()["mechanisms"])
     assert '"done_steps": 20' in mechanism

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -136,18 +137,33 @@ def test_no_validation_file_means_no_validation(dialogues: str, codec: Codec) ->
     assert train(dialogues, codec, 5).evaluated == []
 
 
-def test_two_ranks_draw_disjoint_shards_that_cover_all_units(dialogues: str, codec: Codec) -> None:
-    shards = []
-    for rank in range(2):
-        data = module(dialogues, batch_size=20)  # q = 1: every unit, always
+@pytest.mark.filterwarnings("ignore:NOT PRIVATE")
+@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_take_shares_of_the_batches_of_one_rank(
+    dialogues: str, codec: Codec, sampling: str, world_size: int
+) -> None:
+    def batches(rank: int, world_size: int) -> list[list[int]]:
+        data = module(dialogues, batch_size=5, sampling=sampling, sampling_seed=3)
         data.codec = codec
-        data.rank_and_world_size = lambda rank=rank: (rank, 2)  # type: ignore[method-assign]
+        data.rank_and_world_size = lambda: (rank, world_size)  # type: ignore[method-assign]
         data.setup("fit")
-        (sampled,) = data.train_dataloader().sampler
-        shards.append(set(sampled.indices))
-        assert sampled.expected_num_units == 20
-    assert shards[0] | shards[1] == set(range(20))
-    assert not shards[0] & shards[1]
+        sampled = list(data.train_dataloader().sampler)
+        assert all(batch.expected_num_units == 5 for batch in sampled)
+        return [batch.indices for batch in sampled]
+
+    whole = batches(0, 1)
+    parts = [batches(rank, world_size) for rank in range(world_size)]
+    assert [sorted(itertools.chain(*shares)) for shares in zip(*parts, strict=True)] == [sorted(b) for b in whole]
+
+
+def test_ranks_without_a_common_secret_are_refused(dialogues: str, codec: Codec) -> None:
+    data = module(dialogues, sampling_seed=None)
+    data.codec = codec
+    data.rank_and_world_size = lambda: (1, 2)  # type: ignore[method-assign]
+    data.setup("fit")
+    with pytest.raises(RuntimeError, match="several ranks"):
+        data.train_dataloader()
 
 
 @pytest.mark.ddp

@@ -1,9 +1,8 @@
-"""Every unit is in every batch by a fair, independent coin of probability q, however many ranks draw."""
+"""Every unit is in every batch by a fair, independent coin of probability q."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import pickle
 import time
@@ -11,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from doppel.privacy.sampling import PoissonSampler
@@ -18,24 +18,18 @@ from doppel.privacy.sampling import PoissonSampler
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
 
-def inclusion(samplers: list[PoissonSampler]) -> np.ndarray:
-    """[steps, units]: whether the unit is in the step's batch, over all ranks."""
-    found = np.zeros((len(samplers[0]), samplers[0].num_units))
-    for sampler in samplers:
-        for step, batch in enumerate(sampler):
-            found[step, batch] += 1
+def inclusion(sampler: PoissonSampler) -> np.ndarray:
+    """[steps, units]: whether the unit is in the step's batch."""
+    found = np.zeros((len(sampler), sampler.num_units))
+    for step, batch in enumerate(sampler):
+        for unit in batch:
+            found[step, unit] += 1
     return found
 
 
-def ranks(world_size: int, num_units: int, sample_rate: float, steps: int, seed: int) -> list[PoissonSampler]:
-    return [PoissonSampler(num_units, sample_rate, steps, rank, world_size, seed) for rank in range(world_size)]
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_inclusion_is_an_independent_coin_for_each_unit_and_step(world_size: int) -> None:
-    """The same bounds hold for one rank and for the union of several: they are one mechanism."""
+def test_inclusion_is_an_independent_coin_for_each_unit_and_step() -> None:
     num_units, q, steps = 50, 0.2, 8000
-    found = inclusion(ranks(world_size, num_units, q, steps, seed=1))
+    found = inclusion(PoissonSampler(num_units, q, steps, seed=1))
     assert set(np.unique(found)) <= {0.0, 1.0}  # no unit twice in a batch
     error = math.sqrt(q * (1 - q) / steps)
     assert np.abs(found.mean(0) - q).max() < 4.5 * error  # every unit alike
@@ -48,24 +42,26 @@ def test_inclusion_is_an_independent_coin_for_each_unit_and_step(world_size: int
     assert np.abs(lagged).max() < 4.5 / math.sqrt(steps)  # the same unit in successive steps
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_batch_size_is_binomial(world_size: int) -> None:
+def test_batch_size_is_binomial() -> None:
     num_units, q, steps = 1000, 0.03, 4000
-    sizes = inclusion(ranks(world_size, num_units, q, steps, seed=2)).sum(1)
+    sizes = inclusion(PoissonSampler(num_units, q, steps, seed=2)).sum(1)
     variance = num_units * q * (1 - q)
     assert abs(sizes.mean() - num_units * q) < 4 * math.sqrt(variance / steps)
     assert abs(sizes.var() / variance - 1) < 4 * math.sqrt(2 / steps)
 
 
-@pytest.mark.parametrize(("num_units", "world_size"), [(10, 3), (7, 7), (2, 3), (9, 1)])
-def test_shards_of_ranks_are_disjoint_and_cover_all_units(num_units: int, world_size: int) -> None:
-    batches = [next(iter(sampler)) for sampler in ranks(world_size, num_units, 1.0, 1, seed=3)]
-    assert sorted(itertools.chain(*batches)) == list(range(num_units))
-
-
-def test_two_ranks_draw_different_coins_from_one_seed() -> None:
-    first, second = inclusion(ranks(2, 2000, 0.5, 1, seed=4))[0].reshape(-1, 2).T
-    assert abs(np.mean(first == second) - 0.5) < 4 * 0.5 / math.sqrt(1000)
+def test_samplers_that_share_a_secret_draw_the_same_batches() -> None:
+    """And only they have the same fingerprint."""
+    first, second = PoissonSampler(200, 0.1), PoissonSampler(200, 0.1)
+    assert first.fingerprint() != second.fingerprint()
+    sent: list[Tensor] = []
+    first.share_secret(lambda secret: sent.append(secret) or secret)  # type: ignore[func-returns-value]
+    second.share_secret(lambda secret: sent[0])
+    assert first.fingerprint() == second.fingerprint()
+    assert list(first) == list(second)
+    other = PoissonSampler(200, 0.2)
+    other.share_secret(lambda secret: sent[0])
+    assert other.fingerprint() != first.fingerprint()
 
 
 def test_empty_batches_occur_and_are_yielded() -> None:
@@ -83,7 +79,7 @@ def test_epoch_has_one_over_q_steps_rounded_up(num_units: int, batch_size: int, 
     assert len(PoissonSampler(num_units, batch_size / num_units)) == steps
 
 
-def test_batch_is_a_function_of_secret_rank_epoch_and_number() -> None:
+def test_batch_is_a_function_of_secret_epoch_and_number() -> None:
     sampler, same = PoissonSampler(200, 0.1, seed=6), PoissonSampler(200, 0.1, seed=6)
     epochs = [list(sampler), list(sampler), list(sampler)]
     assert epochs[0] != epochs[1] != epochs[2]  # iterating on never takes the same coins again
@@ -138,12 +134,11 @@ def test_a_million_units_are_drawn_in_milliseconds() -> None:
         {"num_units": 5, "sample_rate": 0.0},
         {"num_units": 5, "sample_rate": 1.5},
         {"num_units": 5, "sample_rate": math.nan},
-        {"num_units": 5, "sample_rate": 0.5, "rank": 2, "world_size": 2},
         {"num_units": 5, "sample_rate": 0.5, "steps_per_epoch": 0},
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"num_units|sample_rate|rank|steps_per_epoch"):
+    with pytest.raises(ValueError, match=r"num_units|sample_rate|steps_per_epoch"):
         PoissonSampler(**arguments)  # type: ignore[arg-type]
 
 

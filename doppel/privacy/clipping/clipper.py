@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, get_args
@@ -234,7 +235,12 @@ class PerSampleClipper:
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()
-    def accumulate(self, loss_scale: float = 1.0, weights: Tensor | None = None) -> Tensor:
+    def accumulate(
+        self,
+        loss_scale: float = 1.0,
+        weights: Tensor | None = None,
+        on_ready: Callable[[nn.Parameter], None] | None = None,
+    ) -> Tensor:
         """Add Σᵢ clip(gᵢ) of the captured micro-batch to each ``.grad``; buffers are freed layer by layer.
 
         Args:
@@ -242,6 +248,9 @@ class PerSampleClipper:
                 out again: norms, clipping and the sum are those of the unscaled loss.
             weights: Factor in [0, 1] of each unit's *clipped* gradient, [num_units]; None for 1. It can only lower
                 what a unit contributes, so the sensitivity stays C.
+            on_ready: Called with each parameter as soon as its ``.grad`` holds all of this micro-batch, so that work on
+                it (a reduction over ranks) can overlap the rest. Parameters that the micro-batch does not reach are
+                not reported.
 
         Returns:
             The norms ‖gᵢ‖ before clipping, [num_units], in float32 (float64 for a float64 model). They are
@@ -265,9 +274,15 @@ class PerSampleClipper:
                 self._reset()
                 raise reentrant_checkpoint_error(rule)
         with torch.autocast(self._parameters[0][1].device.type, enabled=False):  # sums are float32, also under autocast
-            return self._add_clipped(rules, loss_scale, weights)
+            return self._add_clipped(rules, loss_scale, weights, on_ready or _ignore)
 
-    def _add_clipped(self, rules: list[LayerRule], loss_scale: float, weights: Tensor | None) -> Tensor:
+    def _add_clipped(
+        self,
+        rules: list[LayerRule],
+        loss_scale: float,
+        weights: Tensor | None,
+        on_ready: Callable[[nn.Parameter], None],
+    ) -> Tensor:
         norms = self._norms(rules) / loss_scale
         margin = max(_rounding_margin(rule.operand_dtype) for rule in rules)
         factors = (self.max_grad_norm / (norms * (1.0 + margin))).clamp_(max=1.0)
@@ -280,15 +295,28 @@ class PerSampleClipper:
             factors.masked_fill_(nonfinite, 0.0)
             for rule in rules:
                 rule.erase(nonfinite)  # 0 · nan is nan
+        # a tied weight has several rules, a checkpointed layer has its rule and its segment: the last one finishes it
+        users = Counter(id(p) for rule in rules for p in rule.trained_parameters)
+        users.update(id(p) for segment in self._observer.segments for p in segment.trained_parameters)
+
+        def finish(parameters: list[nn.Parameter]) -> None:
+            for parameter in parameters:
+                users[id(parameter)] -= 1
+                if users[id(parameter)] == 0:
+                    on_ready(parameter)
+
         while rules:  # the last layer first: it holds the logits' gradient
             rule = rules.pop()
+            parameters = rule.trained_parameters
             rule.add_clipped(factors, 1.0 / loss_scale)
             rule.reset()
+            finish(parameters)
         rows_per_unit = self._layout.rows_per_unit
         erased = nonfinite.repeat_interleave(rows_per_unit) if num_nonfinite else None
         while self._observer.segments:
             segment = self._observer.segments.pop()
             segment.add_clipped(factors.repeat_interleave(rows_per_unit), erased, 1.0 / loss_scale)
+            finish(segment.trained_parameters)
         self._reset()
         return norms
 
@@ -306,6 +334,10 @@ class PerSampleClipper:
         terms = [rule.squared_norms for rule in rules] + [pair.cross_term() for pair in self._tied_pairs]
         squared = torch.stack([term for term in terms if term is not None]).sum(0)
         return squared.clamp_(min=0.0).sqrt_()
+
+
+def _ignore(parameter: nn.Parameter) -> None:
+    pass
 
 
 def _is_in_place_error(error: RuntimeError) -> bool:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from doppel.privacy.clipping.rule import LayerRule
@@ -47,6 +47,11 @@ class Segment:
         self._grads: list[Tensor | None] = []
         #: Rules of the layers inside; known after the backward pass.
         self.rules: list[LayerRule] = []
+
+    @property
+    def trained_parameters(self) -> list[nn.Parameter]:
+        """The parameters that are trained in the layers inside, each once."""
+        return list({id(p): p for rule in self.rules for p in rule.trained_parameters}.values())
 
     @property
     def dtype(self) -> torch.dtype:
@@ -104,7 +109,7 @@ class Segment:
             for i in self._of_rows:
                 self._args[i] = _erase(self._args[i], erased)
         _, outputs = self._outputs()
-        parameters = list({id(p): p for rule in self.rules for p in rule.trained_parameters}.values())
+        parameters = self.trained_parameters
         scaled = []
         for output, grad in zip(outputs, self._grads, strict=True):
             if grad is not None and _has_graph(output):
