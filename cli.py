@@ -24,6 +24,7 @@ TOOLS = {
     "evaluate": "commands.evaluate",
     "parser-metrics": "commands.parser_report",
     "report": "commands.report",
+    "sync": "commands.sync",
     "histogram": "commands.histogram",
     "results": "commands.results",
     "select": "commands.select",

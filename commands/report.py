@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from commands.report_adaptation import adaptation, render_adaptation
+from commands.report_wandb import log_report
 from doppel.errors import UserError
 
 #: Order of the systems of the paper; others follow by name.
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"\nSynthetic utterances ({shown}; the first {len(samples)} different ones of four words or more):")
     print("\n".join(f"  {text}" for text in samples))
     print(f"\nWritten to {path}")
+    log_report(args.run_dir, report, [synthetic_path(args.run_dir, system) for system in report["metrics"]])
 
 
 def synthetic_path(run_dir: Path, system: str) -> Path:

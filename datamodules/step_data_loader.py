@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from datamodules.batch import LogicalBatch
 from datamodules.step_sampler import EpochBatches, StepSampler
+
+
+def ignore_signals(worker: int) -> None:
+    """Let the signals that stop a run pass by a worker process.
+
+    A cluster sends them to every process of a job. A worker that died of one would take the training down in the middle
+    of a step; left alone, it ends with the process that it works for.
+    """
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class StepDataLoader(DataLoader[LogicalBatch]):
@@ -34,7 +45,9 @@ class StepDataLoader(DataLoader[LogicalBatch]):
         num_workers: int = 0,
     ) -> None:
         sampler = StepSampler(batches, first_step, expected_num_units)
-        super().__init__(dataset, sampler=sampler, batch_size=None, num_workers=num_workers)
+        super().__init__(
+            dataset, sampler=sampler, batch_size=None, num_workers=num_workers, worker_init_fn=ignore_signals
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the trainer's step is the whole state."""

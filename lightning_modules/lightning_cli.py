@@ -9,8 +9,13 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
 
 from doppel.errors import UserError
+from lightning_modules.argument_parser import DoppelArgumentParser
+from lightning_modules.hardware import check_gpu
+from lightning_modules.run_folder import claim, last_checkpoint, wandb_id
+from lightning_modules.slurm_job import SlurmJob
 from lightning_modules.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
@@ -44,7 +49,8 @@ class DoppelCLI(LightningCLI):
     """``fit``, ``validate``, ``test`` and ``predict`` with one extra option, ``--run_dir PIPELINE/STAGE``.
 
     The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
-    ledger beside it in PIPELINE. W&B runs are grouped by pipeline and named by stage.
+    ledger beside it in PIPELINE. W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
+    goes on with its W&B run.
     """
 
     def __init__(self, trainer_class: type[Trainer] = Trainer) -> None:
@@ -56,6 +62,7 @@ class DoppelCLI(LightningCLI):
             subclass_mode_data=True,
             save_config_callback=RunFolderConfig,
             parser_kwargs={"default_env": False},
+            parser_class=DoppelArgumentParser,
             auto_configure_optimizers=False,
             seed_everything_default=1,
         )
@@ -69,11 +76,37 @@ class DoppelCLI(LightningCLI):
             help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl",
         )
 
+    def instantiate_classes(self) -> None:
+        """Build what the configuration describes.
+
+        Raises:
+            UserError: A class does not accept its values.
+        """
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            if isinstance(error.__cause__, UserError):  # ours, wrapped by jsonargparse
+                raise error.__cause__ from error
+            lines = str(error).splitlines()
+            reasons = [line.strip(" -") for line in lines if line.startswith("  - ")] or lines
+            raise UserError(f"the configuration does not build: {reasons[0]}") from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """A trainer that leaves requeueing to :class:`~callbacks.preemption.Preemption`.
+
+        Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
+        """
+        plugins = self._get(self.config_init, "trainer", default={}).get("plugins") or []
+        plugins = plugins if isinstance(plugins, list) else [plugins]
+        if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
+            kwargs.setdefault("plugins", [*plugins, SLURMEnvironment(auto_requeue=False)])
+        return super().instantiate_trainer(**kwargs)
+
     def before_instantiate_classes(self) -> None:
         """Fill in what follows from the run folder and the hardware."""
         config = self.config[self.subcommand] if self.subcommand else self.config
         trainer = config.trainer
-        _check_bf16(str(trainer.precision or ""))
+        check_gpu(str(trainer.precision or ""))
         if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
             raise UserError(
                 "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place where a logical batch "
@@ -85,13 +118,19 @@ class DoppelCLI(LightningCLI):
             return
         run_dir = Path(config.run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
+        job = SlurmJob.current()
+        if job is not None:
+            claim(run_dir, job)
+        if config.get("ckpt_path") == "last":
+            config.ckpt_path = last_checkpoint(run_dir)
         trainer.default_root_dir = str(run_dir)
         loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
         for logger in loggers:
             if getattr(logger, "class_path", None) == WANDB:
                 logger.init_args.save_dir = str(run_dir)
                 logger.init_args.name = logger.init_args.name or run_dir.name
-                names = {"group": run_dir.parent.name, "job_type": run_dir.name}
+                logger.init_args.id = logger.init_args.id or wandb_id(run_dir, job)
+                names = {"group": run_dir.parent.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
         for callback in trainer.callbacks or []:
             path, init = callback.class_path, callback.init_args
@@ -110,15 +149,3 @@ def _num_devices(devices: Any) -> int:
     return (
         max(int(devices), 1) if str(devices).lstrip("-").isdigit() and int(devices) >= 0 else torch.cuda.device_count()
     )
-
-
-def _check_bf16(precision: str) -> None:
-    if (
-        "bf16" in precision
-        and torch.cuda.is_available()
-        and not torch.cuda.is_bf16_supported(including_emulation=False)
-    ):
-        raise UserError(
-            f"precision {precision!r}: {torch.cuda.get_device_name()} has no bfloat16; set trainer.precision: 16-mixed "
-            "or 32-true"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import stat
@@ -13,6 +14,7 @@ import torch
 import yaml
 
 import cli
+from lightning_modules.run_folder import last_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 PIPELINES = sorted(p.parent for p in (ROOT / "configs" / "experiments").glob("*/pipeline.env"))
@@ -78,7 +80,7 @@ def test_shipped_configurations_parse(experiment: str, stage: str, capsys: pytes
     assert done.value.code == 0
     config = yaml.safe_load(capsys.readouterr().out)
     callbacks = {c["class_path"].rsplit(".", 1)[-1]: c["init_args"] for c in config["trainer"]["callbacks"]}
-    assert set(callbacks) == {"ModelCheckpoint", "DifferentialPrivacy"}
+    assert set(callbacks) == {"ModelCheckpoint", "WandbLineage", "Preemption", "DifferentialPrivacy"}
     assert config["trainer"]["max_epochs"] in callbacks["DifferentialPrivacy"]["epochs"]
     assert config["trainer"]["logger"]["init_args"]["offline"] is True
 
@@ -135,14 +137,43 @@ def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone
     assert 0 < spent["scopes"]["one_stage"]["epsilon"] <= 8
 
 
-def test_fast_dev_run_is_refused_in_a_private_stage_and_runs_without_the_overlay(
-    tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+def test_lightnings_fast_dev_run_is_refused_in_a_private_stage(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    debug = [*configs("debug/fast_dev_run"), *small]
-    assert cli.main(["fit", *stage_configs("quickstart", "one_stage"), *debug]) == 2
+    assert cli.main(["fit", *stage_configs("quickstart", "one_stage"), *small, "--trainer.fast_dev_run=1"]) == 2
     assert "fast_dev_run" in capsys.readouterr().err
     assert not list(tmp_path.rglob("ledger.jsonl"))
-    assert cli.main(["fit", *stage_configs("quickstart", "one_stage", private=False), *debug]) == 0
+
+
+@pytest.mark.parametrize(("overlay", "private"), [("fast_dev_run", True), ("fast_dev_run", False), ("profiler", True)])
+def test_debug_overlays_run(tmp_path: Path, small: list[str], overlay: str, private: bool) -> None:
+    debug = [*small, *configs(f"debug/{overlay}"), "--trainer.max_steps=2"]
+    assert cli.main(["fit", *stage_configs("quickstart", "one_stage", private=private), *debug]) == 0
+    stage = tmp_path / "run" / "one_stage"
+    assert (stage / "step_times.json").is_file() == bool(list(stage.glob("*.trace.json"))) == (overlay == "profiler")
+
+
+def test_the_overfit_overlay_learns_its_units_by_heart(tmp_path: Path, small: list[str]) -> None:
+    fit = [*stage_configs("quickstart", "one_stage", private=False), *small, *configs("debug/overfit")]
+    logger = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+    fit += ["--trainer.max_epochs=40", "--trainer.log_every_n_steps=1", "--model.init_args.optimizer.init_args.lr=0.02"]
+    assert cli.main(["fit", *fit, *logger]) == 0
+    (path,) = tmp_path.rglob("metrics.csv")
+    with open(path, encoding="utf-8") as file:
+        losses = [float(row["train/loss"]) for row in csv.DictReader(file) if row["train/loss"]]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("left", ["last", "dangling", "nothing"])
+def test_ckpt_path_last_finds_what_a_kill_left(tmp_path: Path, left: str) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    if left != "nothing":
+        (folder / "last.ckpt").symlink_to("step=5.ckpt" if left == "dangling" else "step=10.ckpt")
+        (folder / "step=10.ckpt").touch()
+    expected = {"last": "last.ckpt", "dangling": "step=10.ckpt", "nothing": None}[left]
+    found = last_checkpoint(tmp_path)
+    assert (found and Path(found).name) == expected
 
 
 BROKEN = '{"utterance": "hello", "parse": "(Yield (Today))", "unit": "u"}\n{"utterance": \n'
@@ -206,6 +237,8 @@ def test_bf16_on_a_device_without_it_is_refused(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_70", "sm_80"])
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     fit = ["fit", *stage_configs("quickstart", "one_stage"), *small, "--trainer.precision=bf16-mixed"]
     assert cli.main([*fit, "--trainer.accelerator=auto"]) == 2

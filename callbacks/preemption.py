@@ -1,0 +1,179 @@
+"""Saves and requeues a run that is about to be stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_info
+
+from doppel.errors import UserError
+from lightning_modules.slurm_job import SlurmJob
+
+log = logging.getLogger(__name__)
+
+#: EX_TEMPFAIL of sysexits.h: not done, but nothing is wrong. Run the same command again.
+EXIT_STATUS = 75
+
+
+class Preempted(SystemExit):
+    """The run is on disk and ends here; the same command with ``--ckpt_path last`` goes on."""
+
+
+class Preemption(Checkpoint):
+    """Saves, requeues and ends a run that gets a signal, at the end of the step that it is in.
+
+    A signal only sets a flag. At the end of each training step all ranks agree whether one of them was signalled (one
+    all-reduce of one number; none on a single device). If so they save ``last.ckpt``, the file that a ModelCheckpoint
+    with ``save_last`` maintains, rank 0 asks SLURM to requeue the job, and the process ends with status 75
+    (``EX_TEMPFAIL``; ranks other than 0 end with 0). The same command with ``--ckpt_path last`` goes on, in the middle
+    of an epoch too. The validation that would follow the last step of an epoch is then left out.
+
+    While samples are drawn (``predict``) nothing needs to be agreed or saved, for
+    :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch on disk: a rank that was signalled requeues and
+    ends after its batch.
+
+    Under SLURM, a job is requeued once its processes get SIGUSR1 ahead of its time limit
+    (``#SBATCH --signal=USR1@120``), or SIGTERM from a scheduler that takes the node away. A job that its user cancelled
+    is not. ``cli.py`` switches Lightning's own requeueing off, which saves inside the signal handler, where noise may
+    have been added and not yet been counted.
+
+    Formal guarantees:
+        The checkpoint is written between two steps, when a step's ledger entry, noise, parameters and counters are all
+        made, so none of them is in it without the others, and the requeued run spends exactly the steps that an
+        undisturbed one spends. A run that is killed before it could save goes back to an older checkpoint; its lost
+        steps stay in the ledger, so ε only grows. When the run is stopped depends on the clock of the cluster, and not
+        on the data.
+
+    Args:
+        signals: Names of the signals that stop the run.
+        requeue: Whether to requeue the SLURM job; null does so in a batch job, and not outside SLURM or in an
+            interactive session.
+    """
+
+    def __init__(self, signals: Sequence[str] = ("SIGUSR1", "SIGTERM"), requeue: bool | None = None) -> None:
+        known = {number.name: number for number in signal.valid_signals() if isinstance(number, signal.Signals)}
+        for name in signals:
+            if name not in known or name in ("SIGKILL", "SIGSTOP"):
+                raise UserError(f"signals has {name!r}, which is no signal that a process can catch, such as SIGUSR1")
+        self.signals = tuple(signals)
+        self.requeue = requeue
+        self._numbers = [known[name] for name in signals]
+        self._previous: dict[signal.Signals, Any] = {}
+        self._process: int | None = None
+        self._is_signalled = False
+        self._is_over = False
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Refuse settings under which nothing could be saved; listen from here on, while data are being read too."""
+        if stage not in ("fit", "predict") or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        if self.requeue and SlurmJob.current() is None:
+            raise UserError("Preemption has requeue: true, but this is no SLURM batch job: set it to null or false")
+        if stage == "fit":
+            self._keeper(trainer)
+        self._is_over = self._is_signalled = False
+        self._listen()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Listen alone: Lightning's handler of SIGTERM, which came after ``setup``, talks to other ranks mid-step."""
+        if self._process is not None:
+            self._listen()
+
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Listen alone, likewise."""
+        if self._process is not None:
+            self._listen()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """The step is made: save and leave if any rank was signalled. Checkpoint callbacks come after all others."""
+        if self._process is not None and trainer.strategy.reduce_boolean_decision(self._is_signalled, all=False):
+            path = self._save(trainer)
+            rank_zero_info(f"Preempted after step {trainer.global_step}: saved {path}.")
+            self._leave(trainer, is_speaker=trainer.is_global_zero)
+
+    def on_predict_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """The batch is on disk: leave if this rank was signalled."""
+        if self._is_signalled:
+            rank_zero_info("Preempted: the samples so far are on disk.")
+            if trainer.strategy.launcher is not None:  # this process started the others
+                trainer.strategy.launcher.kill(signal.SIGTERM)
+            self._leave(trainer, is_speaker=True)  # rank 0 may be done already, and wait for this one
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """After a failure signals do what they did before; after a preemption they must not end W&B's work."""
+        self._is_over = not isinstance(exception, Preempted)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Put the handlers back that were there before."""
+        for number, previous in self._previous.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_DFL if previous is None else previous)
+        self._previous, self._process = {}, None
+
+    def _listen(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            log.warning("Preemption: the training is not in the main thread, so signals cannot be caught")
+            return
+        self._process = os.getpid()
+        for number in self._numbers:
+            self._previous.setdefault(number, signal.signal(number, self._handle))
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # a worker of a DataLoader, which ends with this process
+        if self._is_over:
+            signal.signal(number, self._previous[signal.Signals(number)] or signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self._is_signalled = True
+
+    def _keeper(self, trainer: pl.Trainer) -> ModelCheckpoint:
+        for callback in trainer.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.save_last:
+                return callback
+        raise UserError(
+            "Preemption saves the last.ckpt of a ModelCheckpoint, and there is none with save_last: add one to "
+            "trainer.callbacks, as configs/trainer.yaml does, or leave Preemption out"
+        )
+
+    def _save(self, trainer: pl.Trainer) -> Path:
+        """Write ``last.ckpt`` in one atomic step; what was there before stays whole until then."""
+        keeper = self._keeper(trainer)
+        name = f"{keeper.CHECKPOINT_NAME_LAST}{keeper.FILE_EXTENSION}"
+        path = Path(keeper.last_model_path or Path(keeper.dirpath or trainer.default_root_dir) / name)
+        keeper.last_model_path = str(path)  # saved with it: the resumed run replaces this file, and makes no second one
+        part = path.with_name(f"{path.name}.part")
+        trainer.save_checkpoint(part)
+        if trainer.is_global_zero:
+            for place in (part, path.parent):  # the content first; the folder holds the name
+                descriptor = os.open(place, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            part.replace(path)
+        trainer.strategy.barrier("preempted")
+        return path
+
+    def _leave(self, trainer: pl.Trainer, is_speaker: bool) -> None:
+        job = SlurmJob.current()
+        if is_speaker and job is not None and self.requeue is not False:
+            why_not = job.requeue()
+            if why_not is None:
+                rank_zero_info(f"Requeued SLURM job {job}.")
+            else:
+                log.warning("SLURM job %s is not requeued: %s. Submit it again to go on.", job, why_not)
+        if trainer.is_global_zero:
+            for logger in trainer.loggers:
+                if isinstance(logger, WandbLogger):
+                    logger.experiment.mark_preempting()
+        raise Preempted(EXIT_STATUS if trainer.is_global_zero or trainer.predicting else 0)

@@ -1,0 +1,78 @@
+"""Ties the Weights & Biases runs of a pipeline together: which model and which prompts a file came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.loggers import WandbLogger
+
+from callbacks.differential_privacy import DifferentialPrivacy
+from callbacks.synthetic_writer import SyntheticWriter
+from lightning_modules.wandb_artifacts import artifact, use_artifact
+
+if TYPE_CHECKING:
+    from wandb.sdk.wandb_run import Run
+
+
+class WandbLineage(Checkpoint):
+    """Records the checkpoint of a fit and the file of a ``predict`` as W&B artifacts, with what they came from.
+
+    A finished fit logs its ``last.ckpt``; a finished ``predict`` uses the checkpoint and the prompts, if a ``predict``
+    wrote those too, and logs its file. W&B draws the graph from them. By default an artifact is a place and a checksum,
+    and the files stay where they are. Without a WandbLogger nothing happens.
+
+    *Privacy.* Artifacts are functions of what a model released, trained weights and samples, so they are as private as
+    these. Training data, private or not, are no artifacts, nor are their checksums: a checksum tells whether a guess of
+    the data is right. Use this callback where the prompts are synthetic; ``configs/annotate.yaml`` leaves it out.
+
+    Args:
+        upload: Send the files too, and not only where they are and what their checksum is.
+    """
+
+    def __init__(self, upload: bool = False) -> None:
+        self.upload = upload
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Let what was spent be drawn over the optimiser's steps."""
+        for run in _runs(trainer):
+            run.define_metric("dp/*", step_metric="trainer/global_step", step_sync=True)
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the model."""
+        for run in _runs(trainer):
+            for callback in trainer.checkpoint_callbacks:
+                path = Path(callback.last_model_path) if isinstance(callback, ModelCheckpoint) else Path()
+                if path.is_file():
+                    facts = {"global_step": trainer.global_step, "privacy": _privacy(trainer)}
+                    run.log_artifact(artifact(path, "model", facts, self.upload))
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Log the samples, which the writer has merged by now: checkpoint callbacks come after all others."""
+        writer = next((c for c in trainer.callbacks if isinstance(c, SyntheticWriter)), None)  # type: ignore
+        if stage != "predict" or writer is None or not writer.output_path.is_file():
+            return
+        for run in _runs(trainer):
+            checkpoint = Path(trainer.ckpt_path or "")
+            if checkpoint.is_file():
+                use_artifact(run, artifact(checkpoint, "model", upload=self.upload))
+            prompts = getattr(trainer.datamodule, "prompts_path", None)  # type: ignore[attr-defined]
+            if prompts is not None and Path(f"{prompts}.metrics.json").is_file():  # a SyntheticWriter wrote it
+                use_artifact(run, artifact(Path(prompts), "synthetic", upload=self.upload))
+            facts = {"stage": writer.stage}
+            run.log_artifact(artifact(writer.output_path, "synthetic", facts, self.upload))
+
+
+def _runs(trainer: pl.Trainer) -> list[Run]:
+    """W&B runs of this process: those of rank 0."""
+    loggers = trainer.loggers if trainer.is_global_zero else []
+    return [logger.experiment for logger in loggers if isinstance(logger, WandbLogger)]
+
+
+def _privacy(trainer: pl.Trainer) -> dict[str, Any] | None:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, DifferentialPrivacy) and callback.spec is not None:
+            return {**callback.spec.to_dict(), "scope": callback.scope}
+    return None

@@ -1,0 +1,61 @@
+"""Send the offline Weights & Biases runs of a pipeline, or of many."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from doppel.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``python cli.py sync``."""
+    parser.add_argument("run_dir", type=Path, help="folder of a pipeline, or one that holds several")
+    parser.add_argument("--dry-run", action="store_true", help="list what would be sent, and send nothing")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Send every run that was not sent yet, one after the other.
+
+    The order is that of their start: what a run has read was logged by a run before it. All pieces of a run, of which
+    every requeue leaves one, are sent together, and W&B appends them.
+
+    Raises:
+        UserError: There is no such folder, nothing in it, or W&B took less than all.
+    """
+    if not args.run_dir.is_dir():
+        raise UserError(f"no folder {args.run_dir}: give the folder of a pipeline, such as runs/quickstart")
+    pieces = offline_runs(args.run_dir)
+    if not pieces:
+        raise UserError(
+            f"{args.run_dir} has no offline W&B runs: a run with trainer.logger.init_args.offline=false is sent"
+        )
+    for name, folders in pieces.items():
+        waiting = [folder for folder in folders if not _is_sent(folder)]
+        print(f"{name}: {len(waiting)} of {len(folders)} pieces to send")
+        if not waiting or args.dry_run:
+            continue
+        command = [sys.executable, "-m", "wandb", "sync", *map(str, waiting)]
+        status = subprocess.call(command, env={**os.environ, "WANDB_MODE": "online", "WANDB_RESUME": "allow"})
+        if status != 0 or not all(_is_sent(folder) for folder in waiting):
+            raise UserError(
+                f"W&B did not take {name}: log in with `wandb login`, on a node that reaches it, and run this again; "
+                "what was sent is not sent twice"
+            )
+
+
+def offline_runs(run_dir: Path) -> dict[str, list[Path]]:
+    """Folders of the pieces of each run, by STAGE/ID; runs and pieces in the order of their start."""
+    pieces: dict[str, list[Path]] = {}
+    found = [path for path in run_dir.rglob("offline-run-*") if path.parent.name == "wandb" and path.is_dir()]
+    for folder in sorted(found, key=lambda path: path.name):  # offline-run-DATE_TIME-ID
+        stage = folder.parent.parent.relative_to(run_dir)
+        pieces.setdefault(f"{stage}/{folder.name.split('-', 3)[3]}", []).append(folder)
+    return pieces
+
+
+def _is_sent(folder: Path) -> bool:
+    return any(folder.glob("*.wandb.synced"))

@@ -1,0 +1,318 @@
+"""A run that is told to stop: what is on disk, how it goes on, and whose folder it may go on in."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from test_differential_privacy import data_module, fit, privacy, weights
+from test_synthetic_writer import NUM_SAMPLES, read, sample
+
+import cli
+from callbacks.preemption import EXIT_STATUS, Preempted, Preemption
+from doppel.errors import UserError
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.noise import GaussianNoise
+from lightning_modules.run_folder import claim
+from lightning_modules.slurm_job import SlurmJob
+from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.utterance_lm import UtteranceLM
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ROOT = Path(__file__).resolve().parents[2]
+NUM_STEPS = 10  # two epochs of five
+
+
+@pytest.fixture(autouse=True)
+def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A batch job on a cluster whose commands write down how they are called; STATE is what `squeue` answers."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, answer in {"scontrol": "", "squeue": f"cat {tmp_path}/STATE"}.items():
+        (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/calls\n{answer}\n')
+        (tools / name).chmod(0o700)
+    (tmp_path / "STATE").write_text("RUNNING\n")
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    job = {"JOB_ID": "4712", "ARRAY_JOB_ID": "4711", "ARRAY_TASK_ID": "3", "JOB_NAME": "fit", "NTASKS": "1"}
+    for name, value in (job | {"PROCID": "0", "LOCALID": "0", "NODEID": "0"}).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    yield tmp_path
+
+
+class SignalAt(Callback):
+    """Sends signals while a step is computed, as a scheduler does: to this process, and to its DataLoader workers.
+
+    Args:
+        step: The step, counted from 0.
+        name: Name of the signal.
+        rank: The rank that is signalled.
+    """
+
+    def __init__(self, step: int, name: str = "SIGUSR1", rank: int = 0) -> None:
+        self.step = step
+        self.number = signal.Signals[name]
+        self.rank = rank
+        self.num_workers = 0
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step and trainer.global_rank == self.rank:
+            workers = multiprocessing.active_children() if trainer.world_size == 1 else []
+            self.num_workers = len(workers)
+            for name in (self.number.name, "SIGTERM") if workers else ():
+                subprocess.run(["kill", "-s", name.removeprefix("SIG"), *[str(worker.pid) for worker in workers]])
+                time.sleep(0.2)  # for a dead worker to be missed
+            os.kill(os.getpid(), self.number)
+
+
+def train(
+    folder: Path,
+    tiny_model: str,
+    data: LightningDataModule,
+    *extra: Callback,
+    resume: bool = False,
+    is_private: bool = True,
+    **kwargs: Any,
+) -> UtteranceLM:
+    """A run with dropout, as ``configs/trainer.yaml`` sets it up, under the test seeds."""
+    seed_everything(7)
+    torch.rand(torch.seed() % 100)  # whatever was drawn before does not matter
+    model = UtteranceLM(base_model=tiny_model, dropout=0.3)  # AdamW: its state must survive too
+    keeper = ModelCheckpoint(
+        folder / "checkpoints", "{step}", every_n_epochs=1, save_last="link", enable_version_counter=False
+    )
+    callbacks = [keeper, Preemption(), *([privacy(folder)] if is_private else []), *extra]
+    fit(folder, model, data, callbacks, ckpt_path="last" if resume else None, enable_checkpointing=True, **kwargs)
+    return model
+
+
+def done_steps(folder: Path) -> int:
+    return int(Ledger(folder / "ledger.jsonl").summary()["mechanisms"][0]["done_steps"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: str) -> torch.Tensor:
+    return weights(train(tmp_path_factory.mktemp("whole"), tiny_model, data_module(corpus)))
+
+
+@pytest.mark.parametrize("steps", [(0, 7), (4,), (9,)], ids=str)
+def test_a_preempted_run_ends_with_the_same_weights_and_budget(
+    tmp_path: Path, tiny_model: str, corpus: str, undisturbed: torch.Tensor, steps: tuple[int, ...]
+) -> None:
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    for number, step in enumerate(steps):
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(Preempted) as left:
+            name = "SIGTERM" if step == 7 else "SIGUSR1"
+            train(tmp_path, tiny_model, data_module(corpus), SignalAt(step, name), resume=number > 0)
+        assert left.value.code == EXIT_STATUS == 75
+        assert torch.load(last, weights_only=True)["global_step"] == done_steps(tmp_path) == step + 1
+        for handled in (signal.SIGUSR1, signal.SIGTERM):
+            signal.signal(handled, before)
+    resumed = train(tmp_path, tiny_model, data_module(corpus), resume=True)
+    assert torch.equal(weights(resumed), undisturbed)
+    assert done_steps(tmp_path) == NUM_STEPS
+    assert torch.load(last, weights_only=True)["global_step"] == NUM_STEPS
+    assert {path.name for path in last.parent.iterdir()} <= {"last.ckpt", "step=5.ckpt", "step=10.ckpt"}
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_workers_outlive_the_signal_until_the_step_is_saved(
+    tmp_path: Path, tiny_model: str, corpus: str, undisturbed: torch.Tensor
+) -> None:
+    data = data_module(corpus, num_workers=2)
+    stop = SignalAt(2)
+    with pytest.raises(Preempted):
+        train(tmp_path, tiny_model, data, stop)
+    assert stop.num_workers == 2
+    resumed = train(tmp_path, tiny_model, data_module(corpus, num_workers=2), resume=True)
+    assert torch.equal(weights(resumed), undisturbed)
+    assert done_steps(tmp_path) == NUM_STEPS
+
+
+def test_a_run_without_privacy_resumes_with_the_same_dropout(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    def run(name: str, *extra: Callback, resume: bool = False) -> torch.Tensor:
+        data = data_module(corpus, sampling="shuffle", sampling_seed=None)
+        return weights(train(tmp_path / name, tiny_model, data, *extra, resume=resume, is_private=False))
+
+    whole = run("whole")
+    with pytest.raises(Preempted):
+        run("broken", SignalAt(6))
+    assert torch.equal(run("broken", resume=True), whole)
+
+
+def test_dropout_of_a_private_run_is_secret(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GaussianNoise, "add_", lambda *args, **kwargs: None)
+
+    def run(name: str, seed: int | None) -> torch.Tensor:
+        seed_everything(7)
+        model = UtteranceLM(base_model=tiny_model, dropout=0.3)
+        fit(tmp_path / name, model, data_module(corpus), [privacy(tmp_path / name, seed=seed)], max_epochs=1)
+        return weights(model)
+
+    known = run("a", seed=5)
+    assert torch.equal(run("b", seed=5), known), "without noise, only the masks are left to chance"
+    assert not torch.equal(run("c", seed=None), known), "the public seed does not reach them"
+
+
+def test_after_a_failure_a_signal_does_what_it_did_before(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    class Fail(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            raise ArithmeticError
+
+    caught: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: caught.append(number))
+    try:
+        with pytest.raises(ArithmeticError):
+            train(tmp_path, tiny_model, data_module(corpus), Fail(), is_private=False)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert caught == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+class SignalAtBatch(Callback):
+    """Sends SIGTERM while the third batch is sampled."""
+
+    def on_predict_batch_start(self, *args: Any) -> None:
+        if args[3] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sampling_stops_after_its_batch_and_goes_on(tmp_path: Path) -> None:
+    whole, output = tmp_path / "whole.jsonl", tmp_path / "trees.jsonl"
+    sample(whole)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Preempted) as left:
+        sample(output, SignalAtBatch(), Preemption(), enable_checkpointing=True)
+    signal.signal(signal.SIGTERM, before)
+    assert left.value.code == EXIT_STATUS
+    assert not output.exists()
+    model = sample(output, Preemption(), enable_checkpointing=True)
+    assert model.asked == list(range(12, NUM_SAMPLES))
+    assert read(output) == read(whole)
+
+
+@pytest.mark.ddp
+@pytest.mark.slow
+def test_one_signalled_rank_stops_all(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    def run(name: str, *extra: Callback, resume: bool = False) -> torch.Tensor:
+        strategy = LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo")
+        folder = tmp_path / name
+        return weights(
+            train(folder, tiny_model, data_module(corpus), *extra, resume=resume, devices=2, strategy=strategy)
+        )
+
+    whole = run("whole")
+    with pytest.raises(torch.multiprocessing.ProcessExitedException) as left:
+        run("broken", SignalAt(3, rank=1))
+    assert left.value.exit_code == EXIT_STATUS
+    assert done_steps(tmp_path / "broken") == 4
+    assert torch.equal(run("broken", resume=True), whole)
+    assert done_steps(tmp_path / "broken") == NUM_STEPS
+
+
+def test_a_batch_job_is_requeued_and_ends_with_its_own_status(
+    cluster: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cli.py"])
+    run = cluster / "run" / "one_stage"
+    names = ["trainer", "utterance_lm", "experiments/quickstart/data", "dp"]
+    command = ["fit", *(argument for name in names for argument in ("--config", f"{ROOT}/configs/{name}.yaml"))]
+    command += ["--trainer.callbacks.init_args.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
+    command += [f"--data.init_args.train_path={corpus}", "--data.init_args.val_path=null", f"--run_dir={run}"]
+    command += ["--data.init_args.batch_size=12", "--trainer.accelerator=cpu", "--trainer.max_epochs=1"]
+    command += ["--trainer.logger=false", "--trainer.enable_progress_bar=false"]
+    with pytest.raises(SystemExit) as left:
+        cli.main([*command, "--trainer.callbacks+=test_preemption.SignalAt", "--trainer.callbacks.init_args.step=2"])
+    assert left.value.code == EXIT_STATUS
+    assert (cluster / "calls").read_text().splitlines()[-1] == "scontrol requeue 4711_3"
+    assert json.loads((run / "owner.json").read_text()) == {"job": "4711", "task": "3"}
+    assert done_steps(cluster / "run") == 3
+
+    calls = (cluster / "calls").read_text()
+    assert cli.main([*command, "--ckpt_path=last"]) == 0, "the same job comes back to its folder"
+    assert done_steps(cluster / "run") == 5
+    assert (cluster / "calls").read_text() == calls
+
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "4")
+    assert cli.main([*command, "--ckpt_path=last"]) == 2
+    assert "belongs to array task 4711_3" in capsys.readouterr().err
+    assert done_steps(cluster / "run") == 5
+
+
+def test_only_a_running_job_is_requeued(cluster: Path) -> None:
+    job = SlurmJob.current()
+    assert job == SlurmJob("4711", "3")
+    assert job.requeue() is None
+    (cluster / "STATE").write_text("COMPLETING\n")
+    assert "COMPLETING" in (job.requeue() or "")
+    assert (cluster / "calls").read_text().count("scontrol") == 1
+    (cluster / "tools" / "squeue").unlink()
+    (cluster / "tools" / "scontrol").unlink()
+    assert "scontrol" in (job.requeue() or ""), "a node without SLURM's commands is no crash"
+
+
+def test_an_interactive_session_and_a_plain_machine_have_no_job() -> None:
+    assert SlurmJob.current({}) is None
+    assert SlurmJob.current({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "interactive"}) is None
+    assert str(SlurmJob.current({"SLURM_JOB_ID": "1"})) == "1"
+
+
+@pytest.mark.parametrize(
+    ("owner", "claimant", "is_refused"),
+    [
+        (SlurmJob("7", "1"), SlurmJob("7", "1"), False),
+        (SlurmJob("7", "1"), SlurmJob("7", "2"), True),
+        (SlurmJob("7", "1"), SlurmJob("9", "2"), False),
+        (SlurmJob("7", "1"), SlurmJob("8"), False),
+        (SlurmJob("7"), SlurmJob("7"), False),
+    ],
+)
+def test_a_run_folder_is_never_shared_by_tasks_of_an_array(
+    tmp_path: Path, owner: SlurmJob, claimant: SlurmJob, is_refused: bool
+) -> None:
+    claim(tmp_path, owner)
+    if is_refused:
+        with pytest.raises(UserError, match="belongs to array task 7_1, this is task 7_2"):
+            claim(tmp_path, claimant)
+    else:
+        claim(tmp_path, claimant)
+    (path,) = tmp_path.iterdir()
+    assert SlurmJob(**json.loads(path.read_text())) == (owner if is_refused else claimant)
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "USR1", ""])
+def test_a_signal_that_cannot_be_caught_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="signals has"):
+        Preemption(signals=[name])
+
+
+def test_nothing_to_save_with_is_refused_before_training(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    with pytest.raises(UserError, match="save_last"):
+        fit(
+            tmp_path,
+            UtteranceLM(base_model=tiny_model),
+            data_module(corpus),
+            [Preemption(), ModelCheckpoint(tmp_path)],
+            enable_checkpointing=True,
+        )

@@ -1,0 +1,196 @@
+"""What a pipeline's offline Weights & Biases files tell, and what they must not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import test_preemption
+import wandb
+from wandb_records import OfflineRun, pieces
+
+import cli
+from commands.report_wandb import log_report
+from commands.sync import offline_runs
+from datamodules.cache import data_fingerprint
+from datamodules.selection import Selection
+from lightning_modules.run_folder import wandb_id
+from lightning_modules.slurm_job import SlurmJob
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = ("parse_tree", "sample_parse_tree", "parse2utterance", "sample_parse2utterance", "report")
+
+
+def command(name: str, model: str, *overlays: str) -> list[str]:
+    names = ["trainer", model, *overlays]
+    common = ["--trainer.accelerator=cpu", "--trainer.log_every_n_steps=1"]
+    return [name, *(a for n in names for a in ("--config", f"{ROOT}/configs/{n}.yaml")), *common]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: str) -> Iterator[Path]:
+    """A two-stage pipeline on private data, whose first fit is preempted."""
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    patch = pytest.MonkeyPatch()
+    patch.setattr(sys, "argv", ["cli.py"])
+    patch.setenv("DOPPEL_CACHE", str(run.parent / "cache"))
+
+    def call(*arguments: str, status: int = 0) -> None:
+        try:
+            assert cli.main(arguments) == status
+        except SystemExit as left:
+            assert left.code == status
+        finally:
+            wandb.finish()
+
+    prompts = []
+    for stage, model in {"parse_tree": "parse_tree_lm", "parse2utterance": "parse2utterance"}.items():
+        fit = command("fit", model, "experiments/quickstart/data", "dp")
+        fit += ["--trainer.callbacks.init_args.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
+        fit += ["--trainer.callbacks.init_args.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / stage}"]
+        fit += [f"--data.init_args.{path}={corpus}" for path in ("train_path", "val_path")]
+        fit += ["--data.init_args.batch_size=12"]
+        if stage == "parse_tree":
+            stop = ["--trainer.callbacks+=test_preemption.SignalAt", "--trainer.callbacks.init_args.step=2"]
+            call(*fit, *stop, status=75)
+        call(*fit, "--ckpt_path=last")
+        output = run / ("synthetic.jsonl" if prompts else "trees.jsonl")
+        sample = command("predict", model, "sample")
+        sample += [f"--trainer.callbacks.init_args.output_path={output}", f"--model.init_args.base_model={tiny_model}"]
+        sample += [f"--trainer.callbacks.init_args.stage={stage}", f"--run_dir={run / f'sample_{stage}'}"]
+        sample += [f"--ckpt_path={run / stage / 'checkpoints' / 'last.ckpt'}", "--data.init_args.num_samples=4"]
+        call(*sample, *prompts)
+        prompts = [f"--data.init_args.prompts_path={output}"]
+    report = dict.fromkeys(("experiment", "seed", "epsilon", "commit", "base_model", "num_samples"))
+    metrics = {"two_stage": {"word_overlap": 0.5, "private/copies": 3}}
+    report |= {"metrics": metrics, "privacy": {"systems": {"two_stage": {"epsilon": 7.5}}}}  # type: ignore[dict-item]
+    (run / "report.json").write_text(json.dumps(report))
+    assert log_report(run, report, [run / "synthetic.jsonl"])
+    yield run
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def runs(pipeline: Path) -> dict[str, list[OfflineRun]]:
+    return {stage: pieces(pipeline / stage) for stage in STAGES}
+
+
+def test_a_requeued_stage_goes_on_with_its_run(pipeline: Path, runs: dict[str, list[OfflineRun]]) -> None:
+    first, second = runs["parse_tree"]
+    assert [first.is_preempted, second.is_preempted] == [True, False]
+    assert {piece.run.run_id for piece in (first, second)} == {
+        (pipeline / "parse_tree" / "wandb_id").read_text().strip()
+    }
+    assert all(piece.run.resume for piece in (first, second)), "so that W&B appends the second piece"
+    steps = [row["trainer/global_step"] for piece in (first, second) for row in piece.history if "dp/epsilon" in row]
+    assert steps == [1, 2, 3, 4, 5]
+    assert len({piece.run.run_id for own in runs.values() for piece in own}) == len(STAGES)
+    for stage, own in runs.items():
+        assert {(p.run.run_group, p.run.job_type, p.run.display_name) for p in own} == {("tiny", stage, stage)}
+
+
+def test_a_private_fit_tells_what_it_spends(runs: dict[str, list[OfflineRun]]) -> None:
+    for piece in (*runs["parse_tree"], *runs["parse2utterance"]):
+        assert piece.step_metrics["dp/*"] == "trainer/global_step"
+        privacy = piece.config["privacy"]
+        assert privacy["noise_multiplier"] == piece.summary["dp/noise_multiplier"] > 0
+        assert (privacy["target_epsilon"], privacy["unit"]) == (8.0, "utterance")
+        epsilons = [row["dp/epsilon"] for row in piece.history if "dp/epsilon" in row]
+        assert epsilons == sorted(epsilons) and 0 < epsilons[0] < epsilons[-1] <= 8
+        assert piece.summary["dp/epsilon"] == epsilons[-1]
+    assert runs["report"][0].summary["two_stage/epsilon"] == 7.5
+
+
+def test_artifacts_lead_from_the_model_to_the_report(pipeline: Path, runs: dict[str, list[OfflineRun]]) -> None:
+    last = {stage: own[-1] for stage, own in runs.items()}
+    assert not runs["parse_tree"][0].artifacts, "a model is an artifact once it is trained"
+    for stage, made, read in [
+        ("parse_tree", {"tiny-parse_tree"}, set()),
+        ("sample_parse_tree", {"tiny-trees"}, {"tiny-parse_tree"}),
+        ("parse2utterance", {"tiny-parse2utterance"}, set()),
+        ("sample_parse2utterance", {"tiny-synthetic"}, {"tiny-trees", "tiny-parse2utterance"}),
+        ("report", {"tiny-report"}, {"tiny-synthetic"}),
+    ]:
+        assert {name for name, _ in last[stage].logged if not name.startswith("run-")} == made, stage
+        assert {name for name, _ in last[stage].used} == read, stage
+    logged = set().union(*(piece.logged for piece in last.values()))
+    assert all(piece.used <= logged for piece in last.values()), "the same content as was logged"
+    files = [e for p in last.values() for a in p.artifacts if a.name.startswith("tiny-") for e in a.manifest.contents]
+    assert all(entry.ref.startswith(f"file://{pipeline}/") and not entry.local_path for entry in files)
+    (model,) = (a for a in last["parse_tree"].artifacts if a.type == "model")
+    assert json.loads(model.metadata)["privacy"]["target_epsilon"] == 8.0
+
+
+def test_sampling_shows_synthetic_texts(pipeline: Path, runs: dict[str, list[OfflineRun]]) -> None:
+    for stage, name in {"sample_parse_tree": "trees", "sample_parse2utterance": "synthetic"}.items():
+        (piece,) = runs[stage]
+        (folder,) = (pipeline / stage / "wandb").glob("offline-run-*")
+        (table,) = folder.rglob("samples_*.table.json")
+        lines = [json.loads(line) for line in (pipeline / f"{name}.jsonl").read_text().splitlines()]
+        content = json.loads(table.read_text())
+        assert content["data"] == [[line[column] for column in content["columns"]] for line in lines]
+        assert piece.summary["synthetic/num_samples"] == 4
+
+
+def test_nothing_private_is_in_any_file(pipeline: Path, corpus: str, runs: dict[str, list[OfflineRun]]) -> None:
+    forbidden = ("loss", "norm", "nonfinite", "private")
+    for stage, own in runs.items():
+        for piece in own:
+            assert piece.keys
+            assert not [key for key in piece.keys if any(word in key.lower() for word in forbidden)], stage
+    turns = [json.loads(line) for line in Path(corpus).read_text().splitlines()]
+    needles = [turn[field].rsplit(" ", 1)[0].encode() for turn in turns[:6] for field in ("utterance", "parse")]
+    needles += [turn["unit"].encode() for turn in turns] + [data_fingerprint(corpus, Selection()).encode()]
+    files = [path for path in pipeline.glob("*/wandb/**/*") if path.is_file()]
+    assert len(files) > 2 * len(STAGES)
+    assert any(corpus.encode() in path.read_bytes() for path in files), "only the name of the data is there"
+    for path in files:
+        content = path.read_bytes()
+        assert not [needle for needle in needles if needle in content], path
+
+
+def test_sync_sends_runs_in_the_order_of_their_start(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = [name.split("/")[0] for name in offline_runs(pipeline)]
+    assert stages == list(STAGES)
+    assert [len(folders) for folders in offline_runs(pipeline.parent).values()] == [2, 1, 1, 1, 1]
+    assert cli.main(["sync", str(pipeline), "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(STAGES) and "2 of 2 pieces to send" in lines[0]
+
+
+def test_sync_without_a_login_is_a_one_line_error_and_loses_nothing(
+    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    before = sorted(os.listdir(pipeline / "parse_tree" / "wandb"))
+    assert cli.main(["sync", str(pipeline)]) == 2
+    assert "error: W&B did not take parse_tree/" in capfd.readouterr().err.splitlines()[-1]
+    assert [name for name in sorted(os.listdir(pipeline / "parse_tree" / "wandb")) if name in before] == before
+    assert "2 of 2 pieces" in (cli.main(["sync", str(pipeline), "--dry-run"]), capfd.readouterr().out)[1]
+
+
+def test_a_folder_without_runs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sync", str(tmp_path)]) == 2
+    assert "has no offline W&B runs" in capsys.readouterr().err
+    assert not log_report(tmp_path, {}, [])
+
+
+def test_ids_are_stable_and_those_of_array_tasks_say_so(tmp_path: Path) -> None:
+    folder = tmp_path / "a stage with a very long name: of all things"
+    folder.mkdir()
+    first = wandb_id(folder, SlurmJob("4711", "3"))
+    assert "4711_3" in first and len(first) <= 64 and not set(first) & set("/\\#?%: ")
+    assert wandb_id(folder, SlurmJob("4711", "3")) == wandb_id(folder) == first
+    (tmp_path / "other").mkdir()
+    assert wandb_id(tmp_path / "other", SlurmJob("4711", "3")) != first
+
+
+assert test_preemption.SignalAt  # named in a command line above

@@ -1,0 +1,51 @@
+"""A wrong key is refused before anything starts, with the nearest key and the file that holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli import main
+
+CONFIGS = ["--config", "configs/trainer.yaml", "--config", "configs/utterance_lm.yaml"]
+DATA = ["--config", "configs/experiments/quickstart/data.yaml", "--trainer.max_steps", "1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "trainer:\n  max_epoch: 3\n",
+            "there is no option 'trainer.max_epoch' (FILE): did you mean 'trainer.max_epochs'?",
+        ),
+        ("data:\n  init_args:\n    batchsize: 3\n", "has no argument 'batchsize' (FILE): did you mean 'batch_size'?"),
+        (
+            "trainer:\n  callbacks+:\n    class_path: callbacks.differential_privacy.DifferentialPrivacy\n"
+            "    init_args: {target_epsilom: 3}\n",
+            "DifferentialPrivacy has no argument 'target_epsilom' (FILE): did you mean 'target_epsilon'?",
+        ),
+        ("zzz: 3\n", "there is no option 'zzz' (FILE)\n"),
+    ],
+)
+def test_a_typo_in_a_config_starts_no_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    config = tmp_path / "typo.yaml"
+    config.write_text(text)
+    run = tmp_path / "run" / "stage"
+    assert main(["fit", *CONFIGS, *DATA, "--config", str(config), "--run_dir", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert says.replace("FILE", str(config)) in error
+    assert "--help` lists the options" in error and error.count("\n") <= 3
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("option", ["--trainer.max_epoch", "--model.init_args.lorra"])
+def test_options_are_not_abbreviated_and_typos_of_the_command_line_are_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    run = tmp_path / "run" / "stage"
+    assert main(["fit", *CONFIGS, *DATA, option, "3", "--run_dir", str(run)]) == 2
+    assert f"did you mean '{'trainer.max_epochs' if 'epoch' in option else 'lora'}'?" in capsys.readouterr().err
+    assert not run.exists()
