@@ -10,7 +10,7 @@ RUN ?= runs/quickstart
 help:
 	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
 	@echo "make test        lint, types and the fast tests"
-	@echo "make test-all    the slow tests too"
+	@echo "make test-all    the slow tests too, and those on a SLURM of one node (root on Debian installs it)"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make clean       remove the virtual environment and the quickstart run"
 
@@ -32,7 +32,8 @@ test: lint
 	$(BIN)/python -m pytest -m "not slow and not gpu and not slurm"
 
 test-all: lint
-	$(BIN)/python -m pytest -m "not gpu and not slurm"
+	bash tests/slurm/install.sh
+	$(BIN)/python -m pytest -m "not gpu"
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -25,6 +25,7 @@ TOOLS = {
     "parser-metrics": "commands.parser_report",
     "report": "commands.report",
     "sync": "commands.sync",
+    "completion": "commands.completion",
     "histogram": "commands.histogram",
     "results": "commands.results",
     "select": "commands.select",

@@ -27,6 +27,7 @@ limited 300 "$python" -m benchmarks.clipping "${common[@]}" --append --sizes gpt
 limited 300 "$python" -m benchmarks.clipping "${common[@]}" --append --sizes gpt2-medium gpt2-large --lengths 64 \
     --micro-batch 32 128 --repeats 5 --seconds 6 --rows Doppel --skip "Doppel, materialize" "Doppel, with noise"
 # 5. Sampling, against generate at its best batch size (5 min)
+# shellcheck disable=SC2046
 limited 300 "$python" -m benchmarks.sampling --device cuda $([ "$precision" = bf16 ] && echo --bf16) --num-samples 512 \
     --repeats 3 --sizes 64 128 256 512
 

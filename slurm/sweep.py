@@ -1,6 +1,8 @@
 #!/usr/bin/env python
 """Sweeps over settings of the pipeline, as a local grid or as the program of a Weights & Biases sweep.
 
+    slurm/sweep.py --submit SWEEP.yaml RUNS_DIR [--experiment CONFIG_DIR]    every point, as one SLURM job array
+    slurm/sweep.py --dry-run SWEEP.yaml RUNS_DIR [--experiment CONFIG_DIR]   print what would be submitted
     slurm/sweep.py --local SWEEP.yaml RUNS_DIR [--experiment CONFIG_DIR]     every point, one after the other
     slurm/sweep.py --point CONFIG_DIR RUNS_DIR --NAME=VALUE …                one point; the sweep files call this
 
@@ -16,6 +18,7 @@ import argparse
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -40,16 +43,29 @@ def folder_name(point: Mapping[str, str]) -> str:
     return ",".join(f"{name.rsplit('.', 1)[-1]}={value.replace(' ', '-')}" for name, value in sorted(point.items()))
 
 
-def run_point(experiment: Path, run: Path, point: Mapping[str, str]) -> int:
-    """Run the pipeline at one point; its exit status."""
+def variables_of(point: Mapping[str, str]) -> dict[str, str]:
+    """The pipeline's variables at a point; its arguments stand after those of ``FIT_ARGS``."""
     arguments = [f"--{name}={value}" for name, value in point.items() if "." in name]
     variables = {name.upper(): value for name, value in point.items() if "." not in name}
+    return variables | {"FIT_ARGS": " ".join([os.environ.get("FIT_ARGS", ""), *arguments]).strip()}
+
+
+def run_point(experiment: Path, run: Path, point: Mapping[str, str]) -> int:
+    """Run the pipeline at one point; its exit status."""
     environment = {name: value for name, value in os.environ.items() if name not in ("WANDB_RUN_ID", "WANDB_SWEEP_ID")}
-    environment |= variables
-    environment["FIT_ARGS"] = " ".join([environment.get("FIT_ARGS", ""), *arguments]).strip()
     return subprocess.call(
-        ["bash", str(ROOT / "slurm" / "two_stage.sh"), "--local", str(experiment), str(run)], env=environment
+        ["bash", str(ROOT / "slurm" / "two_stage.sh"), "--local", str(experiment), str(run)],
+        env=environment | variables_of(point),
     )
+
+
+def run_array(mode: str, experiment: Path, runs: Path, sweep: Mapping[str, dict[str, dict[str, object]]]) -> int:
+    """Give all points to slurm/grid.sh, whose array has a task for each; its exit status."""
+    lines = [
+        shlex.join([folder_name(point), *(f"{name}={value}" for name, value in variables_of(point).items())])
+        for point in points(sweep)
+    ]
+    return subprocess.call(["bash", str(ROOT / "slurm" / "grid.sh"), mode, str(experiment), str(runs), *lines])
 
 
 def log_to_wandb(run: Path, point: Mapping[str, str]) -> None:
@@ -67,9 +83,10 @@ def main() -> int:
     """Run a sweep or one point of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes = parser.add_mutually_exclusive_group(required=True)
-    modes.add_argument("--local", nargs=2, type=Path, metavar=("SWEEP", "RUNS_DIR"), help="run the whole grid")
+    for mode, what in (("submit", "submit the whole grid"), ("dry-run", "print it"), ("local", "run it here")):
+        modes.add_argument(f"--{mode}", nargs=2, type=Path, metavar=("SWEEP", "RUNS_DIR"), help=what)
     modes.add_argument("--point", nargs=2, type=Path, metavar=("CONFIG_DIR", "RUNS_DIR"), help="run one point")
-    parser.add_argument("--experiment", type=Path, help="with --local: experiment in place of the sweep's")
+    parser.add_argument("--experiment", type=Path, help="experiment in place of the sweep's")
     args, rest = parser.parse_known_args()
     if args.point:
         experiment, runs = args.point
@@ -81,9 +98,11 @@ def main() -> int:
         return status
     if rest:
         parser.error(f"unknown arguments {' '.join(rest)}: parameters of a sweep stand in its file")
-    path, runs = args.local
+    path, runs = args.local or args.submit or args.dry_run
     sweep = yaml.safe_load(path.read_text(encoding="utf-8"))
     experiment = args.experiment or ROOT / sweep["command"][sweep["command"].index("--point") + 1]
+    if not args.local:
+        return run_array("--submit" if args.submit else "--dry-run", experiment, runs, sweep)
     failed = {}
     for point in points(sweep):
         sys.stdout.write(f"━━ {folder_name(point)}\n")

@@ -44,7 +44,11 @@ def settings(experiment: Path) -> dict[str, str]:
         (["--local", "SMALL", "run"], {"SYSTEMS": "iterative"}, "ROUNDS"),
         (["--local", "SMALL", "run"], {"EPSILON": "three"}, "EPSILON"),
         (["--local", "SMALL", "run"], {"SYSTEMS": "none full"}, "one_stage"),
-        (["--local", "SMALL", "run"], {"MISSING": "Wether", "TRAIN": "embedded:train?num=50"}, "Wether"),
+        (
+            ["--local", "SMALL", "run"],
+            {"MISSING": "Wether", "TRAIN": "embedded:train?num=50", "TEST": "embedded:test?num=20"},
+            "Wether",
+        ),
     ],
 )
 def test_wrong_calls_are_explained(

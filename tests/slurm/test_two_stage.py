@@ -102,7 +102,9 @@ def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(experime
         ([], "--local"),
         (["--local", "configs"], "RUN_DIR"),
         (["--local", "no/such/folder", "run"], "no/such/folder"),
-        (["--submit", "a", "b"], "SLURM"),
+        (["--submit", "no/such/folder", "run"], "no/such/folder"),
+        (["--sumbit", "configs/experiments/quickstart", "run"], "--submit"),
+        (["--dry-run", "configs/experiments/quickstart", "runs/none", "PROFILE=dgx3"], "dgx2-v100"),
         (["--local", "configs/experiments/quickstart", "runs/none", "EPSILON=three"], "EPSILON is three"),
         (["--local", "configs/experiments/quickstart", "runs/none", "SYSTEMS=domain"], "domain"),
         (

@@ -1,0 +1,58 @@
+"""Print a script that completes commands and options in a shell."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import Any, NoReturn
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``doppel completion``."""
+    parser.add_argument("shell", choices=SHELLS, help="which shell")
+    parser.epilog = (
+        "bash: doppel completion bash > ~/.local/share/bash-completion/completions/doppel; zsh: doppel completion zsh "
+        "> _doppel in a folder of $fpath. The script is static: it starts no Python, and is made anew for a new version."
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the script for the installed command ``doppel``."""
+    parser = _whole_parser()
+    parser.prog = "doppel"
+    print(parser.get_completion_script(f"shtab-{args.shell}"))
+
+
+class _Built(Exception):
+    """Carries the parser out of the command line before it reads any argument."""
+
+    def __init__(self, parser: Any) -> None:
+        self.parser = parser
+
+
+def _whole_parser() -> Any:
+    """The parser of Lightning's commands, with the tools beside them."""
+    import jsonargparse
+
+    from cli import TOOLS
+    from lightning_modules.lightning_cli import DoppelCLI
+
+    class ParserAlone(DoppelCLI):
+        def parse_arguments(self, parser: Any, args: Any) -> NoReturn:
+            raise _Built(parser)
+
+    arguments, sys.argv = sys.argv, ["doppel", "fit"]
+    try:
+        ParserAlone()
+    except _Built as built:
+        parser = built.parser
+    finally:
+        sys.argv = arguments
+    for name, module in TOOLS.items():
+        tool = jsonargparse.ArgumentParser(prog=f"doppel {name}")
+        importlib.import_module(module).add_arguments(tool)
+        parser._subcommands_action.add_subcommand(name, tool)
+    return parser

@@ -1,0 +1,196 @@
+"""The pipelines on a real SLURM: order, failures, preemption, arrays.
+
+A program in place of python makes a stage last a second, so that what is tested is the scheduling.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICKSTART = str(ROOT / "configs" / "experiments" / "quickstart")
+
+PROGRAM = """\
+#!{python} -S
+# cli.py COMMAND …; a file BEHAVE/STAGE says what is special about a stage: fail, meet another one, or wait for a signal
+import json, os, signal, subprocess, sys, time
+words, place = sys.argv[1:], os.environ["BEHAVE"]
+option = next((name for name in ("--run_dir", "--out") if name in words), None)
+out = words[words.index(option) + 1] if option else "report"
+stage = ("evaluate_" if words[1] == "evaluate" else "") + os.path.basename(out).removesuffix(".json")
+rank, restart = int(os.environ.get("SLURM_PROCID", -1)), int(os.environ.get("SLURM_RESTART_COUNT", 0))
+
+
+def note(what):
+    line = dict(at=time.time(), what=what, stage=stage, rank=rank, restart=restart, words=" ".join(words) + " ")
+    with open(place + "/log", "a") as file:
+        file.write(json.dumps(line) + "\\n")
+
+
+def checkpoint():
+    os.makedirs(out + "/checkpoints", exist_ok=True)
+    open(out + "/checkpoints/last.ckpt", "w").close()
+
+
+def preempted(*_):
+    checkpoint()
+    if rank == 0:
+        job = os.environ["SLURM_JOB_ID"]
+        if "SLURM_ARRAY_JOB_ID" in os.environ:
+            job = os.environ["SLURM_ARRAY_JOB_ID"] + "_" + os.environ["SLURM_ARRAY_TASK_ID"]
+        subprocess.run(["scontrol", "requeue", job])
+    time.sleep(9)
+    sys.exit(75)
+
+
+note("start")
+path = place + "/" + stage
+behaviour = open(path).read() if os.path.exists(path) else ""
+if behaviour == "fail":
+    sys.exit(3)
+if behaviour == "meet":
+    deadline = time.time() + 60
+    while "parse2utterance" not in open(place + "/log").read() and time.time() < deadline:
+        time.sleep(0.2)
+if behaviour == "wait" and restart == 0:
+    time.sleep(2)  # imports
+    signal.signal(signal.SIGUSR1, preempted)
+    note("listening")
+    time.sleep(300)
+time.sleep(1)
+if words[1] == "fit":
+    checkpoint()
+note("end")
+"""
+
+
+class Pipeline:
+    """Submits with the program in place of python, and reads what it wrote down."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
+        self.cluster, self.folder, self.run = cluster, folder, folder / "run"
+        folder.chmod(0o755)
+        self.python = folder / "python"
+        self.python.write_text(PROGRAM.format(python=sys.executable))
+        self.python.chmod(0o755)
+
+    def submit(self, script: str = "two_stage.sh", **variables: str) -> dict[str, str]:
+        """Submit, and give the job of every stage."""
+        given = {"PYTHON": str(self.python), "BEHAVE": str(self.folder), "CHECK": "0", "CLUSTER_ENV": "/dev/null"}
+        given |= {"GPUS_PER_NODE": "0", "TASKS_PER_NODE": "2", "CPUS_PER_TASK": "1", "TOOL_CPUS": "1"} | variables
+        command = ["bash", str(ROOT / "slurm" / script), "--submit", QUICKSTART, str(self.run)]
+        self.printed = self.cluster.run(*command, **given)
+        return dict(re.findall(r"(\S+): (?:job|task) (\S+)", self.printed))
+
+    def behave(self, stage: str, how: str) -> None:
+        (self.folder / stage).write_text(how)
+
+    def log(self, what: str = "", stage: str = "") -> list[dict]:
+        path = self.folder / "log"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if what in ("", line["what"]) and stage in ("", line["stage"])]
+
+    def wait_for(self, number: int, what: str, stage: str) -> None:
+        deadline = time.monotonic() + 120
+        while len(self.log(what, stage)) < number:
+            assert time.monotonic() < deadline, f"{stage} has no {what}: {self.log()}"
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def pipeline(slurm_cluster: SlurmCluster, tmp_path: Path) -> Pipeline:
+    return Pipeline(slurm_cluster, tmp_path)
+
+
+@pytest.mark.slurm
+def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: Pipeline) -> None:
+    pipeline.behave("parse_tree", "fail")
+    pipeline.behave("one_stage", "meet")
+    jobs = pipeline.submit()
+    assert len(jobs) == 9
+    pipeline.cluster.wait(jobs["parse_tree"], "FAILED")
+    pipeline.cluster.wait(jobs["evaluate_one_stage"], "COMPLETED")
+    for name in ("sample_trees", "sample_utterances", "evaluate_two_stage", "report"):
+        pipeline.cluster.wait(jobs[name], "CANCELLED")
+    pipeline.cluster.wait(jobs["parse2utterance"], "COMPLETED")
+    first, second = pipeline.log(stage="one_stage"), pipeline.log("start", "parse2utterance")
+    assert {line["rank"] for line in first} == {0, 1} and "--trainer.devices 2" in first[0]["words"]
+    assert second[0]["at"] < first[-1]["at"], "trainings run side by side"
+
+    pipeline.behave("parse_tree", "")
+    again = pipeline.submit()
+    assert pipeline.printed.count("done already, skipped") == 4
+    assert again.keys() == {"parse_tree", "sample_trees", "sample_utterances", "evaluate_two_stage", "report"}
+    pipeline.submit()
+    assert pipeline.printed.count("is in the queue already") == 5
+    pipeline.cluster.wait(again["report"], "COMPLETED")
+    assert all(len(pipeline.log("end", stage)) == 2 for stage in ("one_stage", "parse_tree", "sample_parse_tree"))
+    ends = [pipeline.log("end", s)[-1]["at"] for s in ("parse_tree", "sample_parse_tree", "sample_parse2utterance")]
+    assert ends == sorted(ends) and len(pipeline.log("end", "report")) == 1
+
+
+@pytest.mark.slurm
+def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> None:
+    """The training by hand, the sampling by a job of a partition that comes first."""
+    for stage in ("one_stage", "sample_one_stage"):
+        pipeline.behave(stage, "wait")
+    jobs = pipeline.submit(SYSTEMS="one_stage")
+    pipeline.wait_for(2, "start", "one_stage")
+    pipeline.cluster.run("scancel", "--signal=USR1", jobs["one_stage"])  # too early to be heard: it does no harm
+    pipeline.wait_for(2, "listening", "one_stage")
+    pipeline.cluster.run("scancel", "--signal=USR1", jobs["one_stage"])
+    assert pipeline.cluster.wait(jobs["one_stage"], "COMPLETED")["Restarts"] == "1"
+    resumed = [line for line in pipeline.log("start", "one_stage") if line["restart"]]
+    assert len(resumed) == 2 and all("/one_stage/checkpoints/last.ckpt" in line["words"] for line in resumed)
+    assert all("ckpt_path" not in line["words"] for line in pipeline.log("start", "one_stage")[:2])
+
+    pipeline.wait_for(2, "listening", "sample_one_stage")
+    urgent = ["sbatch", "--parsable", "--partition=urgent", "--ntasks=4", "--output=/dev/null", "--wrap=true"]
+    began = time.monotonic()
+    pipeline.cluster.wait(pipeline.cluster.run(*urgent).strip(), "COMPLETED")
+    assert time.monotonic() - began < 50, "it goes when it is asked, not when its grace is over"
+    assert pipeline.cluster.wait(jobs["sample_one_stage"], "COMPLETED")["Restarts"] == "1"
+    pipeline.cluster.wait(jobs["report"], "COMPLETED")
+
+
+@pytest.mark.slurm
+def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pipeline) -> None:
+    pipeline.behave("one_stage", "wait")
+    variables = {"SYSTEMS": "one_stage", "EPSILONS": "3 8", "SEEDS": "1"}
+    jobs = pipeline.submit("grid.sh", **variables)
+    first, second = jobs["eps3-seed1"], jobs["eps8-seed1"]
+    pipeline.wait_for(4, "listening", "one_stage")
+    pipeline.submit("grid.sh", **variables)
+    assert pipeline.printed.count("is in the queue already") == 2
+    for job in (first, second):
+        pipeline.cluster.run("scancel", "--signal=USR1", job)
+    for job in (first, second):
+        assert pipeline.cluster.wait(job, "COMPLETED")["Restarts"] == "1"
+    for line in pipeline.log("start", "one_stage"):
+        epsilon = re.findall(r"target_epsilon (\d)", line["words"])[0]
+        folder = f"{pipeline.run}/eps{epsilon}-seed1/one_stage"
+        assert f"--run_dir {folder} " in line["words"]
+        assert (f"--ckpt_path {folder}/checkpoints/last.ckpt" in line["words"]) == bool(line["restart"])
+    pipeline.submit("grid.sh", **variables)
+    assert pipeline.printed.count("finished already") == 2
+
+
+@pytest.mark.slurm
+def test_a_stopped_cluster_leaves_nothing_behind() -> None:
+    cluster = SlurmCluster()
+    try:
+        cluster.start()
+        processes = [daemon.pid for daemon in cluster._daemons]
+    finally:
+        cluster.stop()
+    listed = subprocess.run(["ps", "-o", "pid=", "-p", ",".join(map(str, processes))], capture_output=True, text=True)
+    assert not listed.stdout.strip() and not cluster.folder.exists()
