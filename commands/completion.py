@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="which shell")
     parser.epilog = (
         "bash: doppel completion bash > ~/.local/share/bash-completion/completions/doppel; zsh: doppel completion zsh "
-        "> _doppel in a folder of $fpath. The script is static: it starts no Python, and is made anew for a new version."
+        "> _doppel in a folder of $fpath. The script is static: make it anew for a new version."
     )
 
 

@@ -16,7 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from doppel.errors import UserError
 
-_UNKNOWN_KEY = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Key \")([\w.]+)")
+_UNKNOWN_KEY = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Key \"|Option ')([\w.]+)")
 _UNKNOWN_ARGUMENT = re.compile(r"class_path '([\w.]+)':\s+Option '([\w.]+)' is not accepted")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class DoppelCLI(LightningCLI):
             "--run_dir",
             type=str | None,
             default=None,
-            help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl",
+            help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl. $VARIABLE is filled in",
         )
 
     def instantiate_classes(self) -> None:
@@ -116,7 +117,7 @@ class DoppelCLI(LightningCLI):
             trainer.strategy = LogicalBatchDDPStrategy.strategy_name
         if config.run_dir is None:
             return
-        run_dir = Path(config.run_dir)
+        run_dir = Path(os.path.expandvars(config.run_dir))
         run_dir.mkdir(parents=True, exist_ok=True)
         job = SlurmJob.current()
         if job is not None:
@@ -129,7 +130,8 @@ class DoppelCLI(LightningCLI):
             if getattr(logger, "class_path", None) == WANDB:
                 logger.init_args.save_dir = str(run_dir)
                 logger.init_args.name = logger.init_args.name or run_dir.name
-                logger.init_args.id = logger.init_args.id or wandb_id(run_dir, job)
+                sweep_run = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
+                logger.init_args.id = logger.init_args.id or sweep_run or wandb_id(run_dir, job)
                 names = {"group": run_dir.parent.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
         for callback in trainer.callbacks or []:

@@ -4,7 +4,7 @@
 #   run_stage.sh KIND MARK COMMAND…
 #
 # Skips the command where MARK (RUN/.done/NAME) exists, and writes down there how many seconds it took; "-" runs it
-# every time. A fit (KIND) goes on from checkpoints/last.ckpt of its --run_dir, if there is one: decided now, so that a
+# every time. A fit (KIND) goes on from the last checkpoint of its --run_dir, if there is one: decided now, so that a
 # requeued job resumes. In a job, fit and predict run under srun, a task for each device.
 # A command that fails leaves no mark; 75 is the status of one that was preempted (callbacks/preemption.py).
 set -euo pipefail
@@ -23,9 +23,9 @@ start=$(date +%s)
 if [ "$kind" = fit ]; then
     while [ $# -gt 1 ] && [ "$1" != --run_dir ]; do shift; done
     folder=${2:?a fit needs --run_dir}
-    if [ -f "$folder/checkpoints/last.ckpt" ]; then
+    if [ -e "$folder/checkpoints/last.ckpt" ] || [ -L "$folder/checkpoints/last.ckpt" ]; then
         echo "   resuming from ${folder##*/}/checkpoints/last.ckpt"
-        command+=(--ckpt_path "$folder/checkpoints/last.ckpt")
+        command+=(--ckpt_path last)
     fi
 fi
 if [ -n "${DOPPEL_SRUN:-}" ] && { [ "$kind" = fit ] || [ "$kind" = predict ]; }; then

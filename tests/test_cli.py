@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import stat
 import sys
 from pathlib import Path
@@ -118,6 +119,30 @@ def test_shipped_overlays_parse(
         cli.main(["fit", *configs(*names, *overlay), "--print_config"])
     assert done.value.code == 0
     assert "class_path" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", cli.TRAINER_COMMANDS)
+def test_print_config_works_for_every_command_and_can_be_given_back(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = ("trainer", "parse2utterance") + (("sample",) if name == "predict" else ("experiments/quickstart/data",))
+    printed = []
+    for arguments in (configs(*used), ["--config", str(tmp_path / "printed.yaml")]):
+        with pytest.raises(SystemExit) as done:
+            cli.main([name, *arguments, "--print_config"])
+        assert done.value.code == 0
+        printed.append(capsys.readouterr().out)
+        (tmp_path / "printed.yaml").write_text(printed[0])
+    assert printed[0] == printed[1] and yaml.safe_load(printed[0])["model"]["class_path"]
+
+
+@pytest.mark.parametrize("path", ["callbacks.preemption.Preemption", "callbacks.wandb_lineage.WandbLineage"])
+def test_help_of_a_callback_says_what_its_arguments_do(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["fit", f"--trainer.callbacks.help={path}"])
+    printed = capsys.readouterr().out
+    arguments = re.findall(r"^  --trainer\.callbacks\.(\w+)", printed, re.M)
+    assert arguments and all(re.search(rf"--trainer\.callbacks\.{a}[^(]*\w+ \w+ \w+", printed) for a in arguments)
 
 
 def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone(

@@ -26,6 +26,7 @@ DATA = ["--config", "configs/experiments/quickstart/data.yaml", "--trainer.max_s
             "DifferentialPrivacy has no argument 'target_epsilom' (FILE): did you mean 'target_epsilon'?",
         ),
         ("zzz: 3\n", "there is no option 'zzz' (FILE)\n"),
+        ("return_prediction: true\n", "there is no option 'return_prediction' (FILE)"),
     ],
 )
 def test_a_typo_in_a_config_starts_no_job(

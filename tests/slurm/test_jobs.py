@@ -150,7 +150,7 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
     pipeline.cluster.run("scancel", "--signal=USR1", jobs["one_stage"])
     assert pipeline.cluster.wait(jobs["one_stage"], "COMPLETED")["Restarts"] == "1"
     resumed = [line for line in pipeline.log("start", "one_stage") if line["restart"]]
-    assert len(resumed) == 2 and all("/one_stage/checkpoints/last.ckpt" in line["words"] for line in resumed)
+    assert len(resumed) == 2 and all("--ckpt_path last" in line["words"] for line in resumed)
     assert all("ckpt_path" not in line["words"] for line in pipeline.log("start", "one_stage")[:2])
 
     pipeline.wait_for(2, "listening", "sample_one_stage")
@@ -179,7 +179,7 @@ def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pip
         epsilon = re.findall(r"target_epsilon (\d)", line["words"])[0]
         folder = f"{pipeline.run}/eps{epsilon}-seed1/one_stage"
         assert f"--run_dir {folder} " in line["words"]
-        assert (f"--ckpt_path {folder}/checkpoints/last.ckpt" in line["words"]) == bool(line["restart"])
+        assert ("--ckpt_path last" in line["words"]) == bool(line["restart"])
     pipeline.submit("grid.sh", **variables)
     assert pipeline.printed.count("finished already") == 2
 

@@ -245,7 +245,7 @@ def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(tmp_p
     (stage / "checkpoints").mkdir(parents=True)
     (stage / "checkpoints" / "last.ckpt").touch()
     resumed = run_stage("echo", "--run_dir", str(stage), "--seed_everything", "1")
-    assert resumed.stdout.endswith(f"--seed_everything 1 --ckpt_path {stage}/checkpoints/last.ckpt\n")
+    assert resumed.stdout.endswith("--seed_everything 1 --ckpt_path last\n")
     assert int(mark.read_text()) >= 0
     assert run_stage("echo", "--run_dir", str(stage)).stdout == "── fit: done already, skipped\n"
 

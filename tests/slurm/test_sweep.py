@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+import cli
+
 ROOT = Path(__file__).resolve().parents[2]
-SWEEPS = sorted((ROOT / "configs" / "experiments" / "sweeps").glob("*.yaml"))
+FIT = ROOT / "configs" / "experiments" / "sweeps" / "fit.yaml"
+SWEEPS = sorted(set(FIT.parent.glob("*.yaml")) - {FIT})
 spec = importlib.util.spec_from_file_location("sweep", ROOT / "slurm" / "sweep.py")
 assert spec is not None and spec.loader is not None
 sweep = importlib.util.module_from_spec(spec)
@@ -40,6 +43,29 @@ def test_a_sweep_file_is_a_grid_over_known_settings(path: Path) -> None:
             node = node[key]
     points = sweep.points(config)
     assert len({sweep.folder_name(point) for point in points}) == len(points) > 1
+
+
+def test_a_sweep_of_one_training_runs_lightning_cli_in_the_run_that_the_agent_opened(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command as W&B's agent makes it: macros filled in, parameters in the place of ${args}."""
+    config = yaml.safe_load(FIT.read_text())
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep1")
+    monkeypatch.setenv("WANDB_RUN_ID", "point7")
+    command = [word for word in config["command"] if word not in ("${env}", "${interpreter}", "${program}")]
+    assert config["program"] == "cli.py" and command.pop() == "${args}"
+    for name, spec in config["parameters"].items():
+        command.append(f"--{name}={spec['values'][0] if 'values' in spec else spec['min']}")
+    small = [f"--model.init_args.base_model={tiny_model}", f"--data.init_args.train_path={corpus}"]
+    small += ["--data.init_args.batch_size=12", "--trainer.max_steps=1", "--trainer.limit_val_batches=1"]
+    run_dir = command.pop(next(i for i, word in enumerate(command) if word.startswith("--run_dir=")))
+    place = run_dir.replace("runs/sweeps", str(tmp_path))
+    assert cli.main([*command, *small, place, "--trainer.accelerator=cpu"]) == 0
+    stage = tmp_path / "fit" / "point7" / "one_stage"
+    assert [path.name.split("-")[-1] for path in stage.glob("wandb/offline-run-*")] == ["point7"]
+    assert (tmp_path / "fit" / "point7" / "ledger.jsonl").is_file()
+    saved = yaml.safe_load((stage / "config.yaml").read_text())
+    assert saved["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.0002
 
 
 def test_a_grid_runs_every_point_with_its_settings(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""Private training on a real SLURM, two tasks under DDP: a pipeline, a preemption, a hard kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from doppel.privacy.ledger import Ledger
+from tests.slurm.cluster import SlurmCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+NUM_STEPS = 60  # of each stage: long enough to be caught in the middle
+
+DATA = """\
+data:
+  class_path: datamodules.dialogue_data_module.DialogueDataModule
+  init_args:
+    train_path: {corpus}
+    unit: utterance
+    batch_size: 12
+    num_workers: 1
+    sampling_seed: 3
+"""
+STAGE = """\
+trainer:
+  max_epochs: 12
+model:
+  init_args:
+    base_model: {model}
+    dropout: 0.1
+    sampling:
+      max_new_tokens: 8
+"""
+PRIVACY = """\
+trainer:
+  callbacks+:
+    class_path: callbacks.differential_privacy.DifferentialPrivacy
+    init_args:
+      target_epsilon: 8.0
+      epochs: {epochs}
+      accountant: rdp
+      seed: 5
+"""
+
+
+class Pipelines:
+    """Tiny pipelines with known noise, for weights are compared; submitted as users do."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path, model: str, corpus: str) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.experiment = folder / "tiny"
+        self.experiment.mkdir()
+        stage = STAGE.format(model=model)
+        files = {"data": DATA.format(corpus=corpus), "one_stage": stage, "parse_tree": stage, "parse2utterance": stage}
+        files |= {"dp_one_stage": PRIVACY.format(epochs=[12]), "dp_two_stage": PRIVACY.format(epochs=[12, 12])}
+        for name, text in files.items():
+            (self.experiment / f"{name}.yaml").write_text(text)
+        (self.experiment / "pipeline.env").write_text(f"NUM_SAMPLES=6\nREFERENCE={corpus}\nFEATURIZER={model}\n")
+
+    def submit(self, name: str) -> dict[str, str]:
+        """Submit the pipeline, and give the job of every stage that is not done."""
+        given = {"PYTHON": sys.executable, "CLUSTER_ENV": "/dev/null", "CHECK": "0", "OMP_NUM_THREADS": "1"}
+        given |= {"GPUS_PER_NODE": "0", "TASKS_PER_NODE": "2", "CPUS_PER_TASK": "1", "TOOL_CPUS": "1", "SEED": "1"}
+        command = ["bash", str(ROOT / "slurm" / "two_stage.sh"), str(self.experiment), str(self.folder / name)]
+        return dict(re.findall(r"(\S+): job (\S+)", self.cluster.run(*command, **given)))
+
+    def ledger(self, name: str) -> Ledger:
+        return Ledger(self.folder / name / "ledger.jsonl")
+
+    def steps(self, name: str, stage: str) -> int:
+        """Steps that a stage has spent so far."""
+        path = self.folder / name / "ledger.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return sum(f'/{stage}"' in line and '"spend"' in line for line in lines)
+
+    def wait_for_steps(self, name: str, stage: str, job: str, at_least: int) -> None:
+        deadline = time.monotonic() + 300
+        while self.steps(name, stage) < at_least:
+            output = self.cluster.output(self.cluster.job(job))
+            assert time.monotonic() < deadline, f"{stage} took {self.steps(name, stage)} steps:\n{output}"
+            time.sleep(0.1)
+
+    def checkpoint(self, name: str, stage: str) -> dict:
+        return torch.load(self.folder / name / stage / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def pipelines(
+    slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: str
+) -> Pipelines:
+    return Pipelines(slurm_cluster, tmp_path_factory.mktemp("pipelines"), tiny_model, corpus)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(pipelines: Pipelines) -> str:
+    """A pipeline that was submitted by one command and has run to its end."""
+    jobs = pipelines.submit("undisturbed")
+    assert len(jobs) == 9
+    pipelines.cluster.wait(jobs["report"], "COMPLETED", timeout=1500)
+    return "undisturbed"
+
+
+@pytest.mark.slurm
+@pytest.mark.slow
+def test_a_pipeline_submitted_by_one_command_finishes(pipelines: Pipelines, undisturbed: str) -> None:
+    run = pipelines.folder / undisturbed
+    report = json.loads((run / "report.json").read_text())
+    assert set(report["metrics"]) == {"one_stage", "two_stage"}
+    assert all(0 < spent["epsilon"] <= 8 for spent in report["privacy"]["systems"].values())
+    for stage in ("one_stage", "parse_tree", "parse2utterance"):
+        assert pipelines.steps(undisturbed, stage) == NUM_STEPS
+        assert (
+            "Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/2"
+            in (run / "slurm").glob(f"{stage}-*").__next__().read_text()
+        )
+    assert (run / "synthetic.jsonl").read_text().count("\n") == 6
+
+
+@pytest.mark.slurm
+@pytest.mark.slow
+def test_a_requeued_training_ends_as_an_undisturbed_one_and_a_killed_one_never_tells_less(
+    pipelines: Pipelines, undisturbed: str
+) -> None:
+    cluster, name = pipelines.cluster, "disturbed"
+    jobs = pipelines.submit(name)
+    pipelines.wait_for_steps(name, "one_stage", jobs["one_stage"], at_least=7)  # in the middle of an epoch of 5 steps
+    cluster.run("scancel", "--signal=USR1", jobs["one_stage"])
+    pipelines.wait_for_steps(name, "parse_tree", jobs["parse_tree"], at_least=8)
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(pipelines.folder / name / "parse_tree").encode() in words and b"fit" in words:
+            os.kill(int(process.name), signal.SIGKILL)
+    cluster.wait(jobs["parse_tree"], "FAILED")
+    assert 8 <= pipelines.steps(name, "parse_tree") < NUM_STEPS
+
+    requeued = cluster.wait(jobs["one_stage"], "COMPLETED")
+    assert requeued["Restarts"] == "1"
+    assert pipelines.steps(name, "one_stage") == NUM_STEPS
+    ours, theirs = (pipelines.checkpoint(run, "one_stage") for run in (name, undisturbed))
+    assert ours["global_step"] == theirs["global_step"] == NUM_STEPS
+    for key, weight in theirs["state_dict"].items():
+        assert torch.equal(ours["state_dict"][key], weight), key
+    assert pipelines.ledger(name).epsilon("one_stage") == pipelines.ledger(undisturbed).epsilon("one_stage")
+
+    cluster.run("scancel", *(jobs[stage] for stage in ("sample_one_stage", "evaluate_one_stage") if stage in jobs))
+    again = pipelines.submit(name)
+    assert "parse_tree" in again
+    cluster.wait(again["parse_tree"], "COMPLETED")
+    output = pipelines.folder / name / "slurm" / f"parse_tree-{again['parse_tree']}.out"
+    assert "resuming from parse_tree/checkpoints/last.ckpt" in output.read_text()
+    assert pipelines.checkpoint(name, "parse_tree")["global_step"] >= NUM_STEPS - 10
+    cluster.wait(again.get("parse2utterance", jobs["parse2utterance"]), "COMPLETED")
+    spent = pipelines.ledger(name).epsilon("two_stage")
+    assert pipelines.ledger(undisturbed).epsilon("two_stage") <= spent <= 8
+    cluster.run("scancel", "--user=root")
