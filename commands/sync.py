@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from doppel.errors import UserError
+from lightning_modules.run_folder import WANDB_ID
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +52,16 @@ def offline_runs(run_dir: Path) -> dict[str, list[Path]]:
     """Folders of the pieces of each run, by STAGE/ID; runs and pieces in the order of their start."""
     pieces: dict[str, list[Path]] = {}
     found = [path for path in run_dir.rglob("offline-run-*") if path.parent.name == "wandb" and path.is_dir()]
-    for folder in sorted(found, key=lambda path: path.name):  # offline-run-DATE_TIME-ID
+    for folder in sorted(found, key=_start):
         stage = folder.parent.parent.relative_to(run_dir)
         pieces.setdefault(f"{stage}/{folder.name.split('-', 3)[3]}", []).append(folder)
     return pieces
+
+
+def _start(folder: Path) -> tuple[str, int]:
+    """When a piece began: offline-run-DATE_TIME-ID has the second, the id's file of the stage more."""
+    known = folder.parent.parent / WANDB_ID
+    return folder.name.split("-")[2], known.stat().st_mtime_ns if known.is_file() else 0
 
 
 def _is_sent(folder: Path) -> bool:

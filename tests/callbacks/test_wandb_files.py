@@ -71,6 +71,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
     report |= {"metrics": metrics, "privacy": {"systems": {"two_stage": {"epsilon": 7.5}}}}  # type: ignore[dict-item]
     (run / "report.json").write_text(json.dumps(report))
     assert log_report(run, report, [run / "synthetic.jsonl"])
+    wandb.teardown()  # as at the end of a process: all is written
     yield run
     patch.undo()
 
