@@ -61,11 +61,6 @@ class GradientReducer:
         self._buckets.append(bucket)
         self._bucket_of.update(dict.fromkeys(views, bucket))
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that a step sums over ranks."""
-        return sum(bucket.flat.numel() * bucket.flat.element_size() for bucket in self._buckets)
-
     def zero(self) -> None:
         """Start a step: every gradient is zero."""
         self._launched = 0

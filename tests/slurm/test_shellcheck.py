@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("slurm", "tests", "benchmarks", ".ci", "docs")
 
@@ -20,8 +18,7 @@ def scripts() -> list[Path]:
 
 def test_shellcheck_finds_nothing() -> None:
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
-    if shellcheck is None:
-        pytest.skip("shellcheck is not installed: pip install '.[test]'")
+    assert shellcheck is not None, "shellcheck is part of the extra `test`: pip install '.[test]'"
     files = scripts()
     assert {"lib.sh", "fit.sbatch", "array.sbatch", "run"} <= {path.name for path in files}
     command = [shellcheck, "--external-sources", f"--source-path={ROOT}", *map(str, files)]

@@ -119,7 +119,7 @@ def test_a_pipeline_submitted_by_one_command_finishes(pipelines: Pipelines, undi
         assert pipelines.steps(undisturbed, stage) == NUM_STEPS
         assert (
             "Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/2"
-            in (run / "slurm").glob(f"{stage}-*").__next__().read_text()
+            in next((run / "slurm").glob(f"{stage}-*")).read_text()
         )
     assert (run / "synthetic.jsonl").read_text().count("\n") == 6
 
