@@ -5,6 +5,7 @@ from __future__ import annotations
 from doppel.metrics.api_match import SMCALFLOW_APIS, TREEDST_APIS, ApiMatch
 from doppel.metrics.bag_of_nodes import BagOfNodes
 from doppel.metrics.chi_square import ChiSquare
+from doppel.metrics.commonest import Commonest
 from doppel.metrics.compare import Corpus, compare, compared_sides
 from doppel.metrics.copies import Copies, CopyIndex
 from doppel.metrics.distinct import Distinct
@@ -27,6 +28,7 @@ __all__ = [
     "ApiMatch",
     "BagOfNodes",
     "ChiSquare",
+    "Commonest",
     "Copies",
     "CopyIndex",
     "Corpus",

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from doppel.lispress import Counting
 from doppel.metrics.anonymous_graph import anonymous_graph
 from doppel.metrics.chi_square import ChiSquare
+from doppel.metrics.commonest import Commonest
 from doppel.metrics.copies import Copies, CopyIndex
 from doppel.metrics.distinct import Distinct
 from doppel.metrics.function_overlap import FunctionOverlap
@@ -100,7 +101,7 @@ def function_metrics(
 
 
 def text_metrics(synthetic: Sequence[str], reference: Sequence[str]) -> dict[str, Value]:
-    """Word overlap, distinct share and mean length (the last two also of the reference)."""
+    """Word overlap; distinct share, share of the commonest and mean length of both sides."""
     words = WordOverlap()
     words.update(synthetic, reference)
     values: dict[str, Value] = {"word_overlap": _number(words.compute())}
@@ -109,7 +110,29 @@ def text_metrics(synthetic: Sequence[str], reference: Sequence[str]) -> dict[str
         distinct.update(utterances)
         mean_words.update(utterances)
         values[f"{prefix}distinct"] = _number(distinct.compute())
+        values[f"{prefix}commonest"] = _commonest(utterances)
         values[f"{prefix}mean_words"] = _number(mean_words.compute())
+    return values
+
+
+def _commonest(texts: Sequence[str]) -> float | int | None:
+    metric = Commonest()
+    metric.update(texts)
+    return _number(metric.compute())
+
+
+def tree_repetition(synthetic: Sequence[str | None], reference: Sequence[str | None]) -> dict[str, Value]:
+    """Distinct share and share of the commonest tree, of the sampled trees and of the reference's; None without trees.
+
+    A tree model that falls back on its mode shows here before it shows in the function metrics.
+    """
+    values: dict[str, Value] = {}
+    for prefix, side in (("", synthetic), ("reference_", reference)):
+        trees = [tree for tree in side if tree is not None]
+        distinct = Distinct()
+        distinct.update(trees)
+        values[f"{prefix}distinct_trees"] = _number(distinct.compute()) if trees else None
+        values[f"{prefix}commonest_tree"] = _commonest(trees)
     return values
 
 
@@ -222,7 +245,7 @@ def _mauve(
 
 def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting, notes: list[str]) -> dict[str, Value]:
     """Metrics on the trees that stand in the synthetic file."""
-    nothing: dict[str, Value] = dict.fromkeys(FUNCTION_KEYS)
+    nothing = dict.fromkeys(FUNCTION_KEYS) | tree_repetition(synthetic.trees, reference.trees)
     if not synthetic.has_trees:
         notes.append("the synthetic file has no trees: valid_trees and the function metrics are null")
         return nothing | {"valid_trees": None, "num_trees": 0, "trees": TREES_NONE}
@@ -234,12 +257,18 @@ def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting, notes: 
         "trees": TREES_SAMPLED,
     }
     notes.append("function metrics judge the sampled trees, not whether the utterances express them")
+    ours, theirs = nothing["commonest_tree"], nothing["reference_commonest_tree"]
+    if isinstance(ours, float) and isinstance(theirs, float) and ours > max(0.1, 2 * theirs):
+        notes.append(
+            f"one tree makes up {ours:.0%} of the sampled trees, and none more than {theirs:.0%} of the reference: "
+            "p(y) falls back on its mode; docs/results.md says what helps, first of all a larger max_grad_norm"
+        )
     if int(valid.num_trees) < len(synthetic.trees):
         notes.append("some synthetic lines have no tree: function metrics use the others, and as many of the reference")
     if not reference.has_trees:
         notes.append("the reference has no trees: the function metrics are null")
         return nothing | values
-    return function_metrics(synthetic.trees, reference.trees, counting) | values
+    return nothing | function_metrics(synthetic.trees, reference.trees, counting) | values
 
 
 def _parsed_trees(

@@ -1,4 +1,4 @@
-"""Share of distinct utterances."""
+"""Share of distinct texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from doppel.metrics.string_state import StringStateMetric
 
 
-def _fingerprint(text: str) -> int:
+def fingerprint(text: str) -> int:
+    """A signed 64-bit number that stands for a text."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
@@ -35,7 +36,7 @@ class Distinct(StringStateMetric):
     def update(self, utterances: Sequence[str]) -> None:
         """Add utterances."""
         self.num_utterances += len(utterances)
-        self.append_state("fingerprints", torch.tensor([_fingerprint(text) for text in set(utterances)]))
+        self.append_state("fingerprints", torch.tensor([fingerprint(text) for text in set(utterances)]))
 
     def compute(self) -> Tensor:
         """Scalar share over everything added so far."""

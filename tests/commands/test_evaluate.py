@@ -26,6 +26,10 @@ KEYS = {
     "top_100_overlap",
     "valid_trees",
     "distinct",
+    "commonest",
+    "distinct_trees",
+    "commonest_tree",
+    "reference_commonest_tree",
     "mean_words",
     "trees",
     "featurizer",
@@ -117,6 +121,22 @@ def test_equal_files_are_perfect_and_subsets_depend_on_the_seed_alone(tmp_path: 
     half = [command.evaluate(turns[:50], turns, featurizer=None, num_samples=20, seed=s) for s in (1, 1, 2)]
     assert half[0] == half[1] != half[2]
     assert half[0]["num_compared"] == 20
+
+
+def test_a_tree_model_that_fell_back_on_its_mode_is_named() -> None:
+    reference = [Turn(row["utterance"], row["parse"], "") for row in REFERENCE]
+    mode = [Turn(f"delete meeting {n}", "(Yield (Delete (Number1)))", "") for n in range(30)]
+    rest = reference[:10]
+    collapsed = command.evaluate(mode + rest, reference, featurizer=None)
+    assert collapsed["commonest_tree"] == 0.75
+    assert collapsed["distinct_trees"] == pytest.approx(6 / 40)  # Create with 0 to 4, and the mode
+    assert collapsed["reference_commonest_tree"] < 0.2
+    assert any("falls back on its mode" in note for note in collapsed["notes"])
+    healthy = command.evaluate(reference, reference, featurizer=None)
+    assert healthy["commonest_tree"] == healthy["reference_commonest_tree"] == pytest.approx(4 / 60, abs=1e-6)
+    assert not any("mode" in note for note in healthy["notes"])
+    unannotated = command.evaluate([Turn(t.utterance, None, "") for t in reference], reference, featurizer=None)
+    assert unannotated["commonest_tree"] is None and unannotated["distinct_trees"] is None
 
 
 def test_private_values_only_when_asked(files: dict[str, str], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from doppel.metrics import (
     ChiSquare,
+    Commonest,
     Copies,
     Distinct,
     FunctionOverlap,
@@ -51,7 +52,7 @@ def values(rank: int, world_size: int, share: str) -> dict[str, float]:
 
     pairs = {"word": WordOverlap(), "mauve": Mauve(length_features)}
     tree_pairs = {"function": FunctionOverlap(), "chi": ChiSquare(), "top": TopKOverlap(2)}
-    singles = {"distinct": Distinct(), "mean": MeanWords(), "copies": Copies(REFERENCE)}
+    singles = {"distinct": Distinct(), "commonest": Commonest(), "mean": MeanWords(), "copies": Copies(REFERENCE)}
     valid, parser = ValidTrees(), parser_metric_collection(["FindManager"])
     if share == "even" or rank == 0:  # with "first", rank 1 never calls update
         for metric in pairs.values():

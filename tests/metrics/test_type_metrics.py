@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from doppel.metrics import (
     ChiSquare,
+    Commonest,
     Distinct,
     FunctionOverlap,
     MeanWords,
@@ -93,12 +94,16 @@ def test_top_k_overlap_divides_by_k() -> None:
         TopKOverlap(k=0)
 
 
-def test_distinct_and_mean_words() -> None:
-    distinct, mean_words = Distinct(), MeanWords()
+def test_distinct_commonest_and_mean_words() -> None:
+    distinct, commonest, mean_words = Distinct(), Commonest(), MeanWords()
+    assert math.isnan(commonest.compute().item())
+    commonest.reset()
     for batch in (["yes", "yes", "set an alarm"], ["yes", "no thanks"]):
         distinct.update(batch)
+        commonest.update(batch)
         mean_words.update(batch)
     assert distinct.compute().item() == pytest.approx(3 / 5)
+    assert commonest.compute().item() == pytest.approx(3 / 5)  # "yes", over both updates
     assert mean_words.compute().item() == pytest.approx(8 / 5)
 
 
