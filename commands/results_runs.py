@@ -288,8 +288,8 @@ def _data_name(train: Any) -> str:
         return "unknown"
     if train.startswith("embedded:"):
         return "embedded"
-    parts = train.rstrip("/").split("/")
-    return parts[-2] if len(parts) > 1 else parts[0]
+    parts = [part for part in train.rstrip("/").split("/") if not part.startswith("$")]  # ${PREPARED} names no data
+    return parts[-2] if len(parts) > 1 else (parts or [train])[0]
 
 
 def _parser(parser: Any) -> str:

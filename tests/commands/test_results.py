@@ -246,6 +246,22 @@ def test_switches_are_compared_at_the_same_epsilon_alone(tmp_path: Path) -> None
     assert "no two-stage run at the same ε" in rows["8.0", "warm_start"]["notes"]
 
 
+@pytest.mark.parametrize(
+    ("train", "name"),
+    [
+        ("${DOPPEL_DATA}/smcalflow/train.zip", "smcalflow"),
+        ("/data/smcalflow/train.zip", "smcalflow"),
+        ("${PREPARED}/private_gold.jsonl", "private_gold.jsonl"),
+        ("embedded:train?num=50", "embedded"),
+        ("$TRAIN", "$TRAIN"),
+    ],
+)
+def test_data_are_named_by_their_folder_and_never_by_a_variable_alone(tmp_path: Path, train: str, name: str) -> None:
+    data = {"train": train, "fingerprint": "a" * 64, "reference": "valid.zip"}
+    make_run(tmp_path / "run", fingerprint="a" * 64, data=data)
+    assert {point.key["data"] for point in read_runs(tmp_path).points} == {name}
+
+
 def test_plots_are_written_for_each_data_set(tmp_path: Path) -> None:
     for name, train in (("a", "x/smcalflow/train.zip"), ("b", "x/sgd/train.zip")):
         for epsilon in (3.0, None):
