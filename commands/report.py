@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from commands.report_adaptation import adaptation, render_adaptation
+from commands.report_adaptation import adaptation, render_adaptation, stage_seconds
 from commands.report_wandb import log_report
 from doppel.errors import UserError
 
@@ -81,12 +81,6 @@ def build_report(run_dir: Path) -> dict[str, Any]:
         raise UserError(
             f"{run_dir}/evaluation has no metrics: run `python cli.py evaluate … --out` or the pipeline first"
         )
-    done = run_dir / ".done"
-    timings = (
-        {p.name: int(p.read_text()) for p in sorted(done.iterdir(), key=lambda p: p.stat().st_mtime)}
-        if done.is_dir()
-        else {}
-    )
     privacy = None if summary is None else _privacy(summary)
     report = {
         "experiment": settings.get("EXPERIMENT"),
@@ -98,7 +92,7 @@ def build_report(run_dir: Path) -> dict[str, Any]:
         "parser": settings.get("PARSER"),
         "privacy": privacy,
         "metrics": {name: json.loads(files[name].read_text(encoding="utf-8")) for name in systems},
-        "timings": timings,
+        "timings": stage_seconds(run_dir / ".done"),
         "versions": {
             "doppel": importlib.metadata.version("doppel"),
             "python": platform.python_version(),

@@ -40,7 +40,6 @@ def adaptation(run_dir: Path) -> dict[str, Any]:
     rounds = {name: values.pop(name) for name in names if re.fullmatch(r"iterative_\d+", name)}
     fingerprint = hashlib.sha256(json.dumps([split[name] for name in SPLIT_FIELDS]).encode()).hexdigest()
     shown = ("public_share", "by", "num_public", "num_private", "num_test", "num_test_with_function")
-    done = sorted((run_dir / ".adaptation").glob("*"), key=lambda file: file.stat().st_mtime)
     own_annotator = {"parser": "parser_full"} if (run_dir / "parser_full").is_dir() else {}
     return {
         **own_annotator,
@@ -48,8 +47,17 @@ def adaptation(run_dir: Path) -> dict[str, Any]:
         "parser_metrics": values,
         "round_metrics": rounds,
         "data": {"train": split["train"], "fingerprint": fingerprint, **{name: split[name] for name in shown}},
-        "parser_timings": {file.name: int(file.read_text()) for file in done},
+        "parser_timings": stage_seconds(run_dir / ".adaptation"),
     }
+
+
+def stage_seconds(marks: Path) -> dict[str, int]:
+    """Seconds that each finished stage took, in the order they ended, by the marks of slurm/run_stage.sh.
+
+    A mark that somebody made by hand, for a stage done elsewhere, holds no number and is left out.
+    """
+    files = sorted(marks.glob("*"), key=lambda file: file.stat().st_mtime)
+    return {file.name: int(text) for file in files if (text := file.read_text().strip()).isdigit()}
 
 
 def render_adaptation(report: dict[str, Any]) -> str:

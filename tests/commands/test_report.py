@@ -52,3 +52,12 @@ def test_a_folder_without_ledger_or_metrics_is_told(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="has no metrics"):
         build_report(tmp_path)
+
+
+def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path, {"two_stage": SPEC})
+    assert build_report(folder)["timings"] == {}
+    (folder / ".done").mkdir()
+    (folder / ".done" / "parse_tree").touch()
+    (folder / ".done" / "parse2utterance").write_text("31\n")
+    assert build_report(folder)["timings"] == {"parse2utterance": 31}
