@@ -50,6 +50,27 @@ def synthetic_path(run_dir: Path, system: str) -> Path:
     return run_dir / ("synthetic.jsonl" if system == "two_stage" else f"synthetic_{system}.jsonl")
 
 
+def sampling_of(run_dir: Path, system: str) -> dict[str, dict[str, Any]]:
+    """How a system was sampled: file of trees or utterances → ``model.init_args.sampling`` of its ``predict``.
+
+    Without seed and ``max_rows``, on which the distribution does not depend. Empty where no ``predict.yaml`` names the
+    files.
+    """
+    prefix = "" if system == "two_stage" else f"{system}_"
+    files = (f"{prefix}trees.jsonl", synthetic_path(run_dir, system).name)
+    if system == "iterative":  # the trees of the last round
+        rounds = sorted((len(path.name), path.name) for path in run_dir.glob("iterative_*_trees.jsonl"))
+        files = (*(name for _, name in rounds[-1:]), files[1])
+    found = {}
+    for path in sorted(run_dir.glob("sample_*/predict.yaml")):
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        outputs = (callback.get("init_args", {}).get("output_path") for callback in config["trainer"]["callbacks"])
+        settings = config["model"]["init_args"]["sampling"]
+        settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
+        found |= {Path(output).name: settings for output in outputs if output}
+    return {name: found[name] for name in files if name in found}
+
+
 def build_report(run_dir: Path) -> dict[str, Any]:
     """What a pipeline spent and what it reached.
 
@@ -59,8 +80,8 @@ def build_report(run_dir: Path) -> dict[str, Any]:
     Returns:
         ``experiment``, ``seed``, ``epsilon`` (the target), ``commit``, ``base_model``, ``data``, ``num_samples`` and
         ``parser``: what was run. ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
-        protects), ``metrics`` by system, ``timings`` in seconds by stage, ``versions``. A run that was started with
-        ``EPSILON=inf`` has null for ``privacy`` and ``epsilon``.
+        protects), ``sampling`` and ``metrics`` by system, ``timings`` in seconds by stage, ``versions``. A run that was
+        started with ``EPSILON=inf`` has null for ``privacy`` and ``epsilon``.
 
     Raises:
         UserError: There is no evaluation, or no ledger though the run is private.
@@ -91,6 +112,7 @@ def build_report(run_dir: Path) -> dict[str, Any]:
         "num_samples": int(settings["NUM_SAMPLES"]) if "NUM_SAMPLES" in settings else None,
         "parser": settings.get("PARSER"),
         "privacy": privacy,
+        "sampling": {name: sampling_of(run_dir, name) for name in systems},
         "metrics": {name: json.loads(files[name].read_text(encoding="utf-8")) for name in systems},
         "timings": stage_seconds(run_dir / ".done"),
         "versions": {

@@ -22,8 +22,8 @@ Written by `python cli.py results`; the columns "paper" hold the paper's own num
 
 - A cell is the mean ± the unbiased standard deviation over seeds; one seed has no ±.
 - Runs share a cell only if they agree in ε, δ, unit, accountant, data (fingerprint), base model, number of samples,
-  parser, featurizer, experiment and training settings. Those that do not have rows or tables of their own. Commits may
-  differ and are listed.
+  parser, featurizer, experiment, settings of training and of sampling. Those that do not have rows or tables of their
+  own. Commits may differ and are listed.
 - ε is what one run promises. Whoever releases the samples of several runs on the same data spends all of them together.
 - Rows with ε = ∞ are not private.
 """

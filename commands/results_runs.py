@@ -37,6 +37,7 @@ KEY_FIELDS = [
     "missing_function",
     "experiment",
     "training",
+    "sampling",
 ]
 _TIME = re.compile(r', "time": "[^"]*"')
 
@@ -245,6 +246,7 @@ def _read_report(
             "featurizer": _tail(values.get("featurizer")) or "none",
             "counting": values.get("counting") or "none",
             "training": training_of(made_by, scope, ledger, settings, own is not None),
+            "sampling": json.dumps(_mapping(report.get("sampling")).get(system), sort_keys=True),
         }
         runs.points.append(
             Point(

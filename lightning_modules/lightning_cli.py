@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
+from lightning.pytorch.trainer.states import TrainerFn
 
 from doppel.errors import UserError
 from lightning_modules.argument_parser import DoppelArgumentParser
@@ -32,7 +33,7 @@ logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
 
 
 class RunFolderConfig(SaveConfigCallback):
-    """Writes the configuration into the run folder, one file per subcommand."""
+    """Writes the configuration into the run folder, one file per subcommand: config.yaml of fit, predict.yaml, …"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "overwrite": True})
@@ -42,7 +43,7 @@ class RunFolderConfig(SaveConfigCallback):
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             folder = Path(trainer.default_root_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / ("config.yaml" if stage == "fit" else f"{stage}.yaml")
+            path = folder / ("config.yaml" if stage == "fit" else f"{TrainerFn(stage).value}.yaml")
             self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from commands.report import build_report, render
 from doppel.errors import UserError
@@ -61,3 +62,24 @@ def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path:
     (folder / ".done" / "parse_tree").touch()
     (folder / ".done" / "parse2utterance").write_text("31\n")
     assert build_report(folder)["timings"] == {"parse2utterance": 31}
+
+
+def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC, "iterative": SPEC})
+    (folder / "iterative_9_trees.jsonl").touch()
+    (folder / "iterative_10_trees.jsonl").touch()
+    outputs = ("trees", "synthetic", "synthetic_one_stage", "iterative_9_trees", "iterative_10_trees")
+    for beams, output in enumerate(outputs, start=1):
+        sampling = {"num_beams": beams, "seed": 7, "max_rows": 64}
+        writer = {"init_args": {"output_path": f"/elsewhere/{output}.jsonl"}}
+        config = {
+            "trainer": {"callbacks": [{"class_path": "Progress"}, writer]},
+            "model": {"init_args": {"sampling": sampling}},
+        }
+        (folder / f"sample_{output}").mkdir()
+        (folder / f"sample_{output}" / "predict.yaml").write_text(yaml.safe_dump(config))
+    assert build_report(folder)["sampling"] == {
+        "one_stage": {"synthetic_one_stage.jsonl": {"num_beams": 3}},
+        "two_stage": {"trees.jsonl": {"num_beams": 1}, "synthetic.jsonl": {"num_beams": 2}},
+        "iterative": {"iterative_10_trees.jsonl": {"num_beams": 5}},
+    }

@@ -77,6 +77,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
         {"metrics": {"two_stage": {"num_compared": 1000}}},
         {"experiment": "smcalflow-small-best"},
         {"base_model": None},
+        {"sampling": {"two_stage": {"synthetic.jsonl": {"num_beams": 5}}}},
         {"data": {}},
     ],
 )

@@ -228,6 +228,7 @@ def test_fit_and_annotate_by_command_line(
     assert [line["utterance"] for line in lines] == [line["utterance"] for line in given]
     assert [line["unit"] for line in lines] == [line["unit"] for line in given]
     assert all(is_valid(line["parse"]) and line["stage"] == "annotate" for line in lines)
+    assert sorted(path.name for path in run.glob("*/*.yaml")) == ["config.yaml", "predict.yaml"]
 
 
 def test_errors_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
