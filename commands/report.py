@@ -61,7 +61,7 @@ def sampling_of(run_dir: Path, system: str) -> dict[str, dict[str, Any]]:
     if system == "iterative":  # the trees of the last round
         rounds = sorted((len(path.name), path.name) for path in run_dir.glob("iterative_*_trees.jsonl"))
         files = (*(name for _, name in rounds[-1:]), files[1])
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for path in sorted(run_dir.glob("sample_*/predict.yaml")):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         outputs = (callback.get("init_args", {}).get("output_path") for callback in config["trainer"]["callbacks"])
