@@ -64,7 +64,9 @@ def sampling_of(run_dir: Path, system: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(run_dir.glob("sample_*/predict.yaml")):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        outputs = (callback.get("init_args", {}).get("output_path") for callback in config["trainer"]["callbacks"])
+        outputs = (
+            callback.get("init_args", {}).get("output_path") for callback in config["trainer"].get("callbacks") or ()
+        )
         settings = config["model"]["init_args"]["sampling"]
         settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
         found |= {Path(output).name: settings for output in outputs if output}

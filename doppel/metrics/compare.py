@@ -245,10 +245,11 @@ def _mauve(
 
 def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting, notes: list[str]) -> dict[str, Value]:
     """Metrics on the trees that stand in the synthetic file."""
-    nothing = dict.fromkeys(FUNCTION_KEYS) | tree_repetition(synthetic.trees, reference.trees)
+    nothing: dict[str, Value] = dict.fromkeys(FUNCTION_KEYS)
+    repetition = tree_repetition(synthetic.trees, reference.trees)
     if not synthetic.has_trees:
         notes.append("the synthetic file has no trees: valid_trees and the function metrics are null")
-        return nothing | {"valid_trees": None, "num_trees": 0, "trees": TREES_NONE}
+        return nothing | repetition | {"valid_trees": None, "num_trees": 0, "trees": TREES_NONE}
     valid = ValidTrees()
     valid.update(synthetic.trees)
     values: dict[str, Value] = {
@@ -257,7 +258,7 @@ def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting, notes: 
         "trees": TREES_SAMPLED,
     }
     notes.append("function metrics judge the sampled trees, not whether the utterances express them")
-    ours, theirs = nothing["commonest_tree"], nothing["reference_commonest_tree"]
+    ours, theirs = repetition["commonest_tree"], repetition["reference_commonest_tree"]
     if isinstance(ours, float) and isinstance(theirs, float) and ours > max(0.1, 2 * theirs):
         notes.append(
             f"one tree makes up {ours:.0%} of the sampled trees, and none more than {theirs:.0%} of the reference: "
@@ -267,8 +268,8 @@ def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting, notes: 
         notes.append("some synthetic lines have no tree: function metrics use the others, and as many of the reference")
     if not reference.has_trees:
         notes.append("the reference has no trees: the function metrics are null")
-        return nothing | values
-    return nothing | function_metrics(synthetic.trees, reference.trees, counting) | values
+        return nothing | repetition | values
+    return function_metrics(synthetic.trees, reference.trees, counting) | repetition | values
 
 
 def _parsed_trees(
