@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 from datamodules.codec import Codec
-from datamodules.grammar.lexicon import words
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json_lines
+from doppel.grammar.lexicon import words
 
 NUM_WORDS = 8
 """Words of a made-up utterance: enough that none is said by chance, and that a copy counts as long."""
