@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commands import evaluate as command
+from commands.evaluation import evaluate as command
 from datamodules.data_error import DataError
 from datamodules.turn import Turn
 from doppel.errors import UserError

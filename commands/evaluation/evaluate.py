@@ -18,7 +18,7 @@ from datamodules.selection import Selection
 from datamodules.turn import Turn
 from doppel.lispress import Counting
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_FEATURIZER = "models/base"
 
 
