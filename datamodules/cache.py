@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import tempfile
@@ -28,7 +29,7 @@ _ARRAYS = {"ids": np.int32, "offsets": np.int64, "num_prompt": np.int32, "unit_i
 
 
 def data_fingerprint(path: str, selection: Selection | None = None) -> str:
-    """SHA-256 of a file's content, or of an ``embedded:`` path and the sources of the grammar behind it.
+    """SHA-256 of a file's content, or of the turns that an ``embedded:`` path stands for.
 
     Args:
         path: The file.
@@ -38,14 +39,12 @@ def data_fingerprint(path: str, selection: Selection | None = None) -> str:
         DataError: The file is missing or may not be read.
     """
     digest = hashlib.sha256()
-    files = [Path(path)]
     if is_embedded(path):
-        digest.update(path.encode())
-        folder = Path(__file__).parent / "grammar"
-        files = sorted(f for f in folder.rglob("*") if f.is_file() and f.suffix != ".pyc")
-    for file in files:
+        for turn in read_turns(path, "dialogue"):
+            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.domain]).encode())
+    else:
         try:
-            with file.open("rb") as content:
+            with open(path, "rb") as content:
                 digest.update(hashlib.file_digest(content, "sha256").digest())
         except OSError:
             # Its reader says best what is wrong.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from datamodules.codec import Codec
 from datamodules.data_error import DataError
-from datamodules.grammar.lexicon import words
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
+from doppel.grammar.lexicon import words
 
 NUM_WORDS = 8
 """Words of a made-up utterance: enough that none is said by chance, and that a copy counts as long."""

@@ -15,8 +15,8 @@ from typing import IO, Any, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from datamodules.data_error import DataError
-from datamodules.grammar import generate
 from datamodules.turn import Turn
+from doppel.grammar import generate
 from doppel.lispress import first_error
 
 Unit = Literal["utterance", "dialogue", "user"]
@@ -95,10 +95,8 @@ def _embedded(path: str, unit: Unit) -> list[Turn]:
         raise DataError(f"{path}: num is {arguments['num']}; it must be at least 1")
     if arguments.setdefault("skew", 1.0) < 0:
         raise DataError(f"{path}: skew is {arguments['skew']}; it must not be negative")
-    turns = list(generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"]))
-    if unit == "dialogue":
-        return turns
-    return [Turn(t.utterance, t.parse, str(i), t.domain) for i, t in enumerate(turns)]
+    turns = generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"])
+    return [Turn(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)]
 
 
 def _file_turns(path: Path, unit: Unit, with_trees: bool) -> Iterator[Turn]:

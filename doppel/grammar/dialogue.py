@@ -7,10 +7,27 @@ import random
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
-from datamodules.grammar import calendar_requests, events, people, places, social, style, times, weather
-from datamodules.grammar.synchronous import Draw, GrammarError, Rule, RuleSet, SynchronousGrammar
-from datamodules.turn import Turn
+from doppel.grammar import calendar_requests, events, people, places, social, style, times, weather
+from doppel.grammar.synchronous import Draw, GrammarError, Rule, RuleSet, SynchronousGrammar
+
+
+class GeneratedTurn(NamedTuple):
+    """One turn of an invented dialogue.
+
+    Attributes:
+        utterance: What the user says.
+        parse: Its Lispress tree.
+        unit: The dialogue's id, such as ``grammar-3-000017``.
+        domain: Topic, such as ``weather``.
+    """
+
+    utterance: str
+    parse: str
+    unit: str
+    domain: str
+
 
 MAX_TURNS = 6
 END = "end"
@@ -103,7 +120,7 @@ class _Table:
         return self.names[bisect(self.cumulative, rng.random() * self.cumulative[-1], 0, last)]
 
 
-def generate(num_turns: int, seed: int, skew: float = 1.0) -> Iterator[Turn]:
+def generate(num_turns: int, seed: int, skew: float = 1.0) -> Iterator[GeneratedTurn]:
     """Turns of invented dialogues with an assistant for calendar, weather, people and places.
 
     Args:
@@ -113,7 +130,7 @@ def generate(num_turns: int, seed: int, skew: float = 1.0) -> Iterator[Turn]:
             corpora can have different distributions over the same language.
 
     Yields:
-        Turns with utterance, Lispress parse, ``unit`` = dialogue id such as ``grammar-3-000017``, and domain.
+        The turns, dialogue by dialogue.
 
     Raises:
         ValueError: if ``num_turns`` or ``skew`` is negative.
@@ -123,7 +140,7 @@ def generate(num_turns: int, seed: int, skew: float = 1.0) -> Iterator[Turn]:
     return _generate(num_turns, seed, skew)
 
 
-def _generate(num_turns: int, seed: int, skew: float) -> Iterator[Turn]:
+def _generate(num_turns: int, seed: int, skew: float) -> Iterator[GeneratedTurn]:
     grammar = _grammar(skew)
     openings = _Table(OPENINGS, skew)
     follows = {intent: _Table(weights) for intent, weights in FOLLOWS.items()}
@@ -136,7 +153,7 @@ def _generate(num_turns: int, seed: int, skew: float) -> Iterator[Turn]:
             if written == num_turns:
                 return
             utterance, parse = style.finish(*grammar.expand(intent, rng), rng)
-            yield Turn(utterance, parse, unit, DOMAINS[intent])
+            yield GeneratedTurn(utterance, parse, unit, DOMAINS[intent])
             written += 1
             intent = follows[intent].draw(rng)
             if intent == END:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datamodules.grammar import lexicon
-from datamodules.grammar.synchronous import Rule, RuleSet, rule
+from doppel.grammar import lexicon
+from doppel.grammar.synchronous import Rule, RuleSet, rule
 
 FOUND = "(singleton (PlaceSearchResponse.results (FindPlaceMultiResults (LocationKeyphrase.apply {venue}))))"
 THAT_PLACE = "(Execute (refer (^(Place) ActionIntensionConstraint)))"

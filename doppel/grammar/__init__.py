@@ -1,5 +1,5 @@
 """The embedded corpus: a synchronous grammar of English requests and Lispress programs, all our own."""
 
-from datamodules.grammar.dialogue import generate
+from doppel.grammar.dialogue import GeneratedTurn, generate
 
-__all__ = ["generate"]
+__all__ = ["GeneratedTurn", "generate"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datamodules.grammar import lexicon
-from datamodules.grammar.events import THAT_EVENT
-from datamodules.grammar.synchronous import Rule, RuleSet, rule
+from doppel.grammar import lexicon
+from doppel.grammar.events import THAT_EVENT
+from doppel.grammar.synchronous import Rule, RuleSet, rule
 
 CONDITIONS = {
     "WillRain": (10, (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datamodules.grammar.events import ANY_EVENT, LIKE_SUBJECT, THAT_EVENT, deleted, found, updated
-from datamodules.grammar.synchronous import RuleSet, rule
+from doppel.grammar.events import ANY_EVENT, LIKE_SUBJECT, THAT_EVENT, deleted, found, updated
+from doppel.grammar.synchronous import RuleSet, rule
 
 
 def _next(constraint: str) -> str:

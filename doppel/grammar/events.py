@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datamodules.grammar import lexicon
-from datamodules.grammar.synchronous import Rule, RuleSet, conjunction, rule
+from doppel.grammar import lexicon
+from doppel.grammar.synchronous import Rule, RuleSet, conjunction, rule
 
 THAT_EVENT = "(Execute (refer (extensionConstraint (^(Event) EmptyStructConstraint))))"
 ANY_EVENT = "(^(Event) EmptyStructConstraint)"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datamodules.grammar import lexicon
-from datamodules.grammar.synchronous import RuleSet, conjunction, rule
+from doppel.grammar import lexicon
+from doppel.grammar.synchronous import RuleSet, conjunction, rule
 
 ME = "(toRecipient (CurrentUser))"
 THAT_PERSON = "(Execute (refer (extensionConstraint (^(Recipient) EmptyStructConstraint))))"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datamodules.grammar.synchronous import Rule, rule
+from doppel.grammar.synchronous import Rule, rule
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 MONTHS = (

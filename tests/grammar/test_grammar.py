@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.grammar import generate
-from datamodules.grammar.dialogue import DOMAINS, FOLLOWS, MAX_TURNS, OPENINGS, rules
-from datamodules.grammar.style import finish
-from datamodules.grammar.synchronous import GrammarError, SynchronousGrammar, rule
-from datamodules.grammar.times import DAYS, MONTHS
-from datamodules.turn import Turn
+from doppel.grammar import GeneratedTurn, generate
+from doppel.grammar.dialogue import DOMAINS, FOLLOWS, MAX_TURNS, OPENINGS, rules
+from doppel.grammar.style import finish
+from doppel.grammar.synchronous import GrammarError, SynchronousGrammar, rule
+from doppel.grammar.times import DAYS, MONTHS
 from doppel.lispress import function_types, is_valid, read, write
 
 CONFIRMATION = "(Yield (Execute (^(Dynamic) ConfirmAndReturnAction)))"
@@ -27,7 +26,7 @@ MONTHS_AND_DAYS = {*MONTHS, *DAYS}
 
 
 @pytest.fixture(scope="module")
-def turns() -> list[Turn]:
+def turns() -> list[GeneratedTurn]:
     return list(generate(10_000, seed=1))
 
 
@@ -36,12 +35,12 @@ def user_strings(parse: str) -> list[str]:
     return re.sub(r'\(Path\.apply "[^"]*"\)', "", parse).split('"')[1::2]
 
 
-def call_heads(turns: list[Turn]) -> Counter[str]:
+def call_heads(turns: list[GeneratedTurn]) -> Counter[str]:
     return Counter(head for turn in turns for head in function_types(str(turn.parse), counting="call_heads"))
 
 
 @pytest.fixture(scope="module")
-def heads(turns: list[Turn]) -> Counter[str]:
+def heads(turns: list[GeneratedTurn]) -> Counter[str]:
     return call_heads(turns)
 
 
@@ -66,26 +65,26 @@ def test_refuses_negative_arguments_at_once(arguments: dict) -> None:
         generate(**arguments)
 
 
-def test_every_tree_is_valid_lispress_and_round_trips(turns: list[Turn]) -> None:
+def test_every_tree_is_valid_lispress_and_round_trips(turns: list[GeneratedTurn]) -> None:
     for parse in {turn.parse for turn in turns if turn.parse}:
         assert is_valid(parse), parse
         assert write(read(parse)) == parse
 
 
-def test_every_string_of_a_tree_occurs_verbatim_in_the_utterance(turns: list[Turn]) -> None:
+def test_every_string_of_a_tree_occurs_verbatim_in_the_utterance(turns: list[GeneratedTurn]) -> None:
     for turn in turns:
         for string in user_strings(turn.parse):
             assert string and string in turn.utterance, turn
 
 
-def test_utterances_are_clean_text(turns: list[Turn]) -> None:
+def test_utterances_are_clean_text(turns: list[GeneratedTurn]) -> None:
     for turn in turns:
         assert turn.utterance == turn.utterance.strip() and "  " not in turn.utterance
         assert not set(turn.utterance) & set("{}[]|\n\t"), turn.utterance
         assert not set(turn.parse) & set("{}[]|\n\t"), turn.parse
 
 
-def test_thousands_of_distinct_pairs(turns: list[Turn]) -> None:
+def test_thousands_of_distinct_pairs(turns: list[GeneratedTurn]) -> None:
     requests = [t for t in turns if t.domain in ("calendar", "weather", "people", "places")]
     assert len({t.utterance for t in requests}) > 6_000
     assert len({t.parse for t in turns}) > 4_000
@@ -98,14 +97,14 @@ def test_function_types_have_a_long_tail(heads: Counter[str]) -> None:
     assert sum(count < 10 for count in counts) > 0.2 * len(counts)
 
 
-def test_short_answers_are_as_frequent_as_in_real_use(turns: list[Turn]) -> None:
+def test_short_answers_are_as_frequent_as_in_real_use(turns: list[GeneratedTurn]) -> None:
     share = {parse: count / len(turns) for parse, count in Counter(t.parse for t in turns).most_common(2)}
     assert list(share) == [CONFIRMATION, THANKS]
     assert 0.09 < share[CONFIRMATION] < 0.14 and 0.05 < share[THANKS] < 0.10
     assert 0.03 < sum(t.parse.startswith("(Fence") for t in turns) / len(turns) < 0.08
 
 
-def test_names_vary_too_much_to_be_learned_by_heart(turns: list[Turn]) -> None:
+def test_names_vary_too_much_to_be_learned_by_heart(turns: list[GeneratedTurn]) -> None:
     half = len(turns) // 2
     seen = {string for turn in turns[:half] for string in user_strings(turn.parse)}
     fresh = [string for turn in turns[half:] for string in user_strings(turn.parse)]
@@ -122,7 +121,7 @@ def test_one_tree_has_many_wordings() -> None:
     assert max(map(len, wordings.values())) >= 6
 
 
-def test_dialogues_are_contiguous_short_and_begin_with_an_opening(turns: list[Turn]) -> None:
+def test_dialogues_are_contiguous_short_and_begin_with_an_opening(turns: list[GeneratedTurn]) -> None:
     groups = [(unit, list(group)) for unit, group in groupby(turns, key=lambda turn: turn.unit)]
     assert len({unit for unit, _ in groups}) == len(groups)
     assert all(1 <= len(group) <= MAX_TURNS for _, group in groups)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datamodules.grammar.events import ANY_EVENT, LOCATION, SUBJECT
-from datamodules.grammar.synchronous import Rule, RuleSet, rule
+from doppel.grammar.events import ANY_EVENT, LOCATION, SUBJECT
+from doppel.grammar.synchronous import Rule, RuleSet, rule
 
 ACTION = "(refer (^(Dynamic) ActionIntensionConstraint))"
 OUTPUT = '(refer (^(Dynamic) roleConstraint (Path.apply "output")))'
