@@ -16,7 +16,7 @@ from wandb_records import OfflineRun, pieces
 import cli
 from callbacks.slurm_job import SlurmJob
 from commands.launch.run_folder import wandb_id
-from commands.report_wandb import log_report
+from commands.results.wandb_report import log_report
 from commands.sync import offline_runs
 from datamodules.cache import data_fingerprint
 from datamodules.selection import Selection
