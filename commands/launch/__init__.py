@@ -1,0 +1,1 @@
+"""Starting trainings and experiments, and what their run folders say."""
