@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -15,10 +14,11 @@ import numpy as np
 from filelock import FileLock
 
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.encoded_turns import EncodedTurns, encode_turns
 from datamodules.readers import Unit, is_embedded, read_turns
 from datamodules.selection import Selection
+from doppel.errors import DataError
+from doppel.files import whole_file
 
 log = logging.getLogger(__name__)
 
@@ -131,17 +131,6 @@ def _save(entry: Path, encoded: EncodedTurns) -> None:
     arrays["num_over_long"] = np.int64(encoded.num_over_long)
     arrays["rows_per_turn"] = np.int64(encoded.rows_per_turn)
     arrays["weights"] = np.zeros(0, np.float32) if encoded.weights is None else encoded.weights
-    try:
-        # mkstemp makes the file with mode 0600.
-        descriptor, temporary = tempfile.mkstemp(dir=entry.parent, prefix=f".{entry.stem}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                np.savez(file, **arrays)
-            os.replace(temporary, entry)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"the cache folder {entry.parent} cannot be written ({error.strerror}): "
-            "free some space there, or set DOPPEL_CACHE or cache_dir to another folder"
-        ) from None
+    remedy = "free some space there, or set DOPPEL_CACHE or cache_dir to another folder"
+    with whole_file(entry, remedy) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

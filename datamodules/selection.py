@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from datamodules.data_error import DataError
 from datamodules.turn import Turn
+from doppel.errors import DataError
 from doppel.lispress import uses_function
 
 

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Dataset
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.codec_data_module import CodecDataModule
-from datamodules.data_error import DataError
 from datamodules.shard_sampler import ShardSampler
 from datamodules.shuffled_batches import ShuffledBatches
 from datamodules.step_data_loader import StepDataLoader
 from datamodules.step_sampler import SampledUnits
 from datamodules.turn import Turn
+from doppel.errors import DataError
 from doppel.grammar import generate
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import datamodules.cache
 import doppel.grammar
 from datamodules.cache import data_fingerprint, load_encoded
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.encoded_turns import encode_turns
 from datamodules.readers import read_turns
+from doppel.errors import DataError
 
 
 @pytest.fixture

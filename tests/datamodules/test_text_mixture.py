@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from datamodules.batch import IGNORE_INDEX
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.text_mixture import TextMixtureDataModule, pack
+from doppel.errors import DataError
 from doppel.grammar import generate
 
 

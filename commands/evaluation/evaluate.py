@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from commands.annotations import parsed_trees, write_annotations
-from datamodules.data_error import DataError
 from datamodules.readers import read_turns
 from datamodules.selection import Selection
 from datamodules.turn import Turn
+from doppel.errors import DataError
 from doppel.lispress import Counting
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_FEATURIZER = "models/base"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.report import build_report, render
+from commands.results.report import build_report, render
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from commands.results_paper import Metric, PaperTable, systems
-from commands.results_pool import Cell, Group
-from commands.results_runs import Problem
+from commands.results.paper import Metric, PaperTable, systems
+from commands.results.pool import Cell, Group
+from commands.results.runs import Problem
 
 #: What all rows of one printed table share.
 SECTION_FIELDS = [

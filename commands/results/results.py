@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from commands.results_paper import tables
-from commands.results_plot import plot
-from commands.results_pool import Group, pool
-from commands.results_render import csv_of_all, csv_table, markdown
-from commands.results_runs import Problem, Runs, read_runs
-from commands.results_switches import switch_sections
-from commands.results_tables import SECTION_FIELDS, Row, Section, order_of, sections
+from commands.results.paper import tables
+from commands.results.plot import plot
+from commands.results.pool import Group, pool
+from commands.results.render import csv_of_all, csv_table, markdown
+from commands.results.runs import Problem, Runs, read_runs
+from commands.results.switches import switch_sections
+from commands.results.tables import SECTION_FIELDS, Row, Section, order_of, sections
 from doppel.errors import UserError
 
 _HEAD = """# Results

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from commands.evaluate import read_synthetic, write_json
-from datamodules.data_error import DataError
+from commands.evaluation.evaluate import read_synthetic, write_json
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
+from doppel.errors import DataError
 
 Values = dict[str, float | int | None]
 

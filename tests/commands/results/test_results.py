@@ -13,10 +13,10 @@ import pytest
 from run_folders import make_run
 
 import cli
-from commands.results import write_results
-from commands.results_paper import tables
-from commands.results_pool import Group, pool
-from commands.results_runs import Runs, read_runs
+from commands.results.paper import tables
+from commands.results.pool import Group, pool
+from commands.results.results import write_results
+from commands.results.runs import Runs, read_runs
 
 
 def group_of(runs: Runs, system: str, **key: Any) -> Group:

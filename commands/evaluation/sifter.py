@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +57,6 @@ class Sifter:
             SifterError: It did.
         """
         from datamodules.cache import data_fingerprint
-        from datamodules.data_error import DataError
         from datamodules.readers import expand_path
         from datamodules.selection import Selection
 

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from commands.report import MODELS_OF
-from commands.results_privacy import OTHER_SYSTEMS, check_privacy, scope_of, training_of
+from commands.results.privacy import OTHER_SYSTEMS, check_privacy, scope_of, training_of
+from commands.results.report import MODELS_OF
 from doppel.errors import UserError
 
 #: Fields of a report that a number depends on: numbers that differ in one of them never share a cell.

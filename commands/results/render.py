@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from commands.results_paper import systems
-from commands.results_pool import Group
-from commands.results_privacy import VOID
-from commands.results_runs import KEY_FIELDS
-from commands.results_tables import SECTION_FIELDS, Row, Section, format_cell, format_epsilon
+from commands.results.paper import systems
+from commands.results.pool import Group
+from commands.results.privacy import VOID
+from commands.results.runs import KEY_FIELDS
+from commands.results.tables import SECTION_FIELDS, Row, Section, format_cell, format_epsilon
 
 #: Columns of a row's setting, with their headings; those that are equal in all rows are said above the table.
 _SETTING = {

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from datamodules.canaries import first_units, write_private_lines
-from datamodules.data_error import DataError
-from doppel.errors import UserError
+from datamodules.canaries import first_units
+from doppel.errors import DataError, UserError
+from doppel.files import write_json_lines
 
 PRIVACY = "callbacks.differential_privacy.DifferentialPrivacy"
 
@@ -49,12 +49,12 @@ def run(args: argparse.Namespace) -> None:
     bins = read_labels(Path(args.labels))
     path = args.out.with_name(f"{args.out.stem}.histogram.json")
     if not path.exists():
-        write_private_lines([release(args.stage_dir, bins, exact=args.exact)], path)
+        write_json_lines(path, [release(args.stage_dir, bins, exact=args.exact)])
     histogram = json.loads(path.read_text(encoding="utf-8"))
     if list(histogram["probabilities"]) != bins or (histogram["noise_multiplier"] is None) != args.exact:
         raise UserError(f"{path} was released with other labels or noise: restore them, or take another run folder")
     names = random.Random(args.seed).choices(bins, list(histogram["probabilities"].values()), k=args.num_samples)
-    write_private_lines(({histogram["field"]: name} for name in names), args.out)
+    write_json_lines(args.out, ({histogram["field"]: name} for name in names))
     noise = "exact: NOT PRIVATE" if args.exact else f"noise of standard deviation {histogram['noise_multiplier']:g}"
     print(f"{args.out}: {args.num_samples} prompts of {len(bins)} labels ({noise})")
 

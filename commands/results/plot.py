@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.results_paper import systems
-from commands.results_pool import Cell
-from commands.results_render import format_data
-from commands.results_tables import Row, Section, format_epsilon
+from commands.results.paper import systems
+from commands.results.pool import Cell
+from commands.results.render import format_data
+from commands.results.tables import Row, Section, format_epsilon
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

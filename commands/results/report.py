@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from commands.report_adaptation import adaptation, render_adaptation, stage_seconds
-from commands.report_wandb import log_report
+from commands.results.adaptation import adaptation, render_adaptation, stage_seconds
+from commands.results.wandb_report import log_report
 from doppel.errors import UserError
 
 #: Order of the systems of the paper; others follow by name.

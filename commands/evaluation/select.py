@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands.report import synthetic_path
-from commands.results_paper import systems
-from commands.results_pool import Group, pool
-from commands.results_runs import Point, read_runs
-from commands.results_tables import SECTION_FIELDS, format_epsilon
-from commands.sifter import Sifter
+from commands.evaluation.sifter import Sifter
+from commands.results.paper import systems
+from commands.results.pool import Group, pool
+from commands.results.report import synthetic_path
+from commands.results.runs import Point, read_runs
+from commands.results.tables import SECTION_FIELDS, format_epsilon
 from doppel.errors import UserError
 
 _SCORE = ("mauve", "parsed_function_overlap")
@@ -188,7 +188,7 @@ def format_setups(setups: list[Setup], max_loss: float) -> str:
 
 
 def _mean_loss(folder: Path, point: Point, sifter: Sifter) -> float | None:
-    from commands.evaluate import read_synthetic
+    from commands.evaluation.evaluate import read_synthetic
 
     path = synthetic_path(folder, point.key["system"])
     if not path.exists():

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from commands import evaluate as command
-from datamodules.data_error import DataError
+from commands.evaluation import evaluate as command
 from datamodules.turn import Turn
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
 
 KEYS = {
     "word_overlap",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from commands.results_runs import KEY_FIELDS, Point
+from commands.results.runs import KEY_FIELDS, Point
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from commands.report import MODELS_OF
+from commands.results.report import MODELS_OF
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from commands import evaluate as command
+from commands.evaluation import evaluate as command
 from datamodules.turn import Turn
 from doppel.errors import UserError
 from doppel.lispress import is_valid

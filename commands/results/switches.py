@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from commands.results_paper import PaperTable, tables
-from commands.results_pool import Group
-from commands.results_tables import NO_CELL, SECTION_FIELDS, Row, Section, differences, order_of
+from commands.results.paper import PaperTable, tables
+from commands.results.pool import Group
+from commands.results.tables import NO_CELL, SECTION_FIELDS, Row, Section, differences, order_of
 
 SWITCHES = ("warm_start", "constrained", "upweighted", "iterative", "shared")
 #: A switch is compared with the two-stage runs that agree in all of these.

@@ -12,11 +12,11 @@ import torch
 from run_folders import FINGERPRINT, make_run
 
 import cli
-from commands.sifter import Sifter, SifterError
+from commands.evaluation.sifter import Sifter, SifterError
 from datamodules.cache import data_fingerprint
 from doppel.metrics.fluency import text_losses
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def write_samples(run: Path, texts: list[str], system: str = "two_stage") -> None:
