@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import torch
 
 from datamodules.encoded_turns import encode_turns
-from datamodules.grammar import generate
 from datamodules.logical_batches import AllTurns
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
+from doppel.grammar import generate
 from lightning_modules.causal_lm import CausalLM
 from lightning_modules.generation import SamplingArguments, sample_texts
 from lightning_modules.parse2utterance import Parse2Utterance
@@ -32,7 +32,8 @@ _NAME = re.compile(r'"([^"]+)"')
 def held_out_pairs(number: int, seed: int = 101) -> list[Turn]:
     """Distinct grammar pairs that the base model has not seen."""
     seen = {(t.utterance, t.parse) for turns, s, skew in TRAINED_ON for t in generate(turns, seed=s, skew=skew)}
-    fresh = {(t.utterance, t.parse): t for t in generate(4 * number, seed=seed) if (t.utterance, t.parse) not in seen}
+    drawn = (Turn(*t) for t in generate(4 * number, seed=seed))
+    fresh = {(t.utterance, t.parse): t for t in drawn if (t.utterance, t.parse) not in seen}
     return list(fresh.values())[:number]
 
 

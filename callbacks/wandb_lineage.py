@@ -74,5 +74,5 @@ def _runs(trainer: pl.Trainer) -> list[Run]:
 def _privacy(trainer: pl.Trainer) -> dict[str, Any] | None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, DifferentialPrivacy) and callback.spec is not None:
-            return {**callback.spec.to_dict(), "scope": callback.scope}
+            return {**callback.spec.to_dict(), "scope": callback.privacy.scope}
     return None

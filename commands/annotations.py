@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from datamodules.data_error import DataError
 from datamodules.turn import Turn
+from doppel.errors import DataError
+from doppel.files import write_json_lines
 
 Trees = list[str | None]
 
@@ -77,10 +77,5 @@ def write_annotations(path: Path, utterances: Sequence[str], trees: Trees) -> No
     Raises:
         DataError: the file cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
-            for utterance, tree in zip(utterances, trees, strict=True):
-                file.write(json.dumps({"utterance": utterance, "parse": tree}, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror}); give another path") from error
+    pairs = zip(utterances, trees, strict=True)
+    write_json_lines(path, ({"utterance": utterance, "parse": tree} for utterance, tree in pairs))

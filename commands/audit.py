@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch.cli import LightningArgumentParser
 
 from commands.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
-from commands.evaluate import write_json
+from commands.evaluation.evaluate import write_json
 from doppel.errors import UserError
 from lightning_modules.lightning_cli import CHECKPOINT, PRIVACY, WANDB, DoppelCLI
 

@@ -25,7 +25,6 @@ from datamodules.canaries import (
     read_canaries,
     read_canary_turns,
     write_canaries,
-    write_private_lines,
     write_turns,
 )
 from datamodules.dialogue_data_module import DialogueDataModule
@@ -34,6 +33,7 @@ from datamodules.logical_batches import cut, micro_batch
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
 from doppel.errors import UserError
+from doppel.files import write_json_lines
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.audit import AuditResult, audit_scores, largest_bound
 from lightning_modules.causal_lm import CausalLM
@@ -176,7 +176,7 @@ class AuditTrainer(Trainer):
         tossed = [Canary(turn, rng.random() < 0.5, loss) for turn, loss in zip(made, before.tolist(), strict=True)]
         folder.mkdir(parents=True, exist_ok=True)
         write_canaries(tossed, kept)
-        write_private_lines([wanted], settings)
+        write_json_lines(settings, [wanted])
         return tossed
 
     def _claim(self) -> dict[str, Any] | None:
@@ -185,7 +185,7 @@ class AuditTrainer(Trainer):
             if isinstance(callback, DifferentialPrivacy):
                 assert callback.ledger is not None and callback.spec is not None
                 return {
-                    "epsilon": callback.ledger.epsilon(callback.scope),
+                    "epsilon": callback.ledger.epsilon(callback.privacy.scope),
                     "delta": callback.spec.delta,
                     "accountant": callback.spec.accountant,
                     "noise_multiplier": callback.spec.noise_multiplier,
@@ -225,7 +225,7 @@ class AuditTrainer(Trainer):
                 samples += [{"canary": i, "text": text.text} for (i, _), text in zip(part, texts, strict=True)]
                 progress.update(len(part))
         model.cpu()
-        write_private_lines(samples, path)
+        write_json_lines(path, samples)
         return samples
 
 

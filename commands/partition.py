@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
-import os
 import random
 import sys
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from datamodules.cache import data_fingerprint
-from datamodules.data_error import DataError
 from datamodules.readers import expand_path, read_turns
 from datamodules.turn import Turn
-from doppel.lispress import function_types
-from doppel.metrics.function_pattern import uses_function
+from doppel.errors import DataError
+from doppel.files import write_json, write_json_lines
+from doppel.lispress import function_types, uses_function
 
 By = Literal["turn", "dialogue"]
 
@@ -83,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
         ("test", parts.test, True),
         ("full", parts.full, True),
     ):
-        _write(args.out / f"{name}.jsonl", (json.dumps(_record(t, with_tree), ensure_ascii=False) for t in turns))
+        write_json_lines(args.out / f"{name}.jsonl", (_record(turn, with_tree) for turn in turns))
     num_in_test = sum(_uses(turn, args.missing) for turn in parts.test)
     summary: dict[str, Any] = {
         "train": args.train,
@@ -104,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
     }
     if args.private_diagnostics:
         summary["private/num_with_function"] = sum(_uses(turn, args.missing) for turn in parts.private)
-    _write(args.out / "partition.json", [json.dumps(summary, indent=2, ensure_ascii=False)])
+    write_json(args.out / "partition.json", summary)
     width = max(map(len, summary))
     print("\n".join(f"{name:{width}}  {'–' if value is None else value}" for name, value in summary.items()))
     if num_in_test == 0 and args.missing is not None:
@@ -150,7 +147,7 @@ def partition(
     Args:
         train: Annotated turns.
         test: Turns to test on; None cuts them off ``train``.
-        missing: Function that the public part must lack (a pattern of `doppel.metrics.function_pattern`), or None.
+        missing: Function that the public part must lack (a pattern of `doppel.lispress.uses_function`), or None.
         public_share: Share of ``train``, in (0, 1), whose turns without the function become public.
         test_share: Share of ``test`` (None: all), or of ``train`` if ``test`` is None (None: 0.1).
         seed: Seed of the split.
@@ -241,14 +238,3 @@ def _record(turn: Turn, with_tree: bool) -> dict[str, str | None]:
     if not with_tree:
         return {"utterance": turn.utterance, "unit": turn.unit}
     return {"utterance": turn.utterance, "parse": turn.parse, "unit": turn.unit}
-
-
-def _write(path: Path, lines: Iterable[str]) -> None:
-    """Write lines, whole or not at all, readable by their owner alone."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-        os.replace(file.name, path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}): give another --out") from None

@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _texts(args: argparse.Namespace) -> Iterator[str]:
-    from datamodules.grammar import generate
     from datamodules.linearisation import linearise
+    from doppel.grammar import generate
 
     if args.utterances is not None:
         opener = gzip.open if args.utterances.suffix == ".gz" else open
@@ -71,7 +71,7 @@ def _texts(args: argparse.Namespace) -> Iterator[str]:
     if args.grammar_turns:
         for turn in generate(args.grammar_turns, seed=args.grammar_seed):
             yield " " + turn.utterance
-            yield f" {linearise(turn.parse or '', 'spaced')}"
+            yield f" {linearise(turn.parse, 'spaced')}"
     if args.api is not None:
         with open(args.api, encoding="utf-8", newline="") as file:
             names = sorted({row[0] for row in csv.reader(file) if row})

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from datamodules.cache import data_fingerprint
-from datamodules.canaries import write_private_lines
 from datamodules.readers import Unit, expand_path, read_turns
 from datamodules.turn import Turn
 from doppel.errors import UserError
+from doppel.files import write_json_lines
 
 DESCRIPTION = """\
 Write the turns of --train with a weight in [0, 1] each, w = clamp(floor + u / scale, 0, 1), where u is the
@@ -65,8 +65,7 @@ def run(args: argparse.Namespace) -> None:
     turns = read_turns(path, args.unit)
     parser = load_parser(args.parser)
     scored = parser.annotate_with_scores([turn.utterance for turn in turns], progress=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    write_private_lines(map(asdict, weigh(turns, scored, args.floor, args.scale)), args.out)
+    write_json_lines(args.out, map(asdict, weigh(turns, scored, args.floor, args.scale)))
     how: dict[str, Any] = {
         "train": args.train,
         "train_fingerprint": data_fingerprint(path),
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
         "floor": args.floor,
         "scale": args.scale,
     }
-    write_private_lines([how], args.out.with_name(f"{args.out.name}.upweight.json"))
+    write_json_lines(args.out.with_name(f"{args.out.name}.upweight.json"), [how])
     print(f"{len(turns)} weighted turns in {args.out}: train with --data.init_args.train_path {args.out}")
     print(json.dumps(how, indent=2))
 

@@ -8,11 +8,11 @@ import warnings
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
-from datamodules.data_error import DataError
 from datamodules.prompt_batch import PromptBatch
 from datamodules.readers import Unit, expand_path, read_turns
 from datamodules.shard_sampler import ShardSampler
 from datamodules.turn import Turn
+from doppel.errors import DataError
 
 
 class AnnotationDataModule(LightningDataModule):

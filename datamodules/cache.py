@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,10 +14,11 @@ import numpy as np
 from filelock import FileLock
 
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.encoded_turns import EncodedTurns, encode_turns
 from datamodules.readers import Unit, is_embedded, read_turns
 from datamodules.selection import Selection
+from doppel.errors import DataError
+from doppel.files import whole_file
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ _ARRAYS = {"ids": np.int32, "offsets": np.int64, "num_prompt": np.int32, "unit_i
 
 
 def data_fingerprint(path: str, selection: Selection | None = None) -> str:
-    """SHA-256 of a file's content, or of an ``embedded:`` path and the sources of the grammar behind it.
+    """SHA-256 of a file's content, or of the turns that an ``embedded:`` path stands for.
 
     Args:
         path: The file.
@@ -38,14 +39,12 @@ def data_fingerprint(path: str, selection: Selection | None = None) -> str:
         DataError: The file is missing or may not be read.
     """
     digest = hashlib.sha256()
-    files = [Path(path)]
     if is_embedded(path):
-        digest.update(path.encode())
-        folder = Path(__file__).parent / "grammar"
-        files = sorted(f for f in folder.rglob("*") if f.is_file() and f.suffix != ".pyc")
-    for file in files:
+        for turn in read_turns(path, "dialogue"):
+            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.domain]).encode())
+    else:
         try:
-            with file.open("rb") as content:
+            with open(path, "rb") as content:
                 digest.update(hashlib.file_digest(content, "sha256").digest())
         except OSError:
             # Its reader says best what is wrong.
@@ -132,17 +131,6 @@ def _save(entry: Path, encoded: EncodedTurns) -> None:
     arrays["num_over_long"] = np.int64(encoded.num_over_long)
     arrays["rows_per_turn"] = np.int64(encoded.rows_per_turn)
     arrays["weights"] = np.zeros(0, np.float32) if encoded.weights is None else encoded.weights
-    try:
-        # mkstemp makes the file with mode 0600.
-        descriptor, temporary = tempfile.mkstemp(dir=entry.parent, prefix=f".{entry.stem}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                np.savez(file, **arrays)
-            os.replace(temporary, entry)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"the cache folder {entry.parent} cannot be written ({error.strerror}): "
-            "free some space there, or set DOPPEL_CACHE or cache_dir to another folder"
-        ) from None
+    remedy = "free some space there, or set DOPPEL_CACHE or cache_dir to another folder"
+    with whole_file(entry, remedy) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

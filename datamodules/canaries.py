@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,10 +9,11 @@ from functools import cache
 from pathlib import Path
 
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
-from datamodules.grammar.lexicon import words
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
+from doppel.errors import DataError
+from doppel.files import read_json_lines, write_json_lines
+from doppel.grammar.lexicon import words
 
 NUM_WORDS = 8
 """Words of a made-up utterance: enough that none is said by chance, and that a copy counts as long."""
@@ -103,36 +102,20 @@ def first_units(turns: Sequence[Turn], limit: int | None) -> list[Turn]:
 
 def write_turns(turns: Iterable[Turn], path: Path) -> None:
     """Write plain lines, readable by their owner alone, whole or not at all."""
-    write_private_lines((asdict(turn) for turn in turns), path)
+    write_json_lines(path, map(asdict, turns))
 
 
 def write_canaries(canaries: Sequence[Canary], path: Path) -> None:
     """Write canaries with their coins, likewise."""
-    write_private_lines(
-        ({**asdict(c.turn), "included": c.included, "loss_before": c.loss_before} for c in canaries), path
-    )
+    write_json_lines(path, ({**asdict(c.turn), "included": c.included, "loss_before": c.loss_before} for c in canaries))
 
 
 def read_canaries(path: Path) -> list[Canary]:
     """What ``write_canaries`` wrote."""
-    with path.open(encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines]
     return [
         Canary(Turn(r["utterance"], r["parse"], r["unit"], r["domain"]), r["included"], r["loss_before"])
-        for r in records
+        for _, r in read_json_lines(path)
     ]
-
-
-def write_private_lines(records: Iterable[object], path: Path) -> None:
-    """Write JSON lines with mode 0600, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 @cache

@@ -15,13 +15,13 @@ from datamodules.balanced_shares import BalancedShares
 from datamodules.batch import LogicalBatch
 from datamodules.cache import data_fingerprint, load_encoded
 from datamodules.codec_data_module import CodecDataModule
-from datamodules.data_error import DataError
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.readers import Unit, expand_path
 from datamodules.selection import Selection
 from datamodules.shard_sampler import ShardSampler
 from datamodules.shuffled_batches import ShuffledBatches
 from datamodules.step_data_loader import StepDataLoader
+from doppel.errors import DataError
 from doppel.privacy.sampling import PoissonSampler
 
 log = logging.getLogger(__name__)

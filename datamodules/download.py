@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
-from datamodules.data_error import DataError
+from doppel.errors import DataError
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
 from datamodules.bucketed_batches import BucketedBatches
-from datamodules.data_error import DataError
 from datamodules.parser_batch import ParserBatch, TurnBatch
 from datamodules.readers import expand_path, read_turns
 from datamodules.shard_sampler import ShardSampler
 from datamodules.step_data_loader import StepDataLoader
 from datamodules.step_sampler import SampledUnits
 from datamodules.turn import Turn
+from doppel.errors import DataError
 from doppel.parsing.oracle import Actions, encode
 from doppel.parsing.source import split_source
 from doppel.parsing.vocabulary import PAD, ActionVocabulary

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from pathlib import Path
@@ -10,9 +9,10 @@ from pathlib import Path
 from torch.utils.data import DataLoader
 
 from datamodules.codec_data_module import CodecDataModule
-from datamodules.data_error import DataError
 from datamodules.prompt_batch import PromptBatch
 from datamodules.shard_sampler import ShardSampler
+from doppel.errors import DataError
+from doppel.files import read_json_lines
 
 
 class PromptDataModule(CodecDataModule):
@@ -109,18 +109,11 @@ def _read_prompts(path: Path, field: str) -> list[str]:
     if not path.is_file():
         raise DataError(f"no prompts at {path}: run the stage that writes them first, or correct prompts_path")
     prompts: list[str] = []
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.isspace():
-                continue
-            try:
-                record = json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError):
-                raise DataError(f"{path}:{number}: broken JSON: each line must be one JSON object") from None
-            prompt = record.get(field) if isinstance(record, dict) else None
-            if not isinstance(prompt, str):
-                raise DataError(f"{path}:{number}: no {field!r} as a string: add it, or set prompt_field to its key")
-            prompts.append(prompt)
+    for number, record in read_json_lines(path):
+        prompt = record.get(field)
+        if not isinstance(prompt, str):
+            raise DataError(f"{path}:{number}: no {field!r} as a string: add it, or set prompt_field to its key")
+        prompts.append(prompt)
     if not prompts:
         raise DataError(f"{path} holds no prompt: run the stage that writes them again")
     return prompts

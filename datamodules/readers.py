@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit
 
-from datamodules.data_error import DataError
-from datamodules.grammar import generate
 from datamodules.turn import Turn
+from doppel.errors import DataError
+from doppel.files import read_json_lines
+from doppel.grammar import generate
 from doppel.lispress import first_error
 
 Unit = Literal["utterance", "dialogue", "user"]
@@ -95,77 +91,24 @@ def _embedded(path: str, unit: Unit) -> list[Turn]:
         raise DataError(f"{path}: num is {arguments['num']}; it must be at least 1")
     if arguments.setdefault("skew", 1.0) < 0:
         raise DataError(f"{path}: skew is {arguments['skew']}; it must not be negative")
-    turns = list(generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"]))
-    if unit == "dialogue":
-        return turns
-    return [Turn(t.utterance, t.parse, str(i), t.domain) for i, t in enumerate(turns)]
+    turns = generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"])
+    return [Turn(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)]
 
 
 def _file_turns(path: Path, unit: Unit, with_trees: bool) -> Iterator[Turn]:
-    with _open(path) as lines:
-        number = 0
-        while True:
-            number += 1
-            where = f"{path}:{number}"
-            try:
-                line = lines.readline()
-            except (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error):
-                raise DataError(f"{where}: the compressed file is damaged here: fetch it again") from None
-            if not line:
-                return
-            if line.isspace():
-                continue
-            record = _parse_json(line, where)
-            if not with_trees:
-                record.pop("parse", None)
-            if "turns" in record:
-                yield from _dialogue_turns(record, unit, where, number)
-            else:
-                yield _plain_turn(record, unit, where, number)
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """Open a file for reading lines of bytes, decompressed by its suffix."""
     if not path.is_file():
         raise DataError(
             f"no file {path}: put a .jsonl, .jsonl.gz or .zip file of dialogues there, set another path, or "
             "fetch a published release with `python cli.py download smcalflow`"
         )
-    try:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                members = [n for n in archive.namelist() if n.endswith(".jsonl") and not n.startswith("__MACOSX")]
-                if len(members) != 1:
-                    raise DataError(f"{path} holds {len(members)} .jsonl files: it must hold exactly one")
-                with archive.open(members[0]) as member:
-                    yield member
-        elif path.suffix == ".gz":
-            with gzip.open(path, "rb") as lines:
-                yield lines
+    for number, record in read_json_lines(path):
+        where = f"{path}:{number}"
+        if not with_trees:
+            record.pop("parse", None)
+        if "turns" in record:
+            yield from _dialogue_turns(record, unit, where, number)
         else:
-            with path.open("rb") as lines:
-                yield lines
-    except zipfile.BadZipFile:
-        raise DataError(f"{path} is no readable zip file: fetch it again") from None
-    except PermissionError:
-        raise DataError(f"{path} may not be read by this user: change its permissions or its owner") from None
-
-
-def _parse_json(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start + 1} is not UTF-8: convert the file to UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: broken JSON at column {error.colno} ({error.msg}): each line must be one JSON object"
-        ) from None
-    except RecursionError:
-        raise DataError(f"{where}: JSON nested too deeply: each line must be one flat record or dialogue") from None
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: a JSON {type(record).__name__}, not an object: each line must be one JSON object")
-    return record
+            yield _plain_turn(record, unit, where, number)
 
 
 def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: int) -> Iterator[Turn]:

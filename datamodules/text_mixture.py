@@ -16,13 +16,13 @@ from torch.utils.data import DataLoader, Dataset
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.codec_data_module import CodecDataModule
-from datamodules.data_error import DataError
-from datamodules.grammar import generate
 from datamodules.shard_sampler import ShardSampler
 from datamodules.shuffled_batches import ShuffledBatches
 from datamodules.step_data_loader import StepDataLoader
 from datamodules.step_sampler import SampledUnits
 from datamodules.turn import Turn
+from doppel.errors import DataError
+from doppel.grammar import generate
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,8 @@ class TextMixtureDataModule(CodecDataModule):
 
     def setup(self, stage: str) -> None:
         """Generate, tokenise and pack."""
-        turns = list(generate(self.grammar_turns, seed=self.grammar_seed, skew=self.grammar_skew))
+        drawn = generate(self.grammar_turns, seed=self.grammar_seed, skew=self.grammar_skew)
+        turns = [Turn(*turn) for turn in drawn]
         if stage == "fit" and not hasattr(self, "_train"):
             self._train = self._packed(turns)
         if stage in ("fit", "validate") and not hasattr(self, "_val"):
@@ -215,7 +216,7 @@ class TextMixtureDataModule(CodecDataModule):
         fresh: dict[tuple[str, str | None], Turn] = {}
         for turn in generate(4 * self.num_val_pairs + 1000, seed=self.grammar_seed + 1, skew=self.grammar_skew):
             if (turn.utterance, turn.parse) not in seen:
-                fresh.setdefault((turn.utterance, turn.parse), turn)
+                fresh.setdefault((turn.utterance, turn.parse), Turn(*turn))
         turns = list(fresh.values())[: self.num_val_pairs]
         if len(turns) < self.num_val_pairs:
             log.warning("only %d held-out pairs were found; %d were asked for", len(turns), self.num_val_pairs)

@@ -6,3 +6,7 @@ from __future__ import annotations
 class UserError(Exception):
     """Something outside the code is wrong: an input, a setting, a budget. The message is one line: what is wrong,
     where, and how to mend it; the command line prints it without a traceback."""
+
+
+class DataError(UserError):
+    """Input that cannot be used, or output that cannot be written. Never quotes the data itself."""

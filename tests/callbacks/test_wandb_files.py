@@ -14,7 +14,7 @@ import wandb
 from wandb_records import OfflineRun, pieces
 
 import cli
-from commands.report_wandb import log_report
+from commands.results.wandb_report import log_report
 from commands.sync import offline_runs
 from datamodules.cache import data_fingerprint
 from datamodules.selection import Selection

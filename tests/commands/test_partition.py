@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from cli import main
 from commands.partition import By, partition
-from datamodules.data_error import DataError
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
-from doppel.metrics.function_pattern import uses_function
+from doppel.errors import DataError
+from doppel.lispress import uses_function
 
 TREES = ["(Yield (Weather))", "(Yield (EventOnDate (Today)))", "(EventOnDateTime (Today))", "(Yield (Find))", "(Ok)"]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +13,12 @@ import numpy as np
 import pytest
 
 import datamodules.cache
+import doppel.grammar
 from datamodules.cache import data_fingerprint, load_encoded
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.encoded_turns import encode_turns
 from datamodules.readers import read_turns
+from doppel.errors import DataError
 
 
 @pytest.fixture
@@ -111,9 +115,35 @@ def test_a_cache_folder_that_cannot_be_made(dialogues: str, codec: Codec, tmp_pa
 
 
 def test_embedded_paths_have_fingerprints_of_their_own() -> None:
-    paths = ["embedded:train?num=10&seed=1", "embedded:train?num=10&seed=2"]
-    assert len({data_fingerprint(p) for p in paths}) == 2
-    assert data_fingerprint(paths[0]) == data_fingerprint(paths[0])
+    paths = ["embedded:train?num=10&seed=1", "embedded:train?num=10&seed=2", "embedded:train?num=11&seed=1"]
+    assert len({data_fingerprint(p) for p in paths}) == 3
+    assert data_fingerprint(paths[0]) == data_fingerprint("embedded:val?seed=1&num=10")
+
+
+def test_the_fingerprint_of_the_embedded_corpus_is_that_of_its_turns(tmp_path: Path) -> None:
+    """Comments and docstrings of the grammar do not change it; a word of a lexicon and a weight of a rule do."""
+    package = Path(doppel.grammar.__file__).parent
+
+    def fingerprint_with(file: str, old: str, new: str) -> str:
+        """In a process of its own, with a copy of the grammar in which one text is replaced."""
+        copy = tmp_path / "doppel" / "grammar"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        text = (copy / file).read_text()
+        assert old in text
+        (copy / file).write_text(text.replace(old, new))
+        code = (
+            f"import doppel; doppel.__path__.insert(0, {str(copy.parent)!r}); import doppel.grammar; "
+            f"assert doppel.grammar.__file__.startswith({str(copy)!r}); "
+            "from datamodules.cache import data_fingerprint; print(data_fingerprint('embedded:train?num=300&seed=1'))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    as_it_is = data_fingerprint("embedded:train?num=300&seed=1")
+    assert fingerprint_with("dialogue.py", '"""Dialogues of the', '"""Talks of the') == as_it_is
+    assert fingerprint_with("lexicon/first_names.txt", "\n", "x\n") != as_it_is
+    assert fingerprint_with("dialogue.py", '"create": 40.0', '"create": 20.0') != as_it_is
 
 
 def test_over_long_turns_keep_their_row_but_have_no_loss(dialogues: str, tokenizer: object) -> None:

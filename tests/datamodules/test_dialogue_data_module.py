@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import encode_turns
 from datamodules.readers import read_turns
+from doppel.errors import DataError
 from tests.datamodules.recorder import Recorder, make_trainer, sums
 
 pytestmark = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from datamodules.data_error import DataError
 from datamodules.download import DATASETS, download
+from doppel.errors import DataError
 
 CONTENT = b"dialogues" * 50_000
 

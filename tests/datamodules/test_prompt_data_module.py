@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.prompt_batch import PromptBatch
 from datamodules.prompt_data_module import PromptDataModule
+from doppel.errors import DataError
 from tests.datamodules.recorder import Recorder, make_trainer
 
 TREES = [f"(Find {'(Deep ' * (i % 5)}{i}{')' * (i % 5)})" for i in range(10)]
@@ -97,7 +97,7 @@ def test_another_field_may_be_the_prompt(write_lines: Callable[..., str], tokeni
     [
         (["{"], r"trees.jsonl:1: broken JSON"),
         ([{"parse": "(A)"}, {"utterance": "x"}], r"trees.jsonl:2: no 'parse' as a string: add it"),
-        ([[1]], r"trees.jsonl:1: no 'parse'"),
+        ([[1]], r"trees.jsonl:1: a JSON list, not an object"),
         ([], "holds no prompt"),
     ],
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.data_error import DataError
 from datamodules.readers import read_turns
+from doppel.errors import DataError
 from doppel.lispress import is_valid
 
 GOOD = {"utterance": "hi", "parse": "(Hello)", "unit": "u1"}

@@ -8,11 +8,11 @@ import pytest
 
 from datamodules.cache import data_fingerprint, load_encoded
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.readers import read_turns
 from datamodules.selection import Selection
 from datamodules.turn import Turn
+from doppel.errors import DataError
 
 PATH = "embedded:train?num=200&seed=1"
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from datamodules.batch import IGNORE_INDEX
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
-from datamodules.grammar import generate
 from datamodules.text_mixture import TextMixtureDataModule, pack
+from doppel.errors import DataError
+from doppel.grammar import generate
 
 
 @given(st.lists(st.integers(1, 12), max_size=60), st.integers(4, 10))

@@ -15,11 +15,11 @@ from test_logical_batches import Ids, encoded, rows_of
 
 from datamodules.cache import load_encoded
 from datamodules.codec import Codec
-from datamodules.data_error import DataError
 from datamodules.encoded_turns import EncodedTurns, encode_turns
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.readers import read_turns
 from datamodules.step_sampler import SampledUnits
+from doppel.errors import DataError
 
 WriteLines = Callable[..., str]
 
