@@ -58,7 +58,7 @@ def parser_report(
     Args:
         predicted: turns with a parser's trees; a missing or invalid one is wrong.
         gold: the same turns with their true trees; a turn without one is left out on both sides.
-        functions: patterns of functions, as in ``doppel.metrics.uses_function``.
+        functions: patterns of functions, as in ``doppel.lispress.uses_function``.
         apis: whose list of API calls, ``smcalflow`` or ``treedst``.
 
     Raises:

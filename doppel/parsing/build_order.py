@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import NamedTuple
 
 from doppel.lispress import MAX_DEPTH, Graph, String
-from doppel.lispress.expression import NUMBER_PATTERN
-from doppel.lispress.graph import PARAMETER
+from doppel.lispress.expression import is_number, is_variable
+from doppel.lispress.graph import PARAMETER, TYPE, argument_number, is_type_label
 
 LAMBDA = "lambda"
-TYPE = ":type"
 MAX_LEVEL = MAX_DEPTH - 20
 """Deepest level (see `level_below`) of a node that takes arguments freely."""
-
-_ARGUMENT = re.compile(r":(type-)?arg(0|[1-9][0-9]*)").fullmatch
-_IS_VARIABLE = re.compile(r"x[0-9]+").fullmatch
-_IS_NUMBER = re.compile(NUMBER_PATTERN).fullmatch
 
 
 class Arc(NamedTuple):
@@ -28,7 +22,7 @@ class Arc(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One node of a linearised graph; nodes are numbered in the order of the steps.
+    """One node of a ordered graph; nodes are numbered in the order of the steps.
 
     Attributes:
         label: As in the graph.
@@ -39,17 +33,6 @@ class Step(NamedTuple):
     label: str
     right: list[Arc]
     left: list[Arc]
-
-
-def argument_number(label: str) -> tuple[bool, int] | None:
-    """Of ``:arg3`` and ``:type-arg3``: whether it is a type argument, and its number. None for other labels."""
-    found = _ARGUMENT(label)
-    return found and (found[1] is not None, int(found[2]))
-
-
-def is_type_label(label: str) -> bool:
-    """Whether an edge with this label leads to a type."""
-    return label == TYPE or label.startswith(":type-arg") and _ARGUMENT(label) is not None
 
 
 @cache
@@ -63,17 +46,17 @@ def edge_rank(label: str) -> tuple[int, int]:
 
 def can_be_value(label: str) -> bool:
     """Whether a node with this label may stand for a value (`LAMBDA` and `PARAMETER` have rules of their own)."""
-    return label not in ("let", "do") and not _IS_VARIABLE(label)
+    return label not in ("let", "do") and not is_variable(label)
 
 
 def can_be_type(label: str) -> bool:
     """Whether a node with this label may stand for a type."""
-    return label not in (LAMBDA, PARAMETER) and not label.startswith((":", '"')) and not _IS_NUMBER(label)
+    return label not in (LAMBDA, PARAMETER) and not label.startswith((":", '"')) and not is_number(label)
 
 
 def is_literal(label: str) -> bool:
     """Whether a label is that of a string or a number, which take no arguments."""
-    return label.startswith('"') or _IS_NUMBER(label) is not None
+    return label.startswith('"') or is_number(label) is not None
 
 
 def level_below(level: int, label: str, is_type: bool) -> int:
@@ -85,7 +68,7 @@ ROOT_LEVEL = 3
 """Level of the virtual root: room for ``let``, its bindings and ``do``."""
 
 
-def linearise(graph: Graph) -> list[Step] | None:
+def build_steps(graph: Graph) -> list[Step] | None:
     """Order a program graph for the parser of `doppel.parsing.machine`.
 
     The nodes come depth first from the roots, in the order of their first visit; the children of a node by
