@@ -23,7 +23,12 @@ NUMBER_PATTERN = r"-?[0-9]+(?:L|(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 
 _IS_SYMBOL = re.compile(SYMBOL_PATTERN, re.DOTALL).fullmatch
 _IS_STRING_BODY = re.compile(STRING_BODY_PATTERN, re.DOTALL).fullmatch
-_IS_NUMBER = re.compile(NUMBER_PATTERN).fullmatch
+
+is_number = re.compile(NUMBER_PATTERN).fullmatch
+"""Whether a whole text is a number."""
+
+is_variable = re.compile(r"x[0-9]+").fullmatch
+"""Whether a whole text is a variable, which stands for nothing unless ``let`` or ``lambda`` binds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Symbol:
     name: str
 
     def __post_init__(self) -> None:
-        if not _IS_SYMBOL(self.name) or _IS_NUMBER(self.name):
+        if not _IS_SYMBOL(self.name) or is_number(self.name):
             raise LispressError("not a symbol: blanks, brackets and quotes need a backslash", 0)
 
     @property
@@ -63,7 +68,7 @@ class Number:
     spelling: str
 
     def __post_init__(self) -> None:
-        if not _IS_NUMBER(self.spelling):
+        if not is_number(self.spelling):
             raise LispressError("not a number: expected digits such as 2L, 1.5 or -3", 0)
 
     @property

@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import Protocol
 
-from doppel.lispress.expression import NUMBER_PATTERN
+from doppel.lispress.expression import is_number, is_variable
 from doppel.lispress.forms import Form, Kind, Role, Signature, role_of
 
 ORDINARY = "("
 """Stands for every symbol whose spelling no longer matters; no symbol can be spelled like this."""
 
-_IS_VARIABLE = re.compile(r"x[0-9]+").fullmatch
 _MAY_BECOME_VARIABLE = re.compile(r"x[0-9]*").fullmatch
-_IS_NUMBER = re.compile(NUMBER_PATTERN).fullmatch
 _MAY_BECOME_NUMBER = re.compile(r"-?(?:[0-9]+(?:L|\.|(?:\.[0-9]+)?(?:[eE][+-]?[0-9]*)?)?)?").fullmatch
 _NAMING = (Role.BINDER, Role.PARAMETER)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -97,17 +95,17 @@ class AnyNames:
 
     def _may_end(self, form: Form, text: str) -> bool:
         role = role_of(form)
-        is_variable = _IS_VARIABLE(text) is not None
+        variable = is_variable(text) is not None
         if role is Role.VALUE:
             if is_keyword(text):
                 return form.kind is Kind.CALL and form.stage == 1
-            return text in form.bound or not is_variable
+            return text in form.bound or not variable
         if role is Role.HEAD and text in ("let", "lambda"):
             return True  # even where a variable has this name
         if role in (Role.HEAD, Role.FUNCTION):
-            return not (text in form.bound or is_variable or _IS_NUMBER(text))
+            return not (text in form.bound or variable or is_number(text))
         if role in (Role.NAME, Role.TYPE, *_NAMING):
-            return not (is_keyword(text) or _IS_NUMBER(text))
+            return not (is_keyword(text) or is_number(text))
         return False
 
 
@@ -185,7 +183,7 @@ class ApiNames:
         if role is Role.NAME:
             return self._constructors(text)
         if role in _NAMING:
-            ends = ("",) if _IS_VARIABLE(text) else ("0",) if text == "x" else () if text else ("x0",)
+            ends = ("",) if is_variable(text) else ("0",) if text == "x" else () if text else ("x0",)
             return ends if len(text) <= 3 else ()
         if role is not Role.VALUE:
             return ()
@@ -193,7 +191,7 @@ class ApiNames:
         if form.kind is Kind.CALL and form.stage == 1 and form.signature is not None:
             words += sorted(form.signature.keywords - form.names)
         found = {word[len(text) :] for word in words if word.startswith(text)}
-        found |= {end for end in ("", "0") if _IS_NUMBER(text + end)}
+        found |= {end for end in ("", "0") if is_number(text + end)}
         return tuple(sorted(found, key=len))
 
     def shorten(self, form: Form, text: str) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum, auto
 
 from doppel.lispress.error import LispressError
-from doppel.lispress.expression import Expression, List, ReaderLiteral, Symbol, TypeAnnotation
+from doppel.lispress.expression import Expression, List, ReaderLiteral, Symbol, TypeAnnotation, is_variable
 from doppel.lispress.reader import read_with_starts
 from doppel.lispress.writer import write
-
-_IS_VARIABLE = re.compile(r"x[0-9]+").fullmatch
 
 
 class _Role(Enum):
@@ -110,13 +107,13 @@ def _inspect(node: Expression, role: _Role, bound: _Bound) -> str | list[_Part]:
 
 def _inspect_symbol(node: Symbol, role: _Role, bound: _Bound) -> str | list[_Part]:
     if role in (_Role.HEAD, _Role.FUNCTION):
-        variable = node.name in bound or _IS_VARIABLE(node.name)
-        return "a variable at the head of a call" if variable else []
+        taken = node.name in bound or is_variable(node.name)
+        return "a variable at the head of a call" if taken else []
     if role in (_Role.BINDINGS, _Role.PARAMETERS, _Role.TYPE_ARGUMENTS, _Role.LITERAL):
         return _MISPLACED[role]
     if role is not _Role.ANYTHING and node.is_keyword:
         return "a keyword where a value, a name or a type is expected"
-    if role is _Role.VALUE and node.name not in bound and _IS_VARIABLE(node.name):
+    if role is _Role.VALUE and node.name not in bound and is_variable(node.name):
         return "a variable that no let or lambda binds"
     return []
 
