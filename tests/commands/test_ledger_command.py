@@ -26,7 +26,8 @@ def run_dir(tmp_path: Path) -> Path:
             planned_steps=planned,
             data_fingerprint="0123456789abcdef",
         )
-        ledger.spend(name, done)
+        for _ in range(done):
+            ledger.spend(name)
         (tmp_path / stage).mkdir()
     return tmp_path
 
@@ -66,5 +67,5 @@ def test_no_ledger_and_a_damaged_one_are_one_line(run_dir, tmp_path_factory, cap
         run(capsys, str(tmp_path_factory.mktemp("empty")))
     with (run_dir / "ledger.jsonl").open("a") as file:
         file.write('{"type": "refund"}\n')
-    with pytest.raises(UserError, match="line 6"):
+    with pytest.raises(UserError, match="line 31"):
         run(capsys, str(run_dir))
