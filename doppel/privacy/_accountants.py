@@ -32,8 +32,8 @@ def guide_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
 def pld_epsilon(mechanisms: Sequence[Mechanism], delta: float, guide: float, coarsen: float = 1.0) -> float:
     """Pessimistic privacy-loss distributions, both directions of add/remove (Doroshenko et al. 2022).
 
-    dp-accounting's `PLDAccountant` composes the same distributions, one grid for all; it builds each of them anew, which
-    costs twice what composing them does, and it ends some 1e-10 away from here.
+    dp-accounting's `PLDAccountant` composes the same distributions on one grid for all; it builds each of them
+    anew, which costs twice what composing them does, and it ends some 1e-10 away from here.
     """
     interval = coarsen * _grid(mechanisms, guide)
     composed: PrivacyLossDistribution | None = None

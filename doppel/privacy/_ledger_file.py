@@ -65,8 +65,8 @@ class LedgerFile:
     A line without its newline, or one that is no JSON, is *torn*: a crash cut it. From the moment it is seen, it is
     charged one step of the mechanism that it names, or of every mechanism if it names none. (A spend is one step and
     returns only once its line is on disk, so the step of a torn line never ran; but a disk may lose what it
-    acknowledged.) The next writer settles the charge with a `repair` line. A torn line that is not followed by one means
-    that the file was damaged or edited, and is an error.
+    acknowledged.) The next writer settles the charge with a `repair` line. A torn line that is not followed by one
+    means that the file was damaged or edited, and is an error.
 
     Args:
         path: The ledger file; it need not exist yet.

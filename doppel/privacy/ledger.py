@@ -280,10 +280,10 @@ class Ledger:
 
     def _is_certified(self, record: MechanismRecord, steps: int) -> bool:
         """Whether so many more steps of this mechanism are known to fit."""
-        certified = self._certified.get(record.scope, {})
+        certified = self._certified.get(record.scope, Counter())
         wanted = self._totals(record.scope)
         wanted[record.key] += steps
-        return all(count <= certified.get(key, 0) for key, count in wanted.items())
+        return all(count <= certified[key] for key, count in wanted.items())
 
     def _certify(self, record: MechanismRecord) -> None:
         """Extend what is known to fit so that it covers one more step of this mechanism, or refuse."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from commands import ledger as command
+from doppel.console.command import call as call_command
+from doppel.console.ledger import ledger as command
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
@@ -33,9 +33,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    parser = argparse.ArgumentParser("ledger")
-    command.add_arguments(parser)
-    command.run(parser.parse_args(argv))
+    call_command(command, list(argv), "doppel ledger")
     return capsys.readouterr().out
 
 
