@@ -16,7 +16,7 @@ from wandb_records import OfflineRun, pieces
 import cli
 from commands.report_wandb import log_report
 from commands.sync import offline_runs
-from datamodules.cache import data_fingerprint
+from datamodules.readers import data_fingerprint
 from datamodules.selection import Selection
 from lightning_modules.run_folder import wandb_id
 from lightning_modules.slurm_job import SlurmJob
