@@ -20,6 +20,7 @@ from datamodules.batch import LogicalBatch, MicroBatch
 from doppel.errors import UserError
 from doppel.phases import phase
 from doppel.privacy.accounting import Accountant
+from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise, Secret
@@ -71,27 +72,12 @@ class DifferentialPrivacy(Callback):
     ``private/num_nonfinite`` behind closed doors, and lower the scale.
 
     Args:
-        target_epsilon: ε of the whole scope, all stages together.
-        delta: δ; null for 1/(N ln N).
-        epochs: Epochs of every stage that shares the budget, such as [2, 8]; null for this run's ``max_epochs`` alone.
-            All stages get one noise multiplier.
-        max_grad_norm: Clipping norm C of one unit's gradient.
-        accountant: ``pld`` (tightest), ``prv`` or ``rdp`` (the paper's).
-        ledger_path: Ledger that records what is spent. With ``--run_dir RUN/STAGE`` it is RUN/ledger.jsonl.
-        scope: The released system this run belongs to; every scope has its own target, and the ledger also composes
-            all of them.
-        stage: Name of this training in the ledger. With ``--run_dir RUN/STAGE`` it is STAGE.
-        log_private_diagnostics: Also log losses of private data and the number of units without a finite gradient,
-            named ``private/…``. These numbers are *not* private in the sense of the guarantee: keep them off anything
-            that others can read.
-        fp16_loss_scale: Factor of the loss under precision ``16-mixed``; public and constant. A power of two is exact.
-        seed: Fixed noise seed, for tests alone: who knows it can subtract the noise, and the guarantee is void.
-        histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py histogram`` will release
-            in this scope; σ of the training leaves room for it under the one target ε. Null: there is none.
+        privacy: What the user decides; the other arguments are its fields, for configurations that still name them.
     """
 
     def __init__(
         self,
+        privacy: PrivacyArguments | None = None,
         target_epsilon: float = 8.0,
         delta: float | None = None,
         epochs: list[float] | None = None,
@@ -105,18 +91,20 @@ class DifferentialPrivacy(Callback):
         seed: int | None = None,
         histogram_noise_multiplier: float | None = None,
     ) -> None:
-        self.target_epsilon = target_epsilon
-        self.delta = delta
-        self.epochs = epochs
-        self.max_grad_norm = max_grad_norm
-        self.accountant: Accountant = accountant
-        self.ledger_path = ledger_path
-        self.scope = scope
-        self.stage = stage
-        self.log_private_diagnostics = log_private_diagnostics
-        self.fp16_loss_scale = fp16_loss_scale
-        self.seed = seed
-        self.histogram_noise_multiplier = histogram_noise_multiplier
+        self.privacy = privacy or PrivacyArguments(
+            target_epsilon,
+            delta,
+            epochs,
+            max_grad_norm,
+            accountant,
+            ledger_path,
+            scope,
+            stage,
+            log_private_diagnostics,
+            fp16_loss_scale,
+            seed,
+            histogram_noise_multiplier,
+        )
         self.spec: PrivacySpec | None = None
         self.ledger: Ledger | None = None
         self.clipper: PerSampleClipper | None = None
@@ -133,14 +121,14 @@ class DifferentialPrivacy(Callback):
         self._refuse(trainer, pl_module)
         precision = trainer.precision_plugin
         if isinstance(precision, MixedPrecision) and precision.precision == "16-mixed":
-            self._loss_scale = self.fp16_loss_scale
-            trainer.strategy.precision_plugin = StaticLossScale(self.fp16_loss_scale, precision.device)
+            self._loss_scale = self.privacy.fp16_loss_scale
+            trainer.strategy.precision_plugin = StaticLossScale(self.privacy.fp16_loss_scale, precision.device)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Calibrate σ, open the ledger, attach the clipper."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         assert trainer.max_epochs is not None
-        epochs = self.epochs or [float(trainer.max_epochs)]
+        epochs = self.privacy.epochs or [float(trainer.max_epochs)]
         if trainer.max_epochs not in epochs:
             raise PrivateTrainingError(
                 f"trainer.max_epochs is {trainer.max_epochs}, but the budget is planned for stages of {epochs} epochs: "
@@ -150,13 +138,13 @@ class DifferentialPrivacy(Callback):
             num_units=data.num_units,
             batch_size=data.batch_size,
             epochs=epochs,
-            target_epsilon=self.target_epsilon,
-            delta=self.delta,
-            accountant=self.accountant,
+            target_epsilon=self.privacy.target_epsilon,
+            delta=self.privacy.delta,
+            accountant=self.privacy.accountant,
             unit=data.unit,
-            max_grad_norm=self.max_grad_norm,
+            max_grad_norm=self.privacy.max_grad_norm,
             max_rows_per_unit=getattr(data, "max_rows_per_unit", None),
-            histogram_noise_multiplier=self.histogram_noise_multiplier,
+            histogram_noise_multiplier=self.privacy.histogram_noise_multiplier,
         )
         before = {} if self._restored is None else self._restored["spec"]  # older checkpoints have fewer fields
         changed = sorted(name for name, value in before.items() if spec.to_dict()[name] != value)
@@ -170,28 +158,28 @@ class DifferentialPrivacy(Callback):
         trainer.fit_loop.epoch_loop.max_steps = wanted_steps
         affordable = 0
         if trainer.is_global_zero:
-            if self.ledger_path is None:
+            if self.privacy.ledger_path is None:
                 raise PrivateTrainingError(
                     "DifferentialPrivacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config"
                 )
-            self.ledger = Ledger(self.ledger_path)
+            self.ledger = Ledger(self.privacy.ledger_path)
             self._mechanism_id = self.ledger.open_mechanism(
-                scope=self.scope,
-                stage=self.stage or "fit",
+                scope=self.privacy.scope,
+                stage=self.privacy.stage or "fit",
                 spec=spec,
                 planned_steps=planned_steps,
                 data_fingerprint=data.data_fingerprint,
             )
             if caveat := getattr(data, "privacy_caveat", None):
-                self.ledger.add_caveat(self.scope, caveat, voids=False)
+                self.ledger.add_caveat(self.privacy.scope, caveat, voids=False)
             affordable = self.ledger.affordable(self._mechanism_id)
         self._affordable = trainer.strategy.broadcast(affordable)
         self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
         remaining = wanted_steps - self._num_steps  # the trainer restores its own counters after this hook
         if self._affordable == 0 and remaining > 0:
             raise BudgetExceededError(
-                f"the ledger {self.ledger_path} has no step left for scope {self.scope!r} (target ε = "
-                f"{self.target_epsilon:g}): use the model that is there, or start another run folder"
+                f"the ledger {self.privacy.ledger_path} has no step left for scope {self.privacy.scope!r} (target ε = "
+                f"{self.privacy.target_epsilon:g}): use the model that is there, or start another run folder"
             )
         if self._affordable < remaining:
             log.warning(
@@ -200,8 +188,8 @@ class DifferentialPrivacy(Callback):
                 remaining,
                 self._affordable,
             )
-        self.clipper = PerSampleClipper(pl_module, max_grad_norm=self.max_grad_norm)
-        self._noise = GaussianNoise(spec.noise_multiplier, self.max_grad_norm, seed=self.seed)
+        self.clipper = PerSampleClipper(pl_module, max_grad_norm=self.privacy.max_grad_norm)
+        self._noise = GaussianNoise(spec.noise_multiplier, self.privacy.max_grad_norm, seed=self.privacy.seed)
         self._noise.share_secret(trainer.strategy.broadcast)
         self._public_hooks = (
             pl_module.micro_batch_context,
@@ -210,7 +198,7 @@ class DifferentialPrivacy(Callback):
             pl_module.weigh_losses,
             pl_module.step_seed,
         )
-        dropout = Secret(self.seed)
+        dropout = Secret(self.privacy.seed)
         pl_module.step_seed = lambda step, rank: dropout.derive("dropout", step, rank) % 2**63  # type: ignore
         pl_module.weigh_losses = _unweighted  # type: ignore[assignment]
         if pl_module.is_compiled:
@@ -218,7 +206,7 @@ class DifferentialPrivacy(Callback):
         pl_module.micro_batch_context = self._clipped  # type: ignore[assignment]
         pl_module.metric_name = self._metric_name  # type: ignore[assignment]
         for logger in trainer.loggers:
-            logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.scope}})
+            logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int
@@ -226,7 +214,8 @@ class DifferentialPrivacy(Callback):
         """Write the step to the ledger before it runs."""
         if self._affordable <= 0:
             raise BudgetExceededError(
-                f"one more step would pass the budget of scope {self.scope!r} (target ε = {self.target_epsilon:g})"
+                f"one more step would pass the budget of scope {self.privacy.scope!r} "
+                f"(target ε = {self.privacy.target_epsilon:g})"
             )
         self._affordable -= 1
         if self.ledger is not None:
@@ -275,7 +264,7 @@ class DifferentialPrivacy(Callback):
         """The specification that the weights were trained under, the mechanism in the ledger, and steps taken."""
         return {
             "spec": None if self.spec is None else self.spec.to_dict(),
-            "scope": self.scope,
+            "scope": self.privacy.scope,
             "mechanism_id": self._mechanism_id,
             "num_steps": self._num_steps,
         }
@@ -296,19 +285,19 @@ class DifferentialPrivacy(Callback):
     def _metric_name(self, name: str, is_public: bool) -> str | None:
         if is_public:
             return name
-        return f"private/{name.replace('/', '_')}" if self.log_private_diagnostics else None
+        return f"private/{name.replace('/', '_')}" if self.privacy.log_private_diagnostics else None
 
     def _log(self, trainer: pl.Trainer, exact: bool) -> None:
         if self.ledger is None or self.spec is None:
             return
         metrics = {
-            "dp/epsilon": self.ledger.epsilon(self.scope, fast=not exact),
+            "dp/epsilon": self.ledger.epsilon(self.privacy.scope, fast=not exact),
             "dp/delta": self.spec.delta,
             "dp/noise_multiplier": self.spec.noise_multiplier,
             "dp/sample_rate": self.spec.sample_rate,
             "dp/num_steps": float(self.ledger.spent_steps(self._mechanism_id)),
         }
-        if self.log_private_diagnostics and self.clipper is not None:
+        if self.privacy.log_private_diagnostics and self.clipper is not None:
             metrics["private/num_nonfinite"] = float(self.clipper.num_nonfinite)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
@@ -329,8 +318,8 @@ class DifferentialPrivacy(Callback):
                 f"precision {trainer.precision} sums gradients and noise in half precision; use 32-true, bf16-mixed, "
                 "or 16-mixed on devices without bfloat16"
             )
-        if not 1 <= self.fp16_loss_scale < math.inf:
-            reasons.append(f"fp16_loss_scale is {self.fp16_loss_scale}; give a finite number of at least 1")
+        if not 1 <= self.privacy.fp16_loss_scale < math.inf:
+            reasons.append(f"fp16_loss_scale is {self.privacy.fp16_loss_scale}; give a finite number of at least 1")
         if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
             reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")
         elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):

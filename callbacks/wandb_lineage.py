@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.synthetic_writer import SyntheticWriter
-from lightning_modules.wandb_artifacts import artifact, use_artifact
+from callbacks.wandb_artifacts import artifact, use_artifact
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
@@ -74,5 +74,5 @@ def _runs(trainer: pl.Trainer) -> list[Run]:
 def _privacy(trainer: pl.Trainer) -> dict[str, Any] | None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, DifferentialPrivacy) and callback.spec is not None:
-            return {**callback.spec.to_dict(), "scope": callback.scope}
+            return {**callback.spec.to_dict(), "scope": callback.privacy.scope}
     return None

@@ -185,7 +185,7 @@ class AuditTrainer(Trainer):
             if isinstance(callback, DifferentialPrivacy):
                 assert callback.ledger is not None and callback.spec is not None
                 return {
-                    "epsilon": callback.ledger.epsilon(callback.scope),
+                    "epsilon": callback.ledger.epsilon(callback.privacy.scope),
                     "delta": callback.spec.delta,
                     "accountant": callback.spec.accountant,
                     "noise_multiplier": callback.spec.noise_multiplier,
