@@ -50,7 +50,7 @@ def extraction_report(
             name: {
                 "num_canaries": len(group),
                 "exact": sum(found.is_exact(targets[i]) for i in group),
-                "near": sum(found.is_near(targets[i]) for i in group),
+                "near": sum(found.are_near([targets[i] for i in group])),
             }
             for name, group in groups.items()
         },
@@ -63,7 +63,7 @@ def extraction_report(
             report["prompted"][name] = {
                 "num_canaries": len(asked),
                 "exact": sum(index.is_exact(text) for index, text in asked),
-                "near": sum(index.is_near(text) for index, text in asked),
+                "near": sum(index.are_near([text])[0] for index, text in asked),
             }
     return report
 
