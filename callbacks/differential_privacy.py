@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from datamodules.batch import LogicalBatch, MicroBatch
 from doppel.errors import UserError
+from doppel.gradients import GradientReducer
 from doppel.phases import phase
 from doppel.privacy.accounting import Accountant
 from doppel.privacy.arguments import PrivacyArguments
@@ -25,9 +26,8 @@ from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise, Secret
 from doppel.privacy.spec import PrivacySpec, plan
-from lightning_modules.gradients import GradientReducer
-from lightning_modules.loss_scale import StaticLossScale
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.loss_scale import StaticLossScale
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,8 @@ class DifferentialPrivacy(Callback):
     in half precision, a DDP strategy with a reducer.
 
     Precision ``16-mixed``, for devices without bfloat16, trains under a constant loss scale, for Lightning's gradient
-    scaler skips steps depending on the data (see :class:`~lightning_modules.loss_scale.StaticLossScale`). A unit whose
+    scaler skips steps depending on the data (see
+    :class:`~lightning_modules.training.loss_scale.StaticLossScale`). A unit whose
     gradient is not finite contributes zero. Nothing public tells how many did: if a run does not learn, look at
     ``private/num_nonfinite`` behind closed doors, and lower the scale.
 

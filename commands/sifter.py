@@ -94,9 +94,9 @@ class Sifter:
         return UtteranceLM(base_model=path, test_metrics=False)
 
     def _from_checkpoint(self, file: Path) -> UtteranceLM:
-        from lightning_modules.lora import LoraArguments
+        from lightning_modules.backbone.lora import LoraArguments
+        from lightning_modules.backbone.warm_start import WarmStart
         from lightning_modules.utterance_lm import UtteranceLM
-        from lightning_modules.warm_start import WarmStart
 
         config = file.parent.parent / "config.yaml"
         if not config.is_file():

@@ -23,21 +23,21 @@ from datamodules.readers import expand_path
 from datamodules.turn import Field
 from doppel.compilation import compile_static
 from doppel.errors import UserError
+from doppel.gradients import GradientReducer
 from doppel.phases import phase
-from lightning_modules.base_models import (
+from lightning_modules.backbone.base_models import (
     check_compilable,
     checkpoint_activations,
     load_model,
     load_tokenizer,
     longest_example,
 )
-from lightning_modules.fuse_head import fuse_head
+from lightning_modules.backbone.fuse_head import fuse_head
+from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
+from lightning_modules.backbone.warm_start import WarmStart
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
-from lightning_modules.gradients import GradientReducer
-from lightning_modules.lora import LoraArguments, add_adapters, check_same_adapters
-from lightning_modules.step_seed import StepSeed, public_step_seed
 from lightning_modules.text_metrics import text_metrics
-from lightning_modules.warm_start import WarmStart
+from lightning_modules.training.step_seed import StepSeed, public_step_seed
 
 
 def adamw(params: Any) -> Optimizer:

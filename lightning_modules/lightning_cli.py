@@ -18,7 +18,7 @@ from lightning_modules.argument_parser import DoppelArgumentParser
 from lightning_modules.hardware import check_gpu
 from lightning_modules.run_folder import claim, last_checkpoint, wandb_id
 from lightning_modules.slurm_job import SlurmJob
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 PRIVACY = "callbacks.differential_privacy.DifferentialPrivacy"

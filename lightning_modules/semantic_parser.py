@@ -18,16 +18,16 @@ from tqdm import tqdm
 from datamodules.parser_batch import ParserBatch, TurnBatch
 from datamodules.prompt_batch import PromptBatch
 from doppel.errors import UserError
+from doppel.gradients import GradientReducer
 from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.source import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.generation import Sample
-from lightning_modules.gradients import GradientReducer
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.greedy import greedy_parse
 from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
-from lightning_modules.step_seed import public_step_seed
+from lightning_modules.training.step_seed import public_step_seed
 
 
 def adamw(params: Any) -> Optimizer:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base_models import BaseModelError, load_model, load_tokenizer
+from lightning_modules.backbone.base_models import BaseModelError, load_model, load_tokenizer
 from lightning_modules.parsing.positions import sinusoids
 from lightning_modules.parsing.source_encoder import SourceBatch, SourceEncoder
 

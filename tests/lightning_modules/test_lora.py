@@ -26,8 +26,8 @@ from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.logical_batches import LogicalBatches
 from datamodules.prompt_data_module import PromptDataModule
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
+from lightning_modules.backbone.lora import LoraArguments, LoraError, merged_weights
 from lightning_modules.generation import SamplingArguments
-from lightning_modules.lora import LoraArguments, LoraError, merged_weights
 from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -12,8 +12,8 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from doppel.gradients import GradientReducer
 from doppel.privacy.clipping import PerSampleClipper
-from lightning_modules.gradients import GradientReducer
 
 BUCKET_MEGABYTES = 200 / 2**20  # 50 float32 numbers
 
