@@ -20,8 +20,7 @@ from datamodules.readers import expand_path, read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.files import write_json, write_json_lines
-from doppel.lispress import function_types
-from doppel.metrics.function_pattern import uses_function
+from doppel.lispress import function_types, uses_function
 
 By = Literal["turn", "dialogue"]
 
@@ -148,7 +147,7 @@ def partition(
     Args:
         train: Annotated turns.
         test: Turns to test on; None cuts them off ``train``.
-        missing: Function that the public part must lack (a pattern of `doppel.metrics.function_pattern`), or None.
+        missing: Function that the public part must lack (a pattern of `doppel.lispress.uses_function`), or None.
         public_share: Share of ``train``, in (0, 1), whose turns without the function become public.
         test_share: Share of ``test`` (None: all), or of ``train`` if ``test`` is None (None: 0.1).
         seed: Seed of the split.

@@ -10,6 +10,7 @@ from typing import Any
 
 from datamodules.turn import Turn
 from doppel.errors import DataError
+from doppel.lispress import uses_function
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,6 @@ class Selection:
         if not kept:
             raise DataError(f"keep_share {self.keep_share} leaves no unit of {path}: raise it")
         if self.keep_function is not None:
-            from doppel.metrics.function_pattern import uses_function
-
             try:
                 kept = [turn for turn in kept if uses_function(turn.parse, self.keep_function)]
             except ValueError as error:

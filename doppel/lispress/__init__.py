@@ -15,7 +15,7 @@ from doppel.lispress.expression import (
     Symbol,
     TypeAnnotation,
 )
-from doppel.lispress.function_types import Counting, function_types
+from doppel.lispress.function_types import Counting, function_types, uses_function, valid_function_types
 from doppel.lispress.graph import Edge, Graph, to_graph
 from doppel.lispress.reader import MAX_DEPTH, read
 from doppel.lispress.validity import first_error, is_valid
@@ -41,5 +41,7 @@ __all__ = [
     "is_valid",
     "read",
     "to_graph",
+    "uses_function",
+    "valid_function_types",
     "write",
 ]

@@ -23,7 +23,17 @@ NUMBER_PATTERN = r"-?[0-9]+(?:L|(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 
 _IS_SYMBOL = re.compile(SYMBOL_PATTERN, re.DOTALL).fullmatch
 _IS_STRING_BODY = re.compile(STRING_BODY_PATTERN, re.DOTALL).fullmatch
-_IS_NUMBER = re.compile(NUMBER_PATTERN).fullmatch
+
+is_number = re.compile(NUMBER_PATTERN).fullmatch
+"""Whether a whole text is a number."""
+
+is_variable = re.compile(r"x[0-9]+").fullmatch
+"""Whether a whole text is a variable, which stands for nothing unless ``let`` or ``lambda`` binds it."""
+
+
+def is_keyword(text: str) -> bool:
+    """Whether a symbol names an argument, as ``:output`` does."""
+    return text.startswith(":") and len(text) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +50,13 @@ class Symbol:
     name: str
 
     def __post_init__(self) -> None:
-        if not _IS_SYMBOL(self.name) or _IS_NUMBER(self.name):
+        if not _IS_SYMBOL(self.name) or is_number(self.name):
             raise LispressError("not a symbol: blanks, brackets and quotes need a backslash", 0)
 
     @property
     def is_keyword(self) -> bool:
-        """Whether this names an argument, as ``:output`` does."""
-        return self.name.startswith(":") and len(self.name) > 1
+        """As the function `is_keyword`."""
+        return is_keyword(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ class Number:
     spelling: str
 
     def __post_init__(self) -> None:
-        if not _IS_NUMBER(self.spelling):
+        if not is_number(self.spelling):
             raise LispressError("not a number: expected digits such as 2L, 1.5 or -3", 0)
 
     @property

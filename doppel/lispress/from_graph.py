@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Container
 
 from doppel.lispress.expression import (
-    NUMBER_PATTERN,
     Expression,
     List,
     Number,
@@ -15,16 +13,15 @@ from doppel.lispress.expression import (
     String,
     Symbol,
     TypeAnnotation,
+    is_number,
+    is_variable,
 )
-from doppel.lispress.graph import PARAMETER, Graph
+from doppel.lispress.graph import PARAMETER, TYPE, Graph, argument_number, is_type_label
 
 CONSTANTS = frozenset(("true", "false"))
 """Labels that are written bare, where nothing else is said."""
 
 _BINDERS = ("let", "lambda")
-_ARGUMENT = re.compile(r":(?:type-)?arg(0|[1-9][0-9]*)").fullmatch
-_IS_VARIABLE = re.compile(r"x[0-9]+").fullmatch
-_IS_NUMBER = re.compile(NUMBER_PATTERN).fullmatch
 
 
 def to_expression(graph: Graph, constants: Container[str] = CONSTANTS) -> Expression:
@@ -110,12 +107,12 @@ class _Writer:
 
     def _types(self) -> set[int]:
         """The nodes that stand for types: what ``:type`` and ``:type-arg{i}`` lead to, if it looks like one."""
-        typed = {target for edges in self.edges for label, target in edges if _is_type_label(label)}
+        typed = {target for edges in self.edges for label, target in edges if is_type_label(label)}
         types: set[int] = set()
         for node in self.order:
             if node in typed and self.num_uses[node] == 1 and not self.nodes[node].startswith((":", '"')):
-                plain = all(label != ":type" and child in types for label, child in self.edges[node])
-                if plain and not _IS_NUMBER(self.nodes[node]):
+                plain = all(label != TYPE and child in types for label, child in self.edges[node])
+                if plain and not is_number(self.nodes[node]):
                     types.add(node)
         return types
 
@@ -123,7 +120,7 @@ class _Writer:
         """Of a lambda, the label of the edge to its body: its other arguments are its parameters."""
         if self.nodes[node] != "lambda":
             return None
-        arguments = sorted((edge for edge in self.edges[node] if edge[0] != ":type"), key=_argument_number)
+        arguments = sorted((edge for edge in self.edges[node] if edge[0] != TYPE), key=_argument_number)
         parameters = [target for _, target in arguments[:-1] if self.nodes[target] == PARAMETER]
         numbered = [label for label, _ in arguments] == [f":arg{number}" for number in range(len(arguments))]
         return arguments[-1][0] if numbered and 0 < len(set(parameters)) == len(arguments) - 1 else None
@@ -134,7 +131,7 @@ class _Writer:
         for node in reversed(self.order):
             for label, target in self.edges[node]:
                 here = scope[node]
-                if node in self.lambdas and label != ":type":
+                if node in self.lambdas and label != TYPE:
                     here = node
                     if label != self.lambdas[node]:
                         self.parameters.add(target)
@@ -165,7 +162,7 @@ class _Writer:
         keywords: list[Expression] = []
         for name, target in sorted(self.edges[node], key=_argument_number):
             value = expressions[target]
-            if name == ":type" and target in self.types and ascription is None:
+            if name == TYPE and target in self.types and ascription is None:
                 ascription = value
             elif name == f":type-arg{len(types)}" and target in self.types:
                 types.append(value)
@@ -173,7 +170,7 @@ class _Writer:
                 values.append(value)
             else:
                 keywords += (Symbol(name), value)
-        symbol = None if label.startswith('"') or _IS_NUMBER(label) else Symbol(label)
+        symbol = None if label.startswith('"') or is_number(label) else Symbol(label)
         is_leaf = not (types or values or keywords)
 
         expression: Expression
@@ -189,21 +186,17 @@ class _Writer:
             expression = symbol
         elif types:
             expression = List((TypeAnnotation(List(tuple(types)), symbol), *values, *keywords))
-        elif not is_leaf and (label in (*_BINDERS, "do") or _IS_VARIABLE(label)):
+        elif not is_leaf and (label in (*_BINDERS, "do") or is_variable(label)):
             expression = ReaderLiteral(List((symbol, *values)))
         else:
             expression = List((symbol, *values, *keywords))
         return expression if ascription is None else TypeAnnotation(ascription, expression)
 
 
-def _is_type_label(label: str) -> bool:
-    return label == ":type" or (label.startswith(":type-") and _ARGUMENT(label) is not None)
-
-
 def _argument_number(edge: tuple[str, int]) -> int:
     """Sorts arguments by their numbers, and keywords behind them in the order of the graph."""
-    found = _ARGUMENT(edge[0])
-    return int(found[1]) if found else 1 << 30
+    found = argument_number(edge[0])
+    return found[1] if found else 1 << 30
 
 
 def bare_symbols(expression: Expression) -> set[str]:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
 from typing import Literal
 
-from doppel.lispress.expression import (
-    NUMBER_PATTERN,
-    Expression,
-    List,
-    ReaderLiteral,
-    Symbol,
-    TypeAnnotation,
-)
+from doppel.lispress.error import LispressError
+from doppel.lispress.expression import Expression, List, ReaderLiteral, Symbol, TypeAnnotation, is_number
 from doppel.lispress.graph import PARAMETER, to_graph
 from doppel.lispress.reader import read
 from doppel.lispress.validity import require_valid
 
 Counting = Literal["node_labels", "call_heads"]
 """What counts as a function type."""
-
-_IS_NUMBER = re.compile(NUMBER_PATTERN).fullmatch
 
 
 def function_types(tree: Expression | str, counting: Counting = "node_labels") -> list[str]:
@@ -47,12 +39,38 @@ def function_types(tree: Expression | str, counting: Counting = "node_labels") -
     return _discrete_labels(expression) if counting == "node_labels" else _call_heads(expression)
 
 
+@lru_cache(maxsize=1 << 16)
+def valid_function_types(tree: str, counting: Counting) -> tuple[str, ...] | None:
+    """The function types of a tree as in `function_types`, or None where it is not well-formed."""
+    try:
+        return tuple(function_types(tree, counting))
+    except LispressError:
+        return None
+
+
+def uses_function(tree: str | None, pattern: str) -> bool:
+    """Whether a tree calls a function of a name.
+
+    Args:
+        tree: Lispress; None and trees that are not well-formed call nothing.
+        pattern: A call head such as ``WeatherQueryApi``, or the start of one and a star: ``EventOnDate*``.
+
+    Returns:
+        True where some call head equals the name, or starts with it.
+
+    Raises:
+        ValueError: The pattern is empty, or has a star elsewhere than at its end.
+    """
+    name = pattern.removesuffix("*")
+    if not name or "*" in name:
+        raise ValueError(f"{pattern!r} is no function pattern: give a name, or the start of one and a star")
+    heads = (None if tree is None else valid_function_types(tree, "call_heads")) or ()
+    return any(head.startswith(name) if pattern.endswith("*") else head == name for head in heads)
+
+
 def _discrete_labels(tree: Expression) -> list[str]:
-    return [
-        label
-        for label in to_graph(tree).nodes
-        if not label.startswith('"') and label != PARAMETER and not _IS_NUMBER(label)
-    ]
+    labels = to_graph(tree).nodes
+    return [label for label in labels if not (label.startswith('"') or label == PARAMETER or is_number(label))]
 
 
 def _call_heads(tree: Expression) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,6 +11,11 @@ from doppel.lispress.validity import require_valid
 
 PARAMETER = "lambda-parameter"
 """Label of the node that a lambda's parameter becomes, whatever its name was."""
+
+TYPE = ":type"
+"""Label of the edge from a value to the type that is ascribed to it."""
+
+_ARGUMENT = re.compile(r":(type-)?arg(0|[1-9][0-9]*)").fullmatch
 
 Edge = tuple[int, str, int]
 """Source node, label, target node."""
@@ -32,6 +38,17 @@ class Graph:
         """Nodes that no edge points to, in order: the statements of the program."""
         targets = {target for _, _, target in self.edges}
         return tuple(node for node in range(len(self.nodes)) if node not in targets)
+
+
+def argument_number(label: str) -> tuple[bool, int] | None:
+    """Of ``:arg3`` and ``:type-arg3``: whether it is a type argument, and its number. None for other labels."""
+    found = _ARGUMENT(label)
+    return found and (found[1] is not None, int(found[2]))
+
+
+def is_type_label(label: str) -> bool:
+    """Whether an edge with this label leads to a type."""
+    return label == TYPE or label.startswith(":type-arg") and _ARGUMENT(label) is not None
 
 
 def to_graph(expression: Expression) -> Graph:
@@ -125,7 +142,7 @@ class _Builder:
             variable.node = node
         if visit.ascription is not None and node not in self.typed:
             self.typed.add(node)
-            self.todo.append(_Visit(visit.ascription, None, node, ":type", is_type=True))
+            self.todo.append(_Visit(visit.ascription, None, node, TYPE, is_type=True))
 
     def _visit_list(self, visit: _Visit, expression: List) -> None:
         head, *arguments = expression.items
@@ -184,7 +201,7 @@ class _Builder:
             self.edges.append((node, f":arg{number}", scope.node))
             if ascription is not None:
                 self.typed.add(scope.node)
-                types.append(_Visit(ascription, None, scope.node, ":type", is_type=True))
+                types.append(_Visit(ascription, None, scope.node, TYPE, is_type=True))
         self.todo.append(_Visit(body, scope, node, f":arg{len(parameters.items)}"))
         self.todo.extend(reversed(types))
 

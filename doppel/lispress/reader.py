@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from doppel.lispress.error import LispressError
 from doppel.lispress.expression import (
-    NUMBER_PATTERN,
     STRING_BODY_PATTERN,
     SYMBOL_PATTERN,
     Expression,
@@ -17,6 +16,7 @@ from doppel.lispress.expression import (
     String,
     Symbol,
     TypeAnnotation,
+    is_number,
 )
 
 MAX_DEPTH = 200
@@ -24,7 +24,6 @@ MAX_DEPTH = 200
 
 _TOKEN = re.compile(rf'([()^#])|"({STRING_BODY_PATTERN})"|({SYMBOL_PATTERN})|(\S)', re.DOTALL)
 _MARK, _STRING, _ATOM, _BAD = 1, 2, 3, 4
-_IS_NUMBER = re.compile(NUMBER_PATTERN).fullmatch
 
 
 def read(text: str) -> Expression:
@@ -132,7 +131,7 @@ def _lacking(mark: str, offset: int) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _atom(spelling: str) -> Symbol | Number:
-    return Number(spelling) if _IS_NUMBER(spelling) else Symbol(spelling)
+    return Number(spelling) if is_number(spelling) else Symbol(spelling)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -10,7 +10,6 @@ from doppel.metrics.compare import Corpus, compare, compared_sides
 from doppel.metrics.copies import Copies, CopyIndex
 from doppel.metrics.distinct import Distinct
 from doppel.metrics.function_overlap import FunctionOverlap
-from doppel.metrics.function_pattern import uses_function
 from doppel.metrics.graph_match import GraphMatch
 from doppel.metrics.mauve import Mauve
 from doppel.metrics.mean_words import MeanWords
@@ -47,5 +46,4 @@ __all__ = [
     "compared_sides",
     "parser_metric_collection",
     "parser_metrics",
-    "uses_function",
 ]

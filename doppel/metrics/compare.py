@@ -13,14 +13,13 @@ from torch import Tensor
 from torchmetrics import MetricCollection
 from tqdm import tqdm
 
-from doppel.lispress import Counting
+from doppel.lispress import Counting, valid_function_types
 from doppel.metrics.anonymous_graph import anonymous_graph
 from doppel.metrics.chi_square import ChiSquare
 from doppel.metrics.commonest import Commonest
 from doppel.metrics.copies import Copies, CopyIndex
 from doppel.metrics.distinct import Distinct
 from doppel.metrics.function_overlap import FunctionOverlap
-from doppel.metrics.function_type_metric import valid_function_types
 from doppel.metrics.graph_match import GraphMatch
 from doppel.metrics.mauve import Mauve
 from doppel.metrics.mean_words import MeanWords

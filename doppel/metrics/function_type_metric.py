@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, Literal
 
-from doppel.lispress import Counting, function_types, is_valid
+from doppel.lispress import Counting, valid_function_types
 from doppel.metrics.type_counts import TypeCountMetric
 
 Weighting = Literal["occurrences", "turns"]
-
-
-@lru_cache(maxsize=1 << 16)
-def valid_function_types(tree: str, counting: Counting) -> tuple[str, ...] | None:
-    """Function types of a tree, repeats kept, or None where it is no valid Lispress."""
-    return tuple(function_types(tree, counting)) if is_valid(tree) else None
 
 
 def count_function_types(trees: Iterable[str | None], counting: Counting, weighting: Weighting) -> Counter[str]:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from doppel.lispress import uses_function
 from doppel.metrics.anonymous_graph import anonymous_graph
-from doppel.metrics.function_pattern import uses_function
 
 Score = float | None
 """A turn's value, or None where the turn does not count for it."""

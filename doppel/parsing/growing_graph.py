@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doppel.parsing.linearise import MAX_LEVEL, ROOT_LEVEL, level_below
+from doppel.parsing.build_order import MAX_LEVEL, ROOT_LEVEL, level_below
 from doppel.parsing.scopes import Scopes
 from doppel.parsing.tables import Group, Kind, Tables
 

@@ -39,8 +39,8 @@ import numpy as np
 from doppel.lispress import Edge, Graph, String, write
 from doppel.lispress.from_graph import to_expression
 from doppel.parsing.actions import Actions
+from doppel.parsing.build_order import edge_rank
 from doppel.parsing.growing_graph import GrowingGraph
-from doppel.parsing.linearise import edge_rank
 from doppel.parsing.tables import Group, tables_of
 from doppel.parsing.vocabulary import BOS, COPY, END, STRING_CLOSE, STRING_OPEN, ActionVocabulary
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from doppel.lispress import Graph, String, read, to_graph
 from doppel.parsing.actions import Actions
-from doppel.parsing.linearise import Step, linearise
+from doppel.parsing.build_order import Step, build_steps
 from doppel.parsing.machine import ParserMachine
 from doppel.parsing.source import split_source
 from doppel.parsing.vocabulary import BOS, COPY, END, STRING_CLOSE, STRING_OPEN, ActionVocabulary
@@ -25,12 +25,12 @@ def encode(tree: str, utterance: str, vocabulary: ActionVocabulary) -> Actions |
 
     Returns:
         The actions, or None when a label is not in the vocabulary or the graph lies outside the parser's
-        language (see `doppel.parsing.linearise`).
+        language (see `doppel.parsing.build_order`).
 
     Raises:
         LispressError: The tree is not well-formed.
     """
-    steps = linearise(to_graph(read(tree)))
+    steps = build_steps(to_graph(read(tree)))
     return None if steps is None else _encode_steps(steps, split_source(utterance), vocabulary)
 
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from doppel.lispress.graph import PARAMETER
-from doppel.parsing.linearise import LAMBDA, TYPE, argument_number, can_be_type, can_be_value, is_literal, is_type_label
+from doppel.lispress.graph import PARAMETER, TYPE, argument_number, is_type_label
+from doppel.parsing.build_order import LAMBDA, can_be_type, can_be_value, is_literal
 from doppel.parsing.vocabulary import COPY, END, PAD, STRING_CLOSE, STRING_OPEN, ActionVocabulary
 
 _MAX_MASKS = 8192

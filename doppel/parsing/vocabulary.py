@@ -11,7 +11,8 @@ from typing import Any
 from doppel.errors import UserError
 from doppel.lispress import LispressError, String, read, to_graph
 from doppel.lispress.from_graph import bare_symbols
-from doppel.parsing.linearise import TYPE, argument_number, linearise
+from doppel.lispress.graph import TYPE, argument_number
+from doppel.parsing.build_order import build_steps
 from doppel.parsing.source import split_source
 
 PAD, BOS, END, STRING_OPEN, STRING_CLOSE, COPY = range(6)
@@ -68,7 +69,7 @@ class ActionVocabulary:
         for tree in trees:
             try:
                 expression = read(tree)
-                steps = linearise(to_graph(expression))
+                steps = build_steps(to_graph(expression))
             except LispressError:
                 continue
             if steps is None:

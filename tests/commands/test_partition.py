@@ -15,7 +15,7 @@ from commands.partition import By, partition
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
-from doppel.metrics.function_pattern import uses_function
+from doppel.lispress import uses_function
 
 TREES = ["(Yield (Weather))", "(Yield (EventOnDate (Today)))", "(EventOnDateTime (Today))", "(Yield (Find))", "(Ok)"]
 

@@ -19,6 +19,7 @@ from doppel.lispress import (
     function_types,
     read,
     to_graph,
+    uses_function,
     write,
 )
 
@@ -124,6 +125,22 @@ def test_function_types_in_both_countings() -> None:
     assert function_types(read(text)) == function_types(text)
     with pytest.raises(ValueError, match="counting"):
         function_types(text, "words")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tree", "pattern", "uses"),
+    [
+        ("(Yield (EventOnDate (Now)))", "EventOnDate", True),
+        ("(Yield (EventOnDateTime (Now)))", "EventOnDate", False),
+        ("(Yield (EventOnDateTime (Now)))", "EventOnDate*", True),
+        ('(Yield (PersonName "EventOnDate"))', "EventOnDate*", False),  # what the user says is no function
+        ("(^(EventOnDate) Pick)", "EventOnDate", False),  # nor is a type
+        ("(EventOnDate", "EventOnDate", False),
+        (None, "EventOnDate", False),
+    ],
+)
+def test_a_pattern_names_call_heads_alone(tree: str | None, pattern: str, uses: bool) -> None:
+    assert uses_function(tree, pattern) == uses
 
 
 def test_smcalflow_has_about_four_hundred_function_types() -> None:

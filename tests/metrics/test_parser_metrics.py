@@ -19,7 +19,6 @@ from doppel.metrics import (
     GraphMatch,
     parser_metric_collection,
     parser_metrics,
-    uses_function,
 )
 from doppel.metrics.anonymous_graph import anonymous_graph, anonymous_subgraphs
 
@@ -161,22 +160,6 @@ def test_turns_are_grouped_by_the_gold_tree() -> None:
     assert (values["exact_match@Find*"], values["num_turns@Find*"]) == (0.5, 2)
     assert (values["exact_match@Finder"], values["exact_match@not Finder"]) == (1, 0.5)
     assert parser_metrics(gold, gold, ["Absent"])["exact_match@Absent"] is None
-
-
-@pytest.mark.parametrize(
-    ("tree", "pattern", "uses"),
-    [
-        ("(Yield (EventOnDate (Now)))", "EventOnDate", True),
-        ("(Yield (EventOnDateTime (Now)))", "EventOnDate", False),
-        ("(Yield (EventOnDateTime (Now)))", "EventOnDate*", True),
-        ('(Yield (PersonName "EventOnDate"))', "EventOnDate*", False),  # what the user says is no function
-        ("(^(EventOnDate) Pick)", "EventOnDate", False),  # nor is a type
-        ("(EventOnDate", "EventOnDate", False),
-        (None, "EventOnDate", False),
-    ],
-)
-def test_patterns(tree: str | None, pattern: str, uses: bool) -> None:
-    assert uses_function(tree, pattern) == uses
 
 
 @pytest.mark.parametrize("pattern", ["", "*", "Event*Date", "a**"])

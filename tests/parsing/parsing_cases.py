@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from doppel.lispress import Graph
+from doppel.lispress.graph import is_type_label
 from doppel.parsing import ActionVocabulary
-from doppel.parsing.linearise import is_type_label, linearise
+from doppel.parsing.build_order import build_steps
 
 TREES = [
     '(Yield (Event.start (^(Event) singleton (QueryEventResponse.results x "lunch with"))))',
@@ -46,6 +47,6 @@ def labels_and_triples(graph: Graph) -> tuple[Counter[str], Counter[tuple[str, s
 def canonical(graph: Graph) -> object:
     """A form that two graphs share exactly if they are isomorphic with their roots in the same order."""
     edges = tuple(sorted(graph.edges, key=lambda edge: edge[1]))
-    steps = linearise(Graph(graph.nodes, edges))
+    steps = build_steps(Graph(graph.nodes, edges))
     assert steps is not None
     return [(step.label, sorted(step.right), sorted(step.left)) for step in steps]

@@ -13,7 +13,7 @@ from doppel.errors import UserError
 from doppel.lispress import Expression, List, String, Symbol, first_error, read, to_graph, write
 from doppel.lispress.from_graph import to_expression
 from doppel.parsing import ActionVocabulary, ParserMachine, decode, encode, split_source
-from doppel.parsing.linearise import linearise
+from doppel.parsing.build_order import build_steps
 from doppel.parsing.vocabulary import COPY, STRING_CLOSE, STRING_OPEN
 from tests.lispress.lispress_trees import corpus_trees, programs
 
@@ -60,7 +60,7 @@ def test_any_program_is_written_from_its_graph(program: Expression) -> None:
     text = write(to_expression(graph, constants=()))
     assert first_error(text) is None
     assert labels_and_triples(to_graph(read(text))) == labels_and_triples(graph)
-    if linearise(graph) is not None:
+    if build_steps(graph) is not None:
         assert canonical(to_graph(read(text))) == canonical(graph)
 
 
@@ -68,7 +68,7 @@ def test_any_program_is_written_from_its_graph(program: Expression) -> None:
 @given(programs, st.text(max_size=12))
 def test_any_program_within_the_language_round_trips(program: Expression, utterance: str) -> None:
     tree = write(program)
-    if linearise(to_graph(program)) is not None:
+    if build_steps(to_graph(program)) is not None:
         round_trip(tree, utterance, ActionVocabulary.build([tree]))
 
 
@@ -152,7 +152,7 @@ def test_every_tree_of_the_corpora_round_trips() -> None:
 @pytest.mark.slow
 def test_typed_trees_round_trip() -> None:
     trees = corpus_trees("smcalflow", fields=("fully_typed_lispress",))
-    inside = [tree for tree in trees if linearise(to_graph(read(tree))) is not None]
+    inside = [tree for tree in trees if build_steps(to_graph(read(tree))) is not None]
     assert len(inside) > 0.95 * len(trees)
     v = ActionVocabulary.build(trees)
     for tree in inside[::5]:

@@ -1,0 +1,1 @@
+"""Judging samples and parsers, and choosing among setups."""

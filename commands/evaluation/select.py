@@ -1,0 +1,216 @@
+"""Choose among setups: discard those whose samples are noise to a fluency sifter, rank the rest.
+
+The rule of Mireshghallah et al. (2023): among setups whose synthetic utterances have a mean loss of at most 2.0 under
+a language model fine-tuned on public utterances, the best MAUVE + F.Overlap wins.
+
+Formal guarantees:
+    Each run's samples are (ε, δ)-DP, and so is all that is computed of them and of public text: the sifter's losses
+    (if the sifter is public), and metrics against a *public* reference. Choosing by such numbers is post-processing,
+    and costs what was tried: releasing the winner of k runs on the same data spends at most the sum of their ε.
+    Choosing by metrics against the private data, or a private test split, is *not* covered by any ε that is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commands.evaluation.sifter import Sifter
+from commands.results.paper import systems
+from commands.results.pool import Group, pool
+from commands.results.report import synthetic_path
+from commands.results.runs import Point, read_runs
+from commands.results.tables import SECTION_FIELDS, format_epsilon
+from doppel.errors import UserError
+
+_SCORE = ("mauve", "parsed_function_overlap")
+#: Setups are ranked among those that agree in all of these.
+COMPARABLE = (*SECTION_FIELDS, "epsilon", "delta", "unit", "accountant", "num_compared")
+_CAVEAT = (
+    "Choosing among runs by metrics against the private data or a private test split is not covered by any ε here; "
+    "choosing by a public reference and a public sifter is. Whether {references} is public is for you to know."
+)
+
+
+@dataclass
+class Setup:
+    """A candidate.
+
+    Attributes:
+        group: Its runs.
+        mean_loss: Of its samples under the sifter, nats per token, averaged over runs; None if no samples are there.
+        score: MAUVE + F.Overlap; None where one is missing.
+        rank: Among comparable setups, from 1; None if discarded.
+        why: Why it is not ranked; empty if it is.
+    """
+
+    group: Group
+    mean_loss: float | None
+    score: float | None
+    rank: int | None = None
+    why: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``python cli.py select``."""
+    parser.add_argument("runs_dir", type=Path, help="folder below which the runs lie, with their samples")
+    parser.add_argument(
+        "--sifter",
+        required=True,
+        help="UtteranceLM fine-tuned on public turns: its run folder, checkpoint, or a model folder or hub name",
+    )
+    parser.add_argument(
+        "--max-loss", type=float, default=2.0, help="discard setups above it, nats per token (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, help="JSON file (RUNS_DIR/selection.json)")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Judge, print, and write the JSON file.
+
+    Raises:
+        UserError: There is no candidate, or the sifter cannot be used.
+    """
+    runs = read_runs(args.runs_dir)
+    groups = [group for group in pool(runs.points) if group.key["kind"] == "generation" and group.points]
+    if not groups:
+        raise UserError(f"{args.runs_dir} holds no run that can be judged: `python cli.py results` says why")
+    sifter = Sifter(args.sifter)
+    caveats = [_CAVEAT.format(references=" and ".join(sorted({str(group.key["reference"]) for group in groups})))]
+    if not sifter.check_is_public({group.key["fingerprint"] for group in groups}):
+        caveats.append(f"What the sifter {args.sifter} learnt from cannot be told here: it must be public text.")
+    setups = judge(groups, args.runs_dir, sifter, args.max_loss)
+    spent = total_spent(groups)
+    print(format_setups(setups, args.max_loss))
+    for statement in (*spent.values(), *caveats):
+        print(f"\n{statement}")
+    for problem in runs.problems:
+        print(f"left out: {problem.path}{f', {problem.system}' if problem.system else ''}: {problem.text}")
+    content = {
+        "sifter": args.sifter,
+        "max_loss": args.max_loss,
+        "setups": [_to_json(setup) for setup in setups],
+        "if_all_were_released": spent,
+        "caveats": caveats,
+    }
+    out = args.out or args.runs_dir / "selection.json"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror}); give another --out") from error
+    print(f"\nWritten to {out}")
+
+
+def judge(groups: list[Group], root: Path, sifter: Sifter, max_loss: float) -> list[Setup]:
+    """Candidates with their losses and ranks, best first among comparable ones.
+
+    Args:
+        groups: Pooled runs.
+        root: Folder that their paths are relative to.
+        sifter: Scores the samples.
+        max_loss: Nats per token that a setup's mean loss may have.
+    """
+    setups = []
+    for group in groups:
+        losses = [_mean_loss(root / point.path, point, sifter) for point in group.points]
+        known = [loss for loss in losses if loss is not None]
+        values = [group.cell(name).mean for name in _SCORE]
+        numbers = [value for value in values if value is not None]
+        setup = Setup(
+            group,
+            mean_loss=statistics.fmean(known) if known and len(known) == len(losses) else None,
+            score=sum(numbers) if len(numbers) == len(_SCORE) else None,
+        )
+        lacking = [name for name, value in zip(_SCORE, values, strict=True) if value is None]
+        if setup.mean_loss is None:
+            setup.why = f"{len(losses) - len(known)} of {len(losses)} runs have no samples beside the report"
+        elif setup.mean_loss > max_loss:
+            setup.why = "discarded: mean loss above the bound"
+        elif lacking:
+            setup.why = f"no {' and no '.join(lacking)} ({group.cell(lacking[0]).note})"
+        setups.append(setup)
+    setups.sort(key=lambda s: (_context(s), bool(s.why), -(s.score or 0)))
+    ranked: dict[str, int] = {}
+    for setup in setups:
+        if not setup.why:
+            ranked[_context(setup)] = setup.rank = ranked.get(_context(setup), 0) + 1
+    return setups
+
+
+def total_spent(groups: list[Group]) -> dict[str, str]:
+    """For each private data set, in words, what all its runs spend together, whether they are kept or not.
+
+    ε and δ simply add up (basic composition), which holds for any accountant; runs of one ledger may compose to less.
+    """
+    statements = {}
+    for fingerprint in dict.fromkeys(str(group.key["fingerprint"]) for group in groups):
+        own = [group for group in groups if group.key["fingerprint"] == fingerprint]
+        name = f"{own[0].key['data']} ({fingerprint[:8]})"
+        units = sorted({str(group.key["unit"]) for group in own if group.key["unit"]})
+        if any(group.spent is None for group in own):
+            told = "at least one run is not private, so all of them together have no ε"
+        elif len(units) > 1:
+            told = f"the runs protect different units ({', '.join(units)}), which have no common ε"
+        else:
+            epsilon = sum(point.spent or 0.0 for group in own for point in group.points)
+            delta = sum(group.key["delta"] * len(group.points) for group in own)
+            number = sum(len(group.points) for group in own)
+            told = f"ε ≤ {epsilon:.4g}, δ ≤ {delta:.3g} under adding or removing one {units[0]} (sums over {number} "
+            told += "trained systems; what runs that are left out have spent comes on top)"
+        statements[fingerprint] = f"If all that was tried on {name} is released or chosen from: {told}."
+    return statements
+
+
+def format_setups(setups: list[Setup], max_loss: float) -> str:
+    """An aligned table for each set of comparable setups."""
+    lines: list[str] = []
+    context = ""
+    for setup in setups:
+        key, group = setup.group.key, setup.group
+        if _context(setup) != context:
+            context = _context(setup)
+            lines += ["", f"{key['data']} ({str(key['fingerprint'])[:8]}), target ε {format_epsilon(key['epsilon'])}, "]
+            lines[-1] += f"model {key['base_model']}, {key['num_samples']} samples; bound {max_loss:g} nats per token"
+            lines.append("rank  loss   MAUVE  F.Overlap  sum    ε spent  seeds  setup")
+        values = [setup.mean_loss, group.cell("mauve").mean, group.cell("parsed_function_overlap").mean, setup.score]
+        loss, mauve, overlap, score = ("–" if value is None else f"{value:.3f}" for value in values)
+        spent = "∞" if group.spent is None else f"{group.spent:.3f}"
+        name = f"{key['experiment']}, {systems().get(key['system'], key['system'])}"
+        line = f"{setup.rank or '–':<4}  {loss:5}  {mauve:5}  {overlap:9}  {score:5}  {spent:7}  {len(group.points):<5}"
+        lines.append(f"{line}  {name}{f': {setup.why}' if setup.why else ''}")
+    return "\n".join(lines).strip("\n")
+
+
+def _mean_loss(folder: Path, point: Point, sifter: Sifter) -> float | None:
+    from commands.evaluation.evaluate import read_synthetic
+
+    path = synthetic_path(folder, point.key["system"])
+    if not path.exists():
+        return None
+    losses = sifter.losses([turn.utterance for turn in read_synthetic(path)])
+    return float(losses.double().mean())
+
+
+def _context(setup: Setup) -> str:
+    return repr([setup.group.key[name] for name in COMPARABLE])
+
+
+def _to_json(setup: Setup) -> dict[str, Any]:
+    key = {name: None if value == math.inf else value for name, value in setup.group.key.items()}
+    return {
+        "rank": setup.rank,
+        "why": setup.why,
+        "mean_loss": setup.mean_loss,
+        "mauve": setup.group.cell("mauve").mean,
+        "function_overlap": setup.group.cell("parsed_function_overlap").mean,
+        "score": setup.score,
+        "epsilon_spent": setup.group.spent,
+        "runs": [point.path for point in setup.group.points],
+        "setting": key,
+    }

@@ -1,0 +1,1 @@
+"""Train, sample and run experiments."""

@@ -1,0 +1,398 @@
+"""An experiment: everything that a run is made of, read from one file and what that file is based on."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from commands.launch.systems import SYSTEMS, System, system
+from doppel.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = ROOT / "configs" / "experiments"
+#: Parts of a training's settings, which an experiment may give for all, for one stage and for one system.
+SECTIONS = ("trainer", "model", "sampling", "data", "privacy")
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A parser learns, from private utterances that nobody reads, a function that it lacks.
+
+    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/adaptation.md``.
+
+    Args:
+        train: Annotated turns that are split into public and private ones.
+        missing: Function that the public turns lack: a name, or the start of one and a star.
+        test: Turns that parsers are scored on; null: a part of ``train``.
+        test_share: Share of ``test`` (or of ``train``) that is taken.
+        public_share: Share of ``train`` that is public.
+        by: What is split: ``turn`` or ``dialogue``.
+        rounds: Above 1: also the system ``iterative``. Each round annotates the private turns with the parser of the
+            round before, so that trees of later rounds know the function.
+        round_epochs: Epochs of p(y) and p(x|y) in each round; all share one budget and one noise multiplier.
+    """
+
+    train: str
+    missing: str
+    test: str | None = None
+    test_share: float | None = None
+    public_share: float = 0.1
+    by: Literal["turn", "dialogue"] = "turn"
+    rounds: int = 1
+    round_epochs: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is run. A file ``configs/experiments/NAME.yaml`` holds these fields and ``base: OTHER``, whose it changes.
+
+    The sections ``trainer``, ``model``, ``sampling``, ``data`` and ``privacy`` are those of every training; entries of
+    ``stages`` and ``variants`` hold the same sections for one stage or one system, and win in this order. What follows
+    from other fields stands nowhere: epochs of a budget, scope, prompts, paths in the run folder.
+
+    Args:
+        name: Name of the file.
+        systems: Systems to train and compare, of :data:`~commands.launch.systems.SYSTEMS` or keys of ``variants``.
+        epsilon: Target ε of each system; ``inf`` trains without privacy, on shuffled batches of a fixed size.
+        seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
+        num_samples: Samples of each system.
+        reference: Human turns that the samples are compared with: a file, or ``embedded:…``.
+        epochs: Epochs by stage; ``domain`` is as ``one_stage`` if left out, ``shared`` both of two-stage's together.
+        data: Arguments of the DialogueDataModule.
+        model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
+        sampling: How texts are sampled.
+        trainer: Arguments of the Trainer of every training.
+        privacy: Arguments of DP-SGD: δ, clipping norm, accountant, ….
+        stages: Stage → sections of its own.
+        variants: System → sections of its own. A name that no system has is two-stage with these settings.
+        at_epsilon: ε → fields that hold at this ε alone.
+        overrides: Sections that win over all others; ``--set`` writes them.
+        overlays: Configuration files that every training of a language model takes on top, such as for a GPU.
+        featurizer: Model folder or hub name whose features MAUVE compares.
+        compare_with_private: Also report copies of the private training text; these figures are not private.
+        labels: Public list of the domains, one a line, for the system ``domain``.
+        exact_histogram: Draw the domains as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
+        parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
+        adaptation: What makes the run an adaptation; null: synthesis alone.
+        table: Result tables that its runs stand in: main, best, few_modes, shuffled, large, adaptation; null: none.
+        sweep: Name of the sweep that a run is a point of; such a run stands in no table.
+        point: What the point of the sweep sets.
+        epsilons: Values of ε that ``--grid`` takes.
+        seeds: Seeds that ``--grid`` takes.
+        environment: Variables that values may name as ``${NAME}``; one that is set in the shell wins.
+        parser_digest: Of the file ``parser``; the run writes it down.
+        commit: Versions of the code that worked on the run; the run writes them down.
+    """
+
+    name: str
+    systems: list[str] = field(default_factory=lambda: ["one_stage", "two_stage"])
+    epsilon: float = 8.0
+    seed: int | None = None
+    num_samples: int = 1000
+    reference: str | None = None
+    epochs: dict[str, float] = field(default_factory=dict)
+    data: Settings = field(default_factory=dict)
+    model: Settings = field(default_factory=dict)
+    sampling: Settings = field(default_factory=dict)
+    trainer: Settings = field(default_factory=dict)
+    privacy: Settings = field(default_factory=dict)
+    stages: dict[str, Settings] = field(default_factory=dict)
+    variants: dict[str, Settings] = field(default_factory=dict)
+    at_epsilon: dict[str, Settings] = field(default_factory=dict)
+    overrides: Settings = field(default_factory=dict)
+    overlays: list[str] = field(default_factory=list)
+    featurizer: str = "models/base"
+    compare_with_private: bool = False
+    labels: str | None = None
+    exact_histogram: bool = False
+    parser: str | None = None
+    adaptation: Adaptation | None = None
+    table: str | None = None
+    sweep: str | None = None
+    point: Settings = field(default_factory=dict)
+    epsilons: list[float] = field(default_factory=lambda: [3.0, 8.0, 16.0, math.inf])
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    environment: dict[str, str] = field(default_factory=dict)
+    parser_digest: str | None = None
+    commit: list[str] = field(default_factory=list)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether its language models train under differential privacy."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def used(self) -> list[System]:
+        """Its systems, of the table."""
+        return [system(name) for name in self.systems]
+
+    def epochs_of(self, settings: str) -> float:
+        """Epochs of a training.
+
+        Raises:
+            UserError: The experiment does not say.
+        """
+        known = self.epochs
+        if settings in known:
+            return known[settings]
+        if settings == "domain" and "one_stage" in known:
+            return known["one_stage"]
+        if settings == "shared" and {"parse_tree", "parse2utterance"} <= known.keys():
+            return known["parse_tree"] + known["parse2utterance"]
+        raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{settings}")
+
+    def section(self, name: str, settings: str | None = None, of: System | None = None) -> Settings:
+        """One of ``SECTIONS`` as a stage of a system has it.
+
+        Args:
+            name: The section.
+            settings: Stage whose settings count; None: those of all.
+            of: The system; None: none.
+        """
+        layers = [getattr(self, name), self.stages.get(settings or "", {}).get(name, {})]
+        if of is not None:
+            layers += [of.changes.get(name, {}), self.variants.get(of.name, {}).get(name, {})]
+        return merge(*layers, self.overrides.get(name, {}))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without what is at its default and without what was used up when it was read."""
+        defaults = Experiment(name="")
+        values = {
+            key: value
+            for key, value in dataclasses.asdict(self).items()
+            if key == "name" or value != getattr(defaults, key)
+        }
+        for key in ("systems", "epsilon", "num_samples"):  # a run folder says these in any case
+            values[key] = getattr(self, key)
+        return values
+
+
+def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """Read an experiment.
+
+    Args:
+        path: Its file, such as ``configs/experiments/quickstart.yaml``, or a run's ``experiment.yaml``.
+        changes: Fields in place of the file's, by dotted name: ``{"epsilon": 3, "data.batch_size": 64}``. Sections win
+            over all that the file says of single stages and systems.
+
+    Returns:
+        The experiment, with ``base`` and ``at_epsilon`` worked in and variables filled in.
+
+    Raises:
+        UserError: The file, or one that it is based on, is not an experiment.
+    """
+    content = merge({"name": path.stem}, _read(path, ()))
+    given: dict[str, Any] = {}
+    for key, value in (changes or {}).items():
+        words = key.split(".")
+        if words[0] in SECTIONS:
+            words.insert(0, "overrides")
+        node = {words[-1]: value}
+        for word in reversed(words[:-1]):
+            node = {word: node}
+        given = merge(given, node)
+    epsilon = given.get("epsilon", content.get("epsilon", 8.0))
+    for key, fields in (content.pop("at_epsilon", None) or {}).items():
+        if _number(key, path) == _number(epsilon, path):
+            content = merge(content, fields)
+    content = merge(content, given)
+    for key in ("epsilon", "epsilons"):
+        if key in content:
+            values = content[key]
+            content[key] = [_number(v, path) for v in values] if isinstance(values, list) else _number(values, path)
+    named = {**(content.pop("environment", None) or {})}
+    content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
+    experiment = _build(fill_in(content, {**os.environ, **content["environment"]}, str(path)), path)
+    _check(experiment, path)
+    return experiment
+
+
+def shipped(name: str) -> Path:
+    """The file of a shipped experiment."""
+    return EXPERIMENTS / f"{name}.yaml"
+
+
+def save(experiment: Experiment, path: Path) -> None:
+    """Write an experiment as :func:`load` reads it."""
+    text = yaml.safe_dump(experiment.as_dict(), sort_keys=False, allow_unicode=True, width=120)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping.
+
+    Raises:
+        UserError: It cannot be read, or holds something else.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds {type(content).__name__}, not keys with values")
+    return content
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings on top of one another: later ones win, key by key at every depth. Lists replace, ``KEY+`` append."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            old = merged.get(key)
+            if isinstance(value, Mapping):
+                merged[key] = merge(old if isinstance(old, Mapping) else {}, value)
+            elif str(key).endswith("+") and old is not None:
+                merged[key] = [*_listed(old), *_listed(value)]
+            else:
+                merged[key] = copy.deepcopy(value)
+    return merged
+
+
+def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
+    """A value with ``${NAME}`` replaced in all its texts.
+
+    Raises:
+        UserError: A variable has no value.
+    """
+
+    def found(match: re.Match[str]) -> str:
+        if match[1] not in variables:
+            raise UserError(f"{where} names ${match[1]}, which is not set: set it in the shell")
+        return variables[match[1]]
+
+    if isinstance(value, str):
+        return re.sub(r"\$\{(\w+)\}", found, value)
+    if isinstance(value, Mapping):
+        return {key: fill_in(inner, variables, where) for key, inner in value.items()}
+    return [fill_in(inner, variables, where) for inner in value] if isinstance(value, list) else value
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ, with both values; None for one that is not there."""
+    for key in dict.fromkeys([*old, *new]):
+        ours, theirs = old.get(key), new.get(key)
+        if isinstance(ours, Mapping) or isinstance(theirs, Mapping):
+            inner = differences(
+                ours if isinstance(ours, Mapping) else {}, theirs if isinstance(theirs, Mapping) else {}
+            )
+            yield from ((f"{key}.{name}", a, b) for name, a, b in inner)
+        elif ours != theirs:
+            yield key, ours, theirs
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """A file on top of its base."""
+    if not path.is_file():
+        raise UserError(f"there is no experiment {path}: give a file such as configs/experiments/quickstart.yaml")
+    if path in seen:
+        raise UserError(f"{path} is based on itself")
+    content = read_yaml(path)
+    files = [path.parent / f"{base}.yaml" for base in _listed(content.pop("base", []))]
+    bases = [_read(file if file.is_file() else shipped(file.stem), (*seen, path)) for file in files]
+    return merge(*bases, content)
+
+
+def _number(value: Any, path: Path) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number > 0:
+        raise UserError(f"epsilon is {value} ({path}): give a number above 0, or inf")
+    return number
+
+
+@cache
+def _parser() -> Any:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Experiment)
+    return parser
+
+
+def _build(content: dict[str, Any], path: Path) -> Experiment:
+    known = [f.name for f in dataclasses.fields(Experiment)]
+    for key in content:
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1)
+            hint = f": did you mean {nearest[0]!r}?" if nearest else f": it has {', '.join(known)}"
+            raise UserError(f"{path}: an experiment has no field {key!r}{hint}")
+    from jsonargparse import ArgumentError
+
+    try:
+        values = _parser().parse_object(content)
+    except ArgumentError as error:
+        lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
+        raise UserError(f"{path}: {' '.join(lines)[:500]}") from error
+    adaptation = values.pop("adaptation")
+    plain = {key: getattr(value, "as_dict", lambda value=value: value)() for key, value in values.items()}
+    return Experiment(**plain, adaptation=None if adaptation is None else Adaptation(**adaptation.as_dict()))
+
+
+def _check(experiment: Experiment, path: Path) -> None:
+    """Refuse what contradicts itself, before anything runs."""
+    for part in (experiment.stages, experiment.variants):
+        for name, sections in part.items():
+            wrong = sorted(sections.keys() - set(SECTIONS))
+            if wrong:
+                raise UserError(f"{path}: {name} has no section {wrong[0]!r}: give {', '.join(SECTIONS)}")
+    derived = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
+    for name in derived.keys() & (experiment.privacy.keys() | experiment.overrides.get("privacy", {}).keys()):
+        raise UserError(f"{path}: privacy.{name} follows from the field {derived[name]}: set that instead")
+    earlier: set[str] = set()
+    for used in experiment.used:
+        of = used.name
+        if used.needs == "variants" and of not in experiment.variants:
+            known = ", ".join(name for name, known in SYSTEMS.items() if known.samplings)
+            raise UserError(f"{path} has no variants.{of}: systems names one that it does not describe (of {known})")
+        if used.needs == "labels" and experiment.labels is None:
+            raise UserError(
+                f"{path} has no labels, the public list of domains that {of} needs: leave it out of systems"
+            )
+        if used.needs == "stages" and of not in experiment.stages:
+            raise UserError(f"{path} does not describe {of} in stages.{of}: leave it out of systems")
+        if used.needs == "adaptation" and experiment.adaptation is None:
+            raise UserError(f"{path} is no adaptation, so it has no system {of}: leave it out of systems")
+        if used.models_of and used.models_of not in earlier:
+            raise UserError(
+                f"{of} samples from the models of {used.models_of}: name {used.models_of} before it in systems"
+            )
+        earlier.add(of)
+    _check_adaptation(experiment, path)
+
+
+def _check_adaptation(experiment: Experiment, path: Path) -> None:
+    given = experiment.adaptation
+    if given is None:
+        return
+    if given.rounds > 1 and len(given.round_epochs) != 2 * given.rounds:
+        raise UserError(
+            f"{path}: adaptation.rounds is {given.rounds}, but round_epochs is {given.round_epochs}: "
+            "give epochs of p(y) and p(x|y) for each round"
+        )
+    if "iterative" in experiment.systems:
+        raise UserError(f"{path}: set adaptation.rounds for the system iterative, instead of naming it in systems")
+    if not any(used.samplings for used in experiment.used):
+        raise UserError(f"{path}: systems is {experiment.systems}: name one that is synthesised too, such as two_stage")

@@ -1,0 +1,87 @@
+"""Whose a run folder is, and the Weights & Biases run that it tells of."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from pathlib import Path
+
+from callbacks.slurm_job import SlurmJob
+from doppel.errors import UserError
+
+OWNER = "owner.json"
+WANDB_ID = "wandb_id"
+
+
+def claim(run_dir: Path, job: SlurmJob) -> None:
+    """Make the folder of a stage a job's own, so that tasks of one array never resume one another.
+
+    The first job that works in a folder writes its number there. The same job comes back after a requeue; a job that
+    was submitted later may go on where an earlier one stopped; another task of the same array may not, for both would
+    run now. All processes of a job may call this at once.
+
+    Args:
+        run_dir: Folder of the stage, which is there already.
+        job: The job that wants to work in it.
+
+    Raises:
+        UserError: The folder belongs to another task of the same array.
+    """
+    mine = json.dumps({"job": job.job, "task": job.task})
+    owner = SlurmJob(**json.loads(_write_once(run_dir / OWNER, mine)))
+    if owner.job == job.job and owner.task != job.task:
+        raise UserError(
+            f"{run_dir} belongs to array task {owner}, this is task {job}: give every task a --run_dir of its own, "
+            "such as RUN/$SLURM_ARRAY_TASK_ID/STAGE"
+        )
+    if owner != job:
+        _draft(run_dir / OWNER, mine).replace(run_dir / OWNER)
+
+
+def last_checkpoint(run_dir: Path) -> str | None:
+    """The checkpoint from which the training of a stage goes on; None if there is none yet.
+
+    That is ``checkpoints/last.ckpt``. Lightning removes the file that this link names before it sets the link anew:
+    after a kill at that moment it is the newest other checkpoint, which was whole before anything was removed.
+    """
+    folder = run_dir / "checkpoints"
+    last = folder / "last.ckpt"
+    if last.is_file():
+        return str(last)
+    others = sorted(folder.glob("step=*.ckpt"), key=lambda path: path.stat().st_mtime)
+    return str(others[-1]) if last.is_symlink() and others else None
+
+
+def wandb_id(run_dir: Path, job: SlurmJob | None = None) -> str:
+    """Id of the W&B run of a stage: whoever goes on in the folder goes on with the run, a requeued job for one.
+
+    Args:
+        run_dir: Folder of the stage, which is there already.
+        job: The job that begins the run; the number of an array's task becomes part of the id.
+
+    Returns:
+        STAGE[-JOB_TASK]-RANDOM, written to the folder: at most 64 characters, and no two folders share one.
+    """
+    task = [] if job is None or job.task is None else [str(job)]
+    stage = re.sub(r"[^A-Za-z0-9_.]", "_", run_dir.resolve().name)[:24]
+    return _write_once(run_dir / WANDB_ID, "-".join([stage, *task, secrets.token_hex(4)]))
+
+
+def _write_once(path: Path, text: str) -> str:
+    """What the file says; ``text`` if it was not there. Of several processes one wins, and all return its text."""
+    draft = _draft(path, text)
+    try:
+        os.link(draft, path)  # the file is there with its content, or not at all
+    except FileExistsError:
+        text = path.read_text(encoding="utf-8").strip()
+    finally:
+        draft.unlink()
+    return text
+
+
+def _draft(path: Path, text: str) -> Path:
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    draft.write_text(f"{text}\n", encoding="utf-8")
+    return draft

@@ -1,0 +1,194 @@
+"""The one table of systems: what each one trains, what it samples from, and how tables call it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+#: Settings of a training (a key of ``Experiment.epochs`` and ``Experiment.stages``) → the file of its model.
+MODEL_FILES = {
+    "one_stage": "configs/utterance_lm.yaml",
+    "domain": "configs/parse2utterance.yaml",
+    "parse_tree": "configs/parse_tree_lm.yaml",
+    "parse2utterance": "configs/parse2utterance.yaml",
+    "shared": "configs/shared_lm.yaml",
+    "public": "configs/shared_lm.yaml",
+    "sifter": "configs/utterance_lm.yaml",
+    "parser": "configs/semantic_parser.yaml",
+    "parser_low": "configs/semantic_parser.yaml",
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model of a system.
+
+    Attributes:
+        folder: Its stage, and folder in the run folder.
+        settings: Whose settings it takes, a key of :data:`MODEL_FILES`.
+    """
+
+    folder: str
+    settings: str
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """One pass of ``predict``: texts that a trained model writes.
+
+    Attributes:
+        name: Its stage.
+        model: Folder of the model.
+        settings: Whose settings the model was built with.
+        source: What the samples call their origin; the pass has the folder ``sample_SOURCE``.
+        writes: The file, in the run folder.
+        prompts: File of the prompts; None for a model that takes none.
+        texts: Whose way of sampling it takes: of trees, utterances, …
+        task: What a model that writes both is asked for; None for the others.
+    """
+
+    name: str
+    model: str
+    settings: str
+    source: str
+    writes: str
+    texts: str
+    prompts: str | None = None
+    task: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Folder of the pass in the run folder."""
+        return f"sample_{self.source}"
+
+
+@dataclass(frozen=True)
+class System:
+    """A way from private turns to synthetic ones, or a training that stands alone.
+
+    Attributes:
+        name: As in ``Experiment.systems``, reports and the ledger's scopes.
+        label: As tables and plots call it.
+        trainings: Its models, in the order of the budget that they share.
+        samplings: Its passes; the last one writes the samples. Empty: nothing is synthesised.
+        models_of: System whose models it samples from, so that it spends nothing itself: sampling is post-processing.
+        is_switch: Whether it is two-stage with one thing changed, beyond the paper.
+        needs: What an experiment must describe for it: ``""`` nothing, ``stages`` or ``variants`` an entry of its name,
+            ``labels`` the list of domains, ``adaptation`` that it is one.
+        changes: Sections of an experiment that it sets for its trainings.
+    """
+
+    name: str
+    label: str
+    trainings: tuple[Training, ...] = ()
+    samplings: tuple[Sampling, ...] = ()
+    models_of: str | None = None
+    is_switch: bool = False
+    needs: Literal["", "stages", "variants", "labels", "adaptation"] = ""
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def synthetic(self) -> str:
+        """File of the samples, in the run folder."""
+        return synthetic_file(self.name)
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether the samples come with the trees that they were written from."""
+        return self.name == "iterative" or len(self.samplings) > 1
+
+    @property
+    def scope(self) -> str:
+        """Scope of the ledger that pays for the samples."""
+        return self.models_of or self.name
+
+
+def synthetic_file(name: str) -> str:
+    """File of a system's samples, in the run folder."""
+    return "synthetic.jsonl" if name == "two_stage" else f"synthetic_{name}.jsonl"
+
+
+def two_passes(own: str, models: str, writes: str) -> tuple[Sampling, Sampling]:
+    """Trees of p(y), then utterances of p(x|y) for them.
+
+    Args:
+        own: Prefix of the passes' names and files.
+        models: Prefix of the models' folders.
+        writes: File of the samples.
+    """
+    trees, utterances, file = "parse_tree", "parse2utterance", f"{own}trees.jsonl"
+    return (
+        Sampling(f"sample_{own}trees", models + trees, trees, own + trees, file, trees),
+        Sampling(
+            f"sample_{own}utterances", models + utterances, utterances, own + utterances, writes, utterances, file
+        ),
+    )
+
+
+def _one_model(name: str, label: str, prompts: str | None = None) -> System:
+    sampling = Sampling(f"sample_{name}", name, name, name, synthetic_file(name), name, prompts)
+    return System(name, label, (Training(name, name),), (sampling,))
+
+
+def _two_models(name: str, label: str, is_switch: bool = False, needs: Literal["", "variants"] = "variants") -> System:
+    own = "" if name == "two_stage" else f"{name}_"
+    trainings = tuple(Training(own + settings, settings) for settings in ("parse_tree", "parse2utterance"))
+    samplings = two_passes(own, own, synthetic_file(name))
+    return System(name, label, trainings, samplings, is_switch=is_switch, needs=needs)
+
+
+def _shared() -> System:
+    """One model of trees and utterances, which takes the two stages' ways of sampling."""
+    trees, utterances = (replace(s, model="shared", settings="shared") for s in two_passes("shared_", "", ""))
+    samplings = (replace(trees, task="tree"), replace(utterances, task="utterance", writes=synthetic_file("shared")))
+    label = "2-stage, shared weights"
+    return System("shared", label, (Training("shared", "shared"),), samplings, is_switch=True)
+
+
+#: Every system, in the order of the tables.
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("none", "none", needs="adaptation"),  # a parser that public turns alone taught
+        System("full", "full data", needs="adaptation"),  # the high-resource parser itself
+        _one_model("one_stage", "1-stage"),
+        replace(
+            _one_model("domain", "1.5-stage", prompts="domains.jsonl"),
+            changes={"model": {"source": "domain"}},
+            needs="labels",
+        ),
+        _two_models("two_stage", "2-stage", needs=""),
+        replace(
+            _two_models("shuffled", "2-stage, shuffled trees", needs=""),
+            changes={"data": {"shuffle_trees": 1}},  # a seed; the guarantee is one for the shuffled rows
+        ),
+        _two_models("warm_start", "2-stage + warm start", is_switch=True),
+        System(
+            "constrained",
+            "2-stage + grammar constraint",
+            samplings=two_passes("constrained_", "", synthetic_file("constrained")),
+            models_of="two_stage",
+            is_switch=True,
+        ),
+        _two_models("upweighted", "2-stage + upweighting", is_switch=True),
+        System("iterative", "2-stage + re-annotation", is_switch=True, needs="adaptation"),
+        _shared(),
+        # trainings alone: never private, so of public text
+        System("parser", "parser", (Training("parser", "parser"),), needs="stages"),
+        System("parser_low", "low-resource parser", (Training("parser_low", "parser_low"),), needs="stages"),
+        System("sifter", "sifter", (Training("sifter", "sifter"),), needs="stages"),
+        System("public", "public", (Training("shared", "public"),), needs="stages"),
+    )
+}
+
+
+def system(name: str) -> System:
+    """A system of the table; any other name is two-stage under settings of its own, ``variants.NAME``."""
+    return SYSTEMS.get(name) or _two_models(name, f"2-stage, {name}")
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of systems in the order of the table; those that it lacks follow by name."""
+    places = {name: place for place, name in enumerate(SYSTEMS)}
+    return sorted(names, key=lambda name: (places.get(name, len(places)), name))

@@ -1,0 +1,1 @@
+"""What is released of private data beside trained models, and what attacks a training."""

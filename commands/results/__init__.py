@@ -1,0 +1,1 @@
+"""What runs spent and reached: one report a run, tables and plots of many."""

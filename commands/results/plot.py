@@ -1,0 +1,212 @@
+"""Plots of metrics against ε, one figure for each printed table."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commands.results.paper import systems
+from commands.results.pool import Cell
+from commands.results.render import format_data
+from commands.results.tables import Row, Section, format_epsilon
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Okabe and Ito's palette, which colour-blind readers can tell apart; markers differ too.
+_STYLE = {
+    "one_stage": ("#E69F00", "s"),
+    "domain": ("#56B4E9", "D"),
+    "two_stage": ("#0072B2", "o"),
+    "shuffled": ("#D55E00", "v"),
+    "warm_start": ("#009E73", "^"),
+    "constrained": ("#CC79A7", "P"),
+    "upweighted": ("#000000", "X"),
+    "iterative": ("#999999", "<"),
+    "shared": ("#F0E442", ">"),
+}
+_FALLBACK = ("#444444", "*")
+_DASHES = ("-", "-.", ":")
+#: Settings that split a system into several lines.
+_APART = ("experiment", "delta", "unit", "accountant", "caveats", "num_compared")
+
+
+def plot(section: Section, folder: Path) -> tuple[list[Path], list[str]]:
+    """Draw every metric of a table against ε.
+
+    One line a system, its band the standard deviation over seeds; the paper's means are dashed. ε = ∞ stands apart at
+    the right. Systems are split by every setting that is not pooled.
+
+    Args:
+        section: The table; rows without a value are left out.
+        folder: Where the PNG and the SVG go.
+
+    Returns:
+        Files written (none if there is nothing to draw), and what could not be drawn.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines, notes = _lines(section)
+    finite = sorted({e for line in lines.values() for e in line if e < math.inf} | _paper_epsilons(section))
+    if not lines:
+        return [], notes
+    place = {epsilon: float(index) for index, epsilon in enumerate(finite)}
+    place[math.inf] = len(finite) + 0.4
+    has_infinity = any(math.inf in line for line in lines.values()) or (math.inf, "two_stage") in section.table.values
+
+    metrics = section.table.metrics
+    columns = 2 if len(metrics) > 1 else 1
+    rows = math.ceil(len(metrics) / columns)
+    figure = Figure(figsize=(4.6 * columns, 3.1 * rows + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for index, (metric, axis) in enumerate(zip(metrics, axes, strict=False)):
+        drawn: list[str] = []
+        for (system, label), line in lines.items():
+            cells = {epsilon: row.cells[index] for epsilon, row in line.items()}
+            _draw(axis, place, cells, system, label, metric.scale, drawn.count(system))
+            drawn.append(system)
+        for system in dict.fromkeys(name for name, _ in lines):
+            _draw_paper(axis, place, section, system, index)
+        axis.set_title(metric.label, loc="left", fontsize=10)
+        ticks = finite + ([math.inf] if has_infinity else [])
+        axis.set_xticks([place[e] for e in ticks], [f"{e:g}" if e < math.inf else "∞\nnot private" for e in ticks])
+        axis.set_xlabel("ε")
+        axis.set_ylim(bottom=0)
+        axis.grid(axis="y", color="#dddddd", linewidth=0.6)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+        if has_infinity and finite:
+            axis.axvline(len(finite) - 0.3, color="#bbbbbb", linewidth=0.8, linestyle=":")
+            axis.set_xlim(-0.35, place[math.inf] + 0.35)
+    for axis in axes[len(metrics) :]:
+        axis.set_visible(False)
+    handles: dict[str, Any] = {}
+    for axis in axes[: len(metrics)]:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False, fontsize=8.5
+    )
+    figure.suptitle(_title(section), fontsize=10)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = _stem(section)
+    files = [folder / f"{stem}.{suffix}" for suffix in ("png", "svg")]
+    for file in files:
+        # without a date, so that the same runs give the same file
+        figure.savefig(file, dpi=160, metadata={"Date": None} if file.suffix == ".svg" else None)
+    return files, notes
+
+
+def _lines(section: Section) -> tuple[dict[tuple[str, str], dict[float, Row]], list[str]]:
+    """(system, label) → ε → row; settings that ε does not tell apart get lines of their own."""
+    by_line: dict[tuple[str, ...], dict[float, list[Row]]] = {}
+    unbounded: list[Row] = []
+    for row in section.rows:
+        if row.group is None or row.epsilon is None or all(cell.mean is None for cell in row.cells):
+            continue
+        if row.epsilon == math.inf:
+            unbounded.append(row)
+            continue
+        name = (row.system, *(str(row.group.key[field]) for field in _APART))
+        by_line.setdefault(name, {}).setdefault(row.epsilon, []).append(row)
+    for row in unbounded:  # has neither δ nor unit: stands with every line of its experiment
+        assert row.group is not None
+        own = (row.system, str(row.group.key["experiment"]))
+        names = [name for name in by_line if name[:2] == own] or [(*own, *["–"] * (len(_APART) - 1))]
+        for name in names:
+            by_line.setdefault(name, {}).setdefault(math.inf, []).append(row)
+    notes, lines = [], {}
+    for name, line in by_line.items():
+        differing = [
+            f"{field} {name[1 + index]}"
+            for index, field in enumerate(_APART)
+            if len({other[1 + index] for other in by_line if other[0] == name[0]}) > 1
+        ]
+        label = systems().get(name[0], name[0]) + (f" ({', '.join(differing)})" if differing else "")
+        kept = {epsilon: rows[0] for epsilon, rows in line.items() if len(rows) == 1}
+        for epsilon in line.keys() - kept.keys():
+            told = format_epsilon(epsilon)
+            notes.append(f"not drawn: {label} at ε = {told}, which has {len(line[epsilon])} rows of unlike training")
+        if kept:
+            lines[name[0], label] = kept
+    return lines, notes
+
+
+def _draw(
+    axis: Axes,
+    place: dict[float, float],
+    cells: dict[float, Cell],
+    system: str,
+    label: str,
+    scale: float,
+    variant: int,
+) -> None:
+    colour, marker = _STYLE.get(system, _FALLBACK)
+    style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6}
+    if variant:  # another setting of the same system
+        style |= {"markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": _DASHES[variant % len(_DASHES)]}
+    points = sorted(
+        (e, cell.mean * scale, (cell.std or 0) * scale) for e, cell in cells.items() if cell.mean is not None
+    )
+    finite = [(place[e], mean, std) for e, mean, std in points if e < math.inf]
+    if finite:
+        xs, means, stds = zip(*finite, strict=True)
+        axis.plot(xs, means, linewidth=1.8, label=label, **style)
+        low = [mean - std for mean, std in zip(means, stds, strict=True)]
+        high = [mean + std for mean, std in zip(means, stds, strict=True)]
+        axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+    for epsilon, mean, std in points:
+        if epsilon == math.inf or len(finite) == 1:  # elsewhere the band says it
+            own = None if finite else label
+            axis.errorbar(place[epsilon], mean, std, capsize=3, linewidth=1.2, label=own, **style)
+
+
+def _draw_paper(axis: Axes, place: dict[float, float], section: Section, system: str, index: int) -> None:
+    colour, marker = _STYLE.get(system, _FALLBACK)
+    values = []
+    for (epsilon, name), cells in section.table.values.items():
+        number = re.match(r"[\d.]+", cells[index])
+        if name == system and epsilon in place and number:
+            values.append((epsilon, float(number.group())))
+    values.sort()
+    label = f"paper: {systems().get(system, system)}"
+    style: dict[str, Any] = {
+        "color": colour, "marker": marker, "markersize": 4.5, "fillstyle": "none", "linewidth": 1.1, "linestyle": "--"
+    }  # fmt: skip
+    finite = [(place[e], value) for e, value in values if e < math.inf]
+    if finite:
+        axis.plot(*zip(*finite, strict=True), label=label, alpha=0.8, **style)
+    for epsilon, value in values:
+        if epsilon == math.inf:
+            axis.plot(place[epsilon], value, label=None if finite else label, alpha=0.8, **style)
+
+
+def _paper_epsilons(section: Section) -> set[float]:
+    return {epsilon for epsilon, _ in section.table.values if epsilon is not None and epsilon < math.inf}
+
+
+def _title(section: Section) -> str:
+    key = section.key
+    paper = section.table.title.rsplit(", ", 1)[-1]
+    return f"{format_data(key)}, model {key['base_model']}, {key['num_samples']} samples; dashed: the paper, {paper}"
+
+
+def _stem(section: Section) -> str:
+    key = section.key
+    parts: Sequence[str] = (
+        "table",
+        section.table.id.lower(),
+        str(key["data"]),
+        str(key["fingerprint"])[:8],
+        str(key["base_model"]),
+        str(key["num_samples"]),
+        "parser",
+        str(key["parser"])[-12:],
+        str(key["featurizer"]),
+    )
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-")

@@ -1,0 +1,102 @@
+"""Errors of the command line that name the key, the file and the nearest key that exists."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from doppel.errors import UserError
+
+_UNKNOWN_KEY = re.compile(r"(?:does not accept option '|[Uu]nrecognized arguments: --|Key \"|Option ')([\w.-]+)")
+_UNKNOWN_ARGUMENT = re.compile(r"class_path '([\w.]+)':\s+Option '([\w.]+)' is not accepted")
+_MISSING = object()
+
+
+class NearestKey:
+    """Mixin for a jsonargparse parser: options are not abbreviated, and a wrong key is answered by the nearest one.
+
+    An abbreviation is a typo that starts a job: ``--trainer.max_epoch`` would pass for ``max_epochs`` today, and for
+    something else when another option begins alike.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+
+    def error(self: Any, message: str, ex: Exception | None = None) -> NoReturn:
+        """Say what is wrong in few lines, instead of the usage of several hundred options.
+
+        Raises:
+            UserError: Always, where jsonargparse would leave the process.
+        """
+        if not self.exit_on_error:
+            super().error(message, ex)  # type: ignore[misc]
+        parser = getattr(ex, "subcommand_parser", None) or self
+        known = [option.lstrip("-") for action in parser._actions for option in action.option_strings]
+        raise UserError(f"{explain(message, known, sys.argv[1:])}\n`{parser.prog} --help` lists the options") from ex
+
+
+def explain(message: str, known: Iterable[str], arguments: list[str]) -> str:
+    """A message of jsonargparse, with the nearest option and the file that holds the wrong one.
+
+    Args:
+        message: What jsonargparse says.
+        known: Options of the parser, with dots.
+        arguments: The command line.
+    """
+    if found := _UNKNOWN_ARGUMENT.search(message):
+        path, key = found.groups()
+        candidates: Iterable[str] = _parameters(path)
+        what = f"{path.rsplit('.', 1)[-1]} has no argument {key!r}"
+    elif found := _UNKNOWN_KEY.search(message):
+        key = found[1]
+        candidates = known
+        what = f"there is no option {key!r}"
+    else:
+        return " ".join(message.split())
+    files = [path for path in _config_files(arguments) if _has_key(path, key.split("."))]
+    where = f" ({', '.join(files)})" if files else ""
+    nearest = difflib.get_close_matches(key, sorted(set(candidates)), n=1, cutoff=0.6)
+    return what + where + (f": did you mean {nearest[0]!r}?" if nearest else "")
+
+
+def _parameters(class_path: str) -> list[str]:
+    module, _, name = class_path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        return []
+    classes = found.__mro__ if inspect.isclass(found) else (found,)
+    return [name for cls in classes for name in inspect.signature(cls).parameters if name not in ("args", "kwargs")]
+
+
+def _config_files(arguments: list[str]) -> list[str]:
+    """Files given by ``--config FILE``, ``--config=FILE`` or ``-c FILE``."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    files = [value for name, value in pairs if name in ("--config", "-c")]
+    return files + [a.split("=", 1)[1] for a in arguments if a.startswith("--config=")]
+
+
+def _has_key(path: str, parts: list[str]) -> bool:
+    """Whether a YAML file holds a key, somewhere below its top."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return False
+
+    def below(node: Any) -> bool:
+        if isinstance(node, dict):
+            inner: Any = node
+            for part in parts:
+                inner = inner.get(part, _MISSING) if isinstance(inner, dict) else _MISSING
+            return inner is not _MISSING or any(map(below, node.values()))
+        return isinstance(node, list) and any(map(below, node))
+
+    return below(content)

@@ -1,0 +1,133 @@
+"""What a private run would need and promise, before anything is spent."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from json import dumps as to_json
+from typing import Any
+
+from doppel.privacy.accounting import ACCOUNTANTS, Accountant, compute_epsilon, default_delta
+from doppel.privacy.mechanism import CalibrationError, Mechanism
+from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import plan as make_plan
+
+GPT2_SMALL_PARAMETERS = 124_439_808
+
+
+def plan(
+    *,
+    num_units: int,
+    batch_size: int,
+    epochs: list[float],
+    target_epsilon: float,
+    delta: float | None = None,
+    accountant: Accountant = "pld",
+    unit: str = "utterance",
+    num_parameters: int = GPT2_SMALL_PARAMETERS,
+    json: bool = False,
+) -> None:
+    """What a private run would need and promise, before anything is spent.
+
+    Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
+    feel. Nothing is spent and no data are read.
+
+    noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
+    sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
+    gradients agree, so it is a lower bound on the true ratio). The clipping norm C cancels. Compare plans by it.
+
+    Args:
+        num_units: Units N in the private data.
+        batch_size: Expected units B per step.
+        epochs: Epochs per stage; several stages share one sigma and one budget (two-stage: --epochs 2 8).
+        target_epsilon: Budget of all stages together.
+        delta: Failure probability; 1/(N ln N) if left out.
+        accountant: Which bound to calibrate with.
+        unit: What one neighbour adds or removes.
+        num_parameters: Trained parameters d, for noise-to-signal (default: GPT-2 small).
+        json: Print one JSON object instead of a table.
+
+    Raises:
+        CalibrationError: The plan makes no sense or cannot be met.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said in the report instead
+        spec = make_plan(num_units, batch_size, epochs, target_epsilon, delta=delta, accountant=accountant, unit=unit)
+    result = report(spec, num_parameters)
+    sys.stdout.write((to_json(result, indent=2) if json else table(result)) + "\n")
+
+
+def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> dict[str, Any]:
+    """The plan as a JSON-ready dictionary.
+
+    Args:
+        spec: A calibrated plan.
+        num_parameters: Trained parameters d.
+
+    Returns:
+        The spec's numbers, `epsilon` (achieved, by the spec's accountant), `noise_per_coordinate` (sigma / B,
+        in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B) and `warnings`.
+
+    Raises:
+        CalibrationError: If `num_parameters` is below 1.
+    """
+    if num_parameters < 1:
+        raise CalibrationError(f"num_parameters is {num_parameters}: give the number of trained parameters.")
+    notes = []
+    if spec.delta >= 1.0 / spec.num_units:
+        notes.append(
+            f"delta {spec.delta:.3g} is not below 1/N = {1.0 / spec.num_units:.3g}: publishing one random "
+            f"{spec.unit} would satisfy it; take 1/(N ln N) = {default_delta(spec.num_units):.3g} or less"
+        )
+    per_coordinate = spec.noise_multiplier / spec.batch_size
+    return {
+        "noise_multiplier": spec.noise_multiplier,
+        "sample_rate": spec.sample_rate,
+        "steps": spec.steps,
+        "stage_steps": list(spec.stage_steps),
+        "epsilon": compute_epsilon(spec.mechanisms(), spec.delta, spec.accountant),
+        "target_epsilon": spec.target_epsilon,
+        "delta": spec.delta,
+        "accountant": spec.accountant,
+        "unit": spec.unit,
+        "num_units": spec.num_units,
+        "batch_size": spec.batch_size,
+        "num_parameters": num_parameters,
+        "noise_per_coordinate": per_coordinate,
+        "noise_to_signal": per_coordinate * math.sqrt(num_parameters),
+        "warnings": notes,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The plan for people, with the epsilon of every accountant at the chosen sigma."""
+    rows = [
+        ("unit", result["unit"]),
+        ("units N", f"{result['num_units']:,}"),
+        ("expected batch size B", f"{result['batch_size']:,}"),
+        ("sample rate q = B/N", f"{result['sample_rate']:.6g}"),
+        ("steps", f"{result['steps']:,}" + _stages(result["stage_steps"])),
+        ("delta", f"{result['delta']:.4g}"),
+        ("target epsilon", f"{result['target_epsilon']:g}"),
+        ("noise multiplier sigma", f"{result['noise_multiplier']:.4f}"),
+        ("noise per coordinate", f"{result['noise_per_coordinate']:.3g} x C"),
+        ("noise-to-signal", f"{result['noise_to_signal']:.3g}  ({result['num_parameters']:,} parameters)"),
+    ]
+    mechanism = Mechanism(result["sample_rate"], result["noise_multiplier"], result["steps"])
+    for accountant in ACCOUNTANTS:
+        if accountant == result["accountant"]:
+            value = f"{result['epsilon']:.3f}  (calibrated with this)"
+        else:
+            try:
+                value = f"{compute_epsilon([mechanism], result['delta'], accountant):.3f}"
+            except CalibrationError:
+                value = "not resolved"
+        rows.append((f"epsilon by {accountant}", value))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{width}}  {value}" for name, value in rows]
+    return "\n".join([*lines, *(f"warning: {note}" for note in result["warnings"])])
+
+
+def _stages(stage_steps: list[int]) -> str:
+    return f"  ({' + '.join(f'{steps:,}' for steps in stage_steps)})" if len(stage_steps) > 1 else ""

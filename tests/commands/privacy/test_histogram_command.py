@@ -1,0 +1,116 @@
+"""`histogram`: one release in the ledger of the stage that announced it, labels from a public list, prompts drawn."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import cli
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import plan
+
+LABELS = "# public\nBanks\nMusic\nAlarm\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder with private turns of two domains (and one that no list names) and public labels."""
+    domains = ["Banks"] * 600 + ["Music"] * 300 + ["secret"] * 100
+    lines = [json.dumps({"utterance": f"say {i}", "domain": domain}) for i, domain in enumerate(domains)]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "labels.txt").write_text(LABELS)
+    return tmp_path
+
+
+def trained(run: Path, sigma: float | None, private: bool = True, source: str | None = "domain") -> None:
+    """What `fit` leaves of a domain stage: its configuration, and its line in the ledger."""
+    stage = run / "domain"
+    stage.mkdir()
+    callbacks: list[dict[str, Any]] = []
+    if private:
+        spec = plan(1000, 100, 1, 8.0, accountant="rdp", histogram_noise_multiplier=sigma)
+        ledger = Ledger(run / "ledger.jsonl")
+        name = ledger.open_mechanism(
+            scope="domain", stage="domain", spec=spec, planned_steps=10, data_fingerprint="f00d"
+        )
+        for _ in range(10):
+            ledger.spend(name)
+        init = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "domain"}
+        init |= {"ledger_path": str(run / "ledger.jsonl"), "histogram_noise_multiplier": sigma}
+        callbacks.append({"class_path": "callbacks.differential_privacy.DifferentialPrivacy", "init_args": init})
+    config = {
+        "trainer": {"callbacks": callbacks},
+        "model": {"init_args": {"source": source}},
+        "data": {"init_args": {"train_path": str(run / "train.jsonl"), "unit": "utterance"}},
+    }
+    (stage / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def histogram(run: Path, *more: str) -> int:
+    arguments = ["histogram", str(run / "domain"), "--labels", str(run / "labels.txt"), "--num-samples", "500"]
+    return cli.main([*arguments, "--out", str(run / "domains.jsonl"), *more])
+
+
+def test_a_noised_histogram_is_spent_once_and_gives_prompts_of_public_labels(run: Path) -> None:
+    trained(run, sigma=5.0)
+    assert histogram(run) == 0
+    prompts = Counter(json.loads(line)["domain"] for line in (run / "domains.jsonl").read_text().splitlines())
+    assert prompts.total() == 500
+    assert set(prompts) <= {"Banks", "Music", "Alarm"}
+    assert prompts["Banks"] > prompts["Music"] > prompts["Alarm"]
+    released = json.loads((run / "domains.histogram.json").read_text())
+    assert released["noise_multiplier"] == 5.0
+    assert released["sums"]["Banks"] != 600
+    assert abs(released["sums"]["Banks"] - 600) < 50
+    spent = Ledger(run / "ledger.jsonl").summary()
+    assert spent["mechanisms"][1]["kind"] == "gaussian_histogram"
+    assert (spent["mechanisms"][1]["sample_rate"], spent["mechanisms"][1]["done_steps"]) == (1.0, 1)
+    assert 7.9 < spent["scopes"]["domain"]["epsilon"] <= 8.0
+
+    assert histogram(run, "--seed", "2") == 0  # reads what was released
+    assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
+
+
+def test_an_exact_histogram_must_be_asked_for_and_is_written_down_as_not_private(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(run, sigma=None)
+    assert histogram(run) == 2
+    assert "--exact, which is not private" in capsys.readouterr().err
+    assert histogram(run, "--exact") == 0
+    assert "NOT PRIVATE" in capsys.readouterr().out
+    assert json.loads((run / "domains.histogram.json").read_text())["sums"] == {"Banks": 600, "Music": 300, "Alarm": 0}
+    spent = Ledger(run / "ledger.jsonl").summary()
+    assert spent["scopes"]["domain"]["epsilon"] is None
+    assert "NOT PRIVATE, domain: the exact histogram" in spent["statement"]
+    assert cli.main(["ledger", str(run)]) == 0
+    assert histogram(run) == 2  # the exact one is there
+
+
+def test_a_run_without_privacy_writes_no_ledger(run: Path) -> None:
+    trained(run, sigma=None, private=False)
+    assert histogram(run, "--exact") == 0
+    assert not (run / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("sigma", "source", "more", "message"),
+    [
+        (5.0, "domain", ["--exact"], "leave --exact out"),
+        (5.0, None, [], "no model of utterances given a domain"),
+        (5.0, "domain", ["--num-samples", "0"], "--num-samples is 0"),
+        (5.0, "domain", ["--labels", "no/such/file"], "no labels at"),
+    ],
+)
+def test_what_does_not_fit_is_told_and_spends_nothing(
+    run: Path, sigma: float, source: str | None, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(run, sigma, source=source)
+    assert histogram(run, *more) == 2
+    assert message in capsys.readouterr().err
+    assert len(Ledger(run / "ledger.jsonl").summary()["mechanisms"]) == 1

@@ -1,0 +1,86 @@
+"""`report`: what was spent, and what that protects, beside the metrics."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from commands.results.report import build_report, render
+from doppel.errors import UserError
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacySpec, plan
+
+SPEC = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp", unit="dialogue", max_rows_per_unit=4)
+
+
+def pipeline(folder: Path, specs: dict[str, PrivacySpec]) -> Path:
+    """A run folder with a ledger and the metrics of each system."""
+    (folder / "evaluation").mkdir()
+    for system, spec in specs.items():
+        ledger = Ledger(folder / "ledger.jsonl")
+        name = ledger.open_mechanism(scope=system, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
+        for _ in range(5):
+            ledger.spend(name)
+        (folder / "evaluation" / f"{system}.json").write_text(json.dumps({"mauve": 0.5}))
+    return folder
+
+
+def test_the_report_says_what_epsilon_protects(tmp_path: Path) -> None:
+    report = build_report(pipeline(tmp_path, {"two_stage": SPEC}))
+    words = "one dialogue (all its turns, however many; each step uses at most 4 of them, chosen uniformly)"
+    assert report["privacy"]["protects"] == words
+    assert report["privacy"]["epsilon"] == report["privacy"]["systems"]["two_stage"]["epsilon"] < 6
+    assert f"under adding or removing {words}" in render(report)
+
+
+def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> None:
+    specs = {"one_stage": replace(SPEC, unit="user", max_rows_per_unit=7), "two_stage": SPEC}
+    report = build_report(pipeline(tmp_path, specs))
+    assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
+    text = render(report)
+    assert "one_stage: adding or removing one user" in text and "at most 7 of them" in text
+    assert "two_stage: adding or removing one dialogue" in text and "at most 4 of them" in text
+
+
+def test_a_folder_without_ledger_or_metrics_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no ledger.jsonl"):
+        build_report(tmp_path)
+    Ledger(tmp_path / "ledger.jsonl").open_mechanism(
+        scope="two_stage", stage="fit", spec=SPEC, planned_steps=1, data_fingerprint="f00d"
+    )
+    with pytest.raises(UserError, match="has no metrics"):
+        build_report(tmp_path)
+
+
+def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path, {"two_stage": SPEC})
+    assert build_report(folder)["timings"] == {}
+    (folder / ".done").mkdir()
+    (folder / ".done" / "parse_tree").touch()
+    (folder / ".done" / "parse2utterance").write_text("31\n")
+    assert build_report(folder)["timings"] == {"parse2utterance": 31}
+
+
+def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC, "iterative": SPEC})
+    (folder / "iterative_9_trees.jsonl").touch()
+    (folder / "iterative_10_trees.jsonl").touch()
+    outputs = ("trees", "synthetic", "synthetic_one_stage", "iterative_9_trees", "iterative_10_trees")
+    for beams, output in enumerate(outputs, start=1):
+        sampling = {"num_beams": beams, "seed": 7, "max_rows": 64}
+        writer = {"init_args": {"output_path": f"/elsewhere/{output}.jsonl"}}
+        config = {
+            "trainer": {"callbacks": [{"class_path": "Progress"}, writer]},
+            "model": {"init_args": {"sampling": sampling}},
+        }
+        (folder / f"sample_{output}").mkdir()
+        (folder / f"sample_{output}" / "predict.yaml").write_text(yaml.safe_dump(config))
+    assert build_report(folder)["sampling"] == {
+        "one_stage": {"synthetic_one_stage.jsonl": {"num_beams": 3}},
+        "two_stage": {"trees.jsonl": {"num_beams": 1}, "synthetic.jsonl": {"num_beams": 2}},
+        "iterative": {"iterative_10_trees.jsonl": {"num_beams": 5}},
+    }

@@ -1,0 +1,59 @@
+"""`plan`: the JSON's keys and numbers, the table, errors in one line, and no heavy import for `--json`."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from doppel.console.command import call as call_command
+from doppel.console.plan import plan
+from doppel.errors import UserError
+
+CALL = ["--num-units", "20000", "--batch-size", "500", "--epochs", "2", "8", "--target-epsilon", "4"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *extra: str, call: list[str] = CALL) -> str:
+    call_command(plan, [*call, *extra], "doppel plan")
+    return capsys.readouterr().out
+
+
+def test_json_has_the_promised_keys_and_consistent_numbers(capsys):
+    result = json.loads(run(capsys, "--json"))
+    assert result["steps"] == sum(result["stage_steps"]) == 400 and result["stage_steps"] == [80, 320]
+    assert result["sample_rate"] == 500 / 20000 and result["delta"] == pytest.approx(1 / (20000 * math.log(20000)))
+    assert 0.99 * 4 <= result["epsilon"] <= 4 == result["target_epsilon"]
+    assert result["accountant"] == "pld" and (result["num_units"], result["batch_size"]) == (20000, 500)
+    noise = result["noise_multiplier"] * math.sqrt(result["num_parameters"]) / 500
+    assert result["noise_to_signal"] == pytest.approx(noise) and result["warnings"] == []
+
+
+def test_the_table_shows_every_accountant_and_questions_a_large_delta(capsys):
+    text = run(capsys, "--delta", "1e-4", "--accountant", "rdp", "--num-parameters", "1000")
+    epsilons = {a: float(text.split(f"epsilon by {a}")[1].split()[0]) for a in ("pld", "prv", "rdp")}
+    assert epsilons["pld"] < epsilons["prv"] < epsilons["rdp"] <= 4.0
+    assert "warning: delta 0.0001 is not below 1/N" in text and "400  (80 + 320)" in text
+    assert len({line.index(line.split("  ")[-1].strip()) for line in text.splitlines()[:4]}) == 1, "not aligned"
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--batch-size", "20001"], "larger than num_units"),
+        (["--epochs", "-2"], "epochs is -2"),
+        (["--target-epsilon", "1e-7"], "no noise multiplier"),
+        (["--delta", "2"], "delta is 2"),
+        (["--num-parameters", "0"], "num_parameters is 0"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(capsys, extra, words):
+    with pytest.raises(UserError, match=words) as error:
+        run(capsys, *extra)
+    assert "\n" not in str(error.value)
+
+
+def test_help_defines_noise_to_signal(capsys):
+    with pytest.raises(SystemExit):
+        run(capsys, call=["--help"])
+    assert "noise-to-signal = sigma * sqrt(d) / B" in capsys.readouterr().out
