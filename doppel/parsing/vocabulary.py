@@ -10,7 +10,7 @@ from typing import Any
 
 from doppel.errors import UserError
 from doppel.lispress import LispressError, String, read, to_graph
-from doppel.lispress.from_graph import bare_symbols
+from doppel.lispress.function_types import bare_symbols
 from doppel.lispress.graph import TYPE, argument_number
 from doppel.parsing.build_order import build_steps
 from doppel.parsing.source import split_source
