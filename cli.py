@@ -23,16 +23,16 @@ COMMANDS = {
     "ledger": "doppel.console.ledger:ledger",
     "evaluate": "commands.evaluation.evaluate:evaluate",
     "parser-metrics": "commands.evaluation.parser_metrics:parser_metrics",
+    "select": "commands.evaluation.select:select",
     "report": "commands.results.report:report",
+    "results": "commands.results.results:results",
+    "histogram": "commands.privacy.histogram:histogram",
+    "download": "commands.data.download:download",
+    "tokenizer": "commands.data.tokenizer:tokenizer",
+    "partition": "commands.data.partition:partition",
+    "upweight": "commands.data.upweight:upweight",
     "sync": "commands.sync",
     "completion": "commands.completion",
-    "histogram": "commands.privacy.histogram:histogram",
-    "results": "commands.results.results:results",
-    "select": "commands.evaluation.select:select",
-    "download": "commands.download",
-    "tokenizer": "commands.tokenizer",
-    "partition": "commands.partition",
-    "upweight": "commands.upweight",
 }
 
 

@@ -102,8 +102,8 @@ def evaluate(
     if out is not None:
         write_json(out, values)
     notes = values.pop("notes")
-    (name, value), *rows = ((name, format_value(value)) for name, value in values.items())
-    lines = [Table([name, value], rows).text("<"), *(f"note: {note}" for note in notes)]
+    heading, *rows = ([name, format_value(value)] for name, value in values.items())
+    lines = [Table(heading, rows).text("<"), *(f"note: {note}" for note in notes)]
     sys.stdout.write("\n".join(lines) + "\n")
 
 

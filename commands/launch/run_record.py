@@ -74,14 +74,18 @@ class StageConfig:
         known = {field.name for field in fields(PrivacyArguments)}
         return None if given is None else PrivacyArguments(**{k: v for k, v in given.items() if k in known})
 
+    @property
+    def loggers(self) -> list[dict[str, Any]]:
+        """Loggers that it names."""
+        return self._entries("logger")
+
     def fingerprint(self) -> str:
         """Fingerprint of the turns that it trained on, taken anew.
 
         Raises:
             DataError: The file is gone, or a variable in its path is not set.
         """
-        from datamodules.cache import data_fingerprint
-        from datamodules.readers import expand_path
+        from datamodules.readers import data_fingerprint, expand_path
         from datamodules.selection import Selection
 
         return data_fingerprint(expand_path(self.data["train_path"]), Selection.from_config(self.data))

@@ -19,7 +19,7 @@ class Table:
     """
 
     headings: Sequence[str]
-    rows: list[Sequence[Any]] = field(default_factory=list)
+    rows: list[list[Any]] = field(default_factory=list)
 
     def text(self, align: str = ">") -> str:
         """Aligned columns; the first one is on the left, the others as ``align`` says, ``<`` or ``>``."""
