@@ -16,8 +16,8 @@ from datamodules.readers import expand_path, read_turns
 from datamodules.shuffling import BucketedBatches
 from datamodules.turn import Turn
 from doppel.errors import DataError
+from doppel.parsing.actions import split_source
 from doppel.parsing.oracle import Actions, encode
-from doppel.parsing.source import split_source
 from doppel.parsing.vocabulary import PAD, ActionVocabulary
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from commands.launch.hardware import check_gpu
 from commands.launch.parser import DoppelArgumentParser
 from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 PRIVACY = "callbacks.differential_privacy.DifferentialPrivacy"
