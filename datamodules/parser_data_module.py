@@ -153,8 +153,8 @@ class ParserDataModule(LightningDataModule):
         callbacks = self.trainer.callbacks if self.trainer else []  # type: ignore[attr-defined]
         if any(type(callback).__name__ == "DifferentialPrivacy" for callback in callbacks):
             raise DataError(
-                "a semantic parser cannot be trained with the DifferentialPrivacy callback, for its vocabulary is read "
-                "off the training trees: leave the overlay out, and train on public or synthetic turns"
+                "a semantic parser cannot be trained with DifferentialPrivacy, for its vocabulary is read off the "
+                "training trees: set privacy: null, and train on public or synthetic turns"
             )
 
     def _global_step(self) -> int:

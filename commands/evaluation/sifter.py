@@ -61,8 +61,8 @@ class Sifter:
         from datamodules.selection import Selection
 
         init = self.config.get("data", {}).get("init_args", {})
-        is_private = any("DifferentialPrivacy" in str(c) for c in self.config.get("trainer", {}).get("callbacks") or ())
-        if is_private:
+        listed = self.config.get("trainer", {}).get("callbacks") or ()  # where older runs hold their privacy
+        if self.config.get("privacy") or any("DifferentialPrivacy" in str(callback) for callback in listed):
             return True
         if not init.get("train_path"):
             return False

@@ -103,7 +103,8 @@ def release(stage_dir: Path, bins: Sequence[str], exact: bool = False) -> dict[s
     data, field = config["data"]["init_args"], config["model"]["init_args"].get("source")
     if field != "domain":
         raise UserError(f"{stage_dir} holds no model of utterances given a domain: its source is {field!r}")
-    privacy: Any = next((c["init_args"] for c in config["trainer"]["callbacks"] if c["class_path"] == PRIVACY), None)
+    listed: list[Any] = config["trainer"]["callbacks"] or []  # where older runs hold it
+    privacy: Any = config.get("privacy") or next((c["init_args"] for c in listed if c["class_path"] == PRIVACY), None)
     sigma: Any = None if privacy is None else privacy["histogram_noise_multiplier"]
     if exact and sigma is not None:
         raise UserError(
@@ -112,12 +113,12 @@ def release(stage_dir: Path, bins: Sequence[str], exact: bool = False) -> dict[s
         )
     if not exact and sigma is None:
         raise UserError(
-            f"{stage_dir} announced no histogram: set histogram_noise_multiplier in its DifferentialPrivacy and train "
+            f"{stage_dir} announced no histogram: set privacy.histogram_noise_multiplier and train "
             "it again, or ask for --exact, which is not private"
         )
     path = expand_path(data["train_path"])
     selection = Selection.from_config(data)
-    ledger = None if privacy is None else Ledger(privacy["ledger_path"])
+    ledger = None if privacy is None else Ledger(privacy["ledger_path"] or stage_dir.resolve().parent / "ledger.jsonl")
     if ledger is not None and exact:
         text = f"the exact histogram of field {field} was released, which has no privacy guarantee"
         ledger.add_caveat(privacy["scope"], text, voids=True)
