@@ -11,9 +11,9 @@ from typing import Any
 from lightning.pytorch.cli import LightningArgumentParser
 
 from commands.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
-from commands.evaluation.evaluate import write_json
 from commands.launch.lightning_cli import CHECKPOINT, WANDB, DoppelCLI
 from doppel.errors import UserError
+from doppel.files import write_json
 
 FILE_NAME = "audit.json"
 NOTE = (
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
     report = {**cli.trainer.report, "note": NOTE}  # type: ignore[attr-defined]
     folder = Path(cli.trainer.default_root_dir)
     text = render(report)
-    write_json(report, folder / FILE_NAME)
+    write_json(folder / FILE_NAME, report)
     shown = folder / "audit.txt"
     shown.touch(mode=0o600)
     shown.write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from datamodules.parser_batch import ParserBatch, TurnBatch
 from datamodules.prompt_batch import PromptBatch
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
-from doppel.parsing.source import split_source
+from doppel.parsing.actions import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.generation import Sample
 from lightning_modules.gradients import GradientReducer

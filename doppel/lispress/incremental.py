@@ -6,26 +6,14 @@ from enum import IntEnum, auto
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from doppel.lispress.forms import (
-    OPENERS,
-    PROGRAM_STAGE,
-    Form,
-    Info,
-    Kind,
-    Role,
-    is_closable,
-    is_finished,
-    levels_to_come,
-    outcome,
-    role_of,
-)
-from doppel.lispress.names import AnyNames, Names, is_escaping, is_keyword
+from doppel.lispress import forms
+from doppel.lispress.forms import OPENERS, Form, Info, Kind, Role, is_closable, outcome, role_of
+from doppel.lispress.names import Names, is_escaping
 from doppel.lispress.reader import MAX_DEPTH
 
 Layout = Literal["any", "raw", "spaced"]
 """``any``: blanks wherever `doppel.lispress.read` takes them. ``raw``: one line with single blanks, as
-`doppel.lispress.write` writes it. ``spaced``: the same with a space inside each quote (see
-:data:`datamodules.linearisation.Linearisation`)."""
+`doppel.lispress.write` writes it. ``spaced``: the same with a space inside each quote."""
 
 _CACHED = 1 << 16
 _IMPOSSIBLE = 1 << 20  # characters, where a table has no name of the kind
@@ -118,7 +106,7 @@ class Recognizer:
     """
 
     def __init__(self, names: Names | None = None, layout: Layout = "any", only_calls: bool = False) -> None:
-        self.names: Names = AnyNames() if names is None else names
+        self.names = Names() if names is None else names
         self.layout = layout
         self.only_calls = only_calls
         self._is_free = layout == "any"
@@ -133,7 +121,7 @@ class Recognizer:
         Args:
             after_blank: Whether one blank stands in front of the program, as language models write it.
         """
-        root = Form(Kind.ROOT, PROGRAM_STAGE if self.only_calls else 0)
+        root = Form(Kind.ROOT_CALL if self.only_calls else Kind.ROOT)
         return State(_Lex.AFTER if after_blank else _Lex.START, "", Stack(root, None, 0, 0))
 
     def advance(self, state: State, character: str) -> State | None:
@@ -180,7 +168,7 @@ class Recognizer:
             if move is None:
                 return None
             if isinstance(move, _Stay):
-                if stack.depth + levels_to_come(move.form) > MAX_DEPTH:
+                if stack.depth + forms.levels_to_come(move.form) > MAX_DEPTH:
                     return None
                 return State(move.lex, move.text, stack._replace(form=move.form))
             if isinstance(move, _Open):
@@ -192,23 +180,20 @@ class Recognizer:
 
     def leave(self, stack: Stack, left: Left) -> State | Left:
         """The state after the innermost form of a stack is complete; or the outermost is complete as well."""
-        if stack.outer is None:
-            return left
-        outer = stack.outer
-        return self.resume(outer, left)
+        return left if stack.outer is None else self.resume(stack.outer, left)
 
     def resume(self, stack: Stack, left: Left) -> State | Left:
         """The state after an item of the innermost form of a stack is complete."""
         form = self._after_item(stack.form, left.info)
         stack = stack._replace(form=form)
-        if is_finished(form):
+        if forms.is_finished(form):
             return self.leave(stack, Left(outcome(form), left.is_read))
         return State(_Lex.AFTER, "", stack)
 
     def _open(self, stack: Stack, form: Form) -> State | None:
         depth = stack.depth + 1
         most = self._deepest_value if role_of(stack.form) in (Role.VALUE, Role.PROGRAM) else MAX_DEPTH
-        if depth > most or depth + levels_to_come(form) > MAX_DEPTH or self._end_of(form) >= _IMPOSSIBLE:
+        if depth > most or depth + forms.levels_to_come(form) > MAX_DEPTH or self._end_of(form) >= _IMPOSSIBLE:
             return None
         return State(_Lex.START, "", Stack(form, stack, self.end_after_item(stack.form) + stack.up, depth))
 
@@ -222,7 +207,7 @@ class Recognizer:
             if "" not in self.names.suffixes(form, text):
                 return None
             form = self._after_item(form, text)
-            if is_finished(form):
+            if forms.is_finished(form):
                 return Left(outcome(form), False)
             lex = _Lex.AFTER
         return self._step_between(lex, form, character)
@@ -271,44 +256,17 @@ class Recognizer:
         if text != _CLOSABLE:
             return None
         form = self._after_item(form, None)
-        return Left(outcome(form), True) if is_finished(form) else _Stay(_Lex.AFTER, "", form)
+        return Left(outcome(form), True) if forms.is_finished(form) else _Stay(_Lex.AFTER, "", form)
 
     def _after_item(self, form: Form, info: Info) -> Form:
         """The form after one more item in it."""
-        kind, stage, bound = form.kind, form.stage, form.bound
-        if kind is Kind.CALL:
-            if stage == 0:
-                assert isinstance(info, str)
-                if info in ("let", "lambda"):
-                    return Form(Kind.LET if info == "let" else Kind.LAMBDA, 1, bound)
-                return Form(kind, 1, bound, signature=self.names.signature(info.removeprefix("^")))
-            if stage == 1 and isinstance(info, str) and is_keyword(info):
-                used = form.names | {info} if form.signature is not None else form.names
-                return form._replace(stage=2, names=used)
-            return form._replace(stage=1, given=form.given + (form.signature is not None))
-        if kind in (Kind.LET, Kind.LAMBDA) and stage == 1:
-            assert isinstance(info, frozenset)
-            return form._replace(stage=2, bound=bound | info)
-        if kind is Kind.BINDINGS:
-            if stage == 1:
-                # A name is bound after its value, and the name that is being bound is kept meanwhile.
-                return form._replace(stage=2, bound=bound | {form.name}, names=form.names | {form.name}, name="")
-            assert isinstance(info, str)
-            return form._replace(stage=1, name=info)
-        if kind is Kind.PARAMETERS:
-            assert isinstance(info, str)
-            return form._replace(stage=1, names=form.names | {info})
-        if kind is Kind.TYPE and stage == 0:
-            assert isinstance(info, str)
-            return form._replace(stage=1, signature=self.names.type_signature(info))
-        if kind is Kind.TYPE:
-            return form._replace(given=form.given + (form.signature is not None))
-        if kind in (Kind.TYPED_HEAD, Kind.TYPED_PARAMETER) and stage == 1:
-            assert isinstance(info, str)
-            return form._replace(stage=2, name=info)
-        if kind in (Kind.TYPE_ARGUMENTS, Kind.ROOT):
-            return form._replace(stage=1)
-        return form._replace(stage=min(stage + 1, 2) if kind is Kind.LITERAL else stage + 1)
+        after = forms.after_item(form, info)
+        if form.stage == 0 and isinstance(info, str):
+            if after.kind is Kind.CALL:
+                return after._replace(signature=self.names.signature(info.removeprefix("^")))
+            if after.kind is Kind.TYPE:
+                return after._replace(signature=self.names.type_signature(info))
+        return after
 
     def _end_in_form(self, lex: int, text: str, form: Form) -> int:
         """Characters that end the form, without what is around it."""
@@ -328,7 +286,7 @@ class Recognizer:
         """Characters that end a form after an item of it."""
         if is_closable(form):
             return 1
-        return 0 if is_finished(form) or (form.kind is Kind.ROOT and form.stage == 1) else 1 + self._end_of(form)
+        return 0 if role_of(form) is None else 1 + self._end_of(form)
 
     def _shortest_end_of_form(self, form: Form) -> int:
         """The same where an item must come at once."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Protocol
 
-from doppel.lispress.expression import is_number, is_variable
-from doppel.lispress.forms import Form, Kind, Role, Signature, role_of
+from doppel.lispress.expression import is_keyword, is_number, is_variable
+from doppel.lispress.forms import BINDERS, Form, Kind, Role, Signature, atom_fault, role_of
 
 ORDINARY = "("
 """Stands for every symbol whose spelling no longer matters; no symbol can be spelled like this."""
@@ -18,66 +17,43 @@ _NAMING = (Role.BINDER, Role.PARAMETER)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class Names(Protocol):
-    """The atoms that may stand at a place."""
+def is_escaping(text: str) -> bool:
+    """Whether an atom ends in a backslash that the next character belongs to."""
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
-    is_table: bool
-    """Whether names come from a table; `#` literals, of older trees, are then left out."""
 
-    characters: frozenset[str]
-    """Characters with which every begun program can be ended."""
+class Names:
+    """The atoms that may stand at a place: here all that the notation allows, as in `doppel.lispress.first_error`.
+
+    Attributes:
+        is_table: Whether names come from a table; ``#`` literals, of older trees, are then left out.
+        characters: Characters with which every begun program can be ended.
+    """
+
+    is_table = False
+    characters = frozenset(' ()"0' + _LETTERS)
 
     def suffixes(self, form: Form, text: str) -> tuple[str, ...]:
         """Endings, the shortest of each kind, that make of `text` an atom that may stand next in `form`.
 
         The empty one is among them if and only if the atom may end as it is. None: no such atom begins with `text`.
         """
-        ...
-
-    def shorten(self, form: Form, text: str) -> str:
-        """A text that stands for `text` and all others that allow the same."""
-        ...
-
-    def signature(self, function: str) -> Signature | None:
-        """What the function takes, or None if anything."""
-        ...
-
-    def type_signature(self, name: str) -> Signature | None:
-        """Number of arguments of a type, or None if any."""
-        ...
-
-
-def is_keyword(text: str) -> bool:
-    """Whether an atom names an argument."""
-    return text.startswith(":") and len(text) > 1
-
-
-def is_escaping(text: str) -> bool:
-    """Whether an atom ends in a backslash that the next character belongs to."""
-    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
-
-
-class AnyNames:
-    """Every name that the notation allows, as in `doppel.lispress.first_error`."""
-
-    is_table = False
-    characters = frozenset(' ()"0' + _LETTERS)
-
-    def suffixes(self, form: Form, text: str) -> tuple[str, ...]:
-        """See `Names`."""
         if is_escaping(text):
-            return ("a",) if self._may_end(form, text + "a") else ()
-        now = ("",) if text and self._may_end(form, text) else ()
-        return now + tuple(c for c in _LETTERS[: len(form.bound) + 1] if self._may_end(form, text + c))[:1]
+            return ("a",) if atom_fault(form, text + "a") is None else ()
+        now = ("",) if text and atom_fault(form, text) is None else ()
+        return now + tuple(c for c in _LETTERS[: len(form.bound) + 1] if atom_fault(form, text + c) is None)[:1]
 
     def shorten(self, form: Form, text: str) -> str:
-        """See `Names`; the names of variables are kept, and what may still become special."""
+        """A text that stands for `text` and all others that allow the same.
+
+        The names of variables are kept, and what may still become special.
+        """
         role = role_of(form)
         if role in _NAMING or text == ":":
             return text
         keep = False
         if role in (Role.HEAD, Role.FUNCTION):
-            keep = any(name.startswith(text) for name in ("let", "lambda", *form.bound))
+            keep = any(name.startswith(text) for name in (*BINDERS, *form.bound))
         if role in (Role.HEAD, Role.FUNCTION, Role.VALUE):
             keep = keep or _MAY_BECOME_VARIABLE(text) is not None
         if keep or (role is not Role.VALUE and _MAY_BECOME_NUMBER(text)):
@@ -86,27 +62,12 @@ class AnyNames:
         return start + ORDINARY + ("\\" if is_escaping(text) else "")
 
     def signature(self, function: str) -> Signature | None:
-        """Functions take anything."""
+        """What the function takes, or None if anything."""
         return None
 
     def type_signature(self, name: str) -> Signature | None:
-        """Types take anything."""
+        """Number of arguments of a type, or None if any."""
         return None
-
-    def _may_end(self, form: Form, text: str) -> bool:
-        role = role_of(form)
-        variable = is_variable(text) is not None
-        if role is Role.VALUE:
-            if is_keyword(text):
-                return form.kind is Kind.CALL and form.stage == 1
-            return text in form.bound or not variable
-        if role is Role.HEAD and text in ("let", "lambda"):
-            return True  # even where a variable has this name
-        if role in (Role.HEAD, Role.FUNCTION):
-            return not (text in form.bound or variable or is_number(text))
-        if role in (Role.NAME, Role.TYPE, *_NAMING):
-            return not (is_keyword(text) or is_number(text))
-        return False
 
 
 class _Endings:
@@ -126,7 +87,7 @@ class _Endings:
         return self._best.get(text, ())
 
 
-class ApiNames:
+class ApiNames(Names):
     """The names of a public API, besides what the notation itself brings.
 
     The notation brings `let`, `lambda`, `do` with any number of statements, `true`, `false`, numbers, strings and the
@@ -166,13 +127,7 @@ class ApiNames:
         """Every function that may head a call."""
         return frozenset(self._signatures)
 
-    @property
-    def types(self) -> frozenset[str]:
-        """Every type."""
-        return frozenset(self._types)
-
     def suffixes(self, form: Form, text: str) -> tuple[str, ...]:
-        """See `Names`."""
         role = role_of(form)
         if role is Role.HEAD:
             return self._heads(text)
@@ -194,16 +149,13 @@ class ApiNames:
         found |= {end for end in ("", "0") if is_number(text + end)}
         return tuple(sorted(found, key=len))
 
-    def shorten(self, form: Form, text: str) -> str:
-        """Every letter counts."""
+    def shorten(self, form: Form, text: str) -> str:  # every letter counts
         return text
 
     def signature(self, function: str) -> Signature | None:
-        """What the function takes."""
         return self._signatures[function]
 
     def type_signature(self, name: str) -> Signature | None:
-        """Number of arguments of a type."""
         return self._types[name]
 
 

@@ -16,9 +16,10 @@ from wandb_records import OfflineRun, pieces
 import cli
 from callbacks.slurm_job import SlurmJob
 from commands.launch.run_folder import wandb_id
+from commands.launch.run_record import RunRecord
 from commands.results.wandb_report import log_report
 from commands.sync import offline_runs
-from datamodules.cache import data_fingerprint
+from datamodules.readers import data_fingerprint
 from datamodules.selection import Selection
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -70,7 +71,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
     metrics = {"two_stage": {"word_overlap": 0.5, "private/copies": 3}}
     report |= {"metrics": metrics, "privacy": {"systems": {"two_stage": {"epsilon": 7.5}}}}  # type: ignore[dict-item]
     (run / "report.json").write_text(json.dumps(report))
-    assert log_report(run, report, [run / "synthetic.jsonl"])
+    assert log_report(RunRecord(run), report)
     wandb.teardown()  # as at the end of a process: all is written
     yield run
     patch.undo()
@@ -181,7 +182,7 @@ def test_sync_without_a_login_is_a_one_line_error_and_loses_nothing(
 def test_a_folder_without_runs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sync", str(tmp_path)]) == 2
     assert "has no offline W&B runs" in capsys.readouterr().err
-    assert not log_report(tmp_path, {}, [])
+    assert not log_report(RunRecord(tmp_path), {})
 
 
 def test_ids_are_stable_and_those_of_array_tasks_say_so(tmp_path: Path) -> None:

@@ -31,19 +31,20 @@ def trained(run: Path, sigma: float | None, private: bool = True, source: str | 
     """What `fit` leaves of a domain stage: its configuration, and its line in the ledger."""
     stage = run / "domain"
     stage.mkdir()
-    privacy: dict[str, Any] | None = None
+    callbacks: list[dict[str, Any]] = []
     if private:
         spec = plan(1000, 100, 1, 8.0, accountant="rdp", histogram_noise_multiplier=sigma)
         ledger = Ledger(run / "ledger.jsonl")
         name = ledger.open_mechanism(
             scope="domain", stage="domain", spec=spec, planned_steps=10, data_fingerprint="f00d"
         )
-        ledger.spend(name, 10)
-        privacy = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "domain"}
-        privacy |= {"ledger_path": None, "histogram_noise_multiplier": sigma}
+        for _ in range(10):
+            ledger.spend(name)
+        init = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "domain"}
+        init |= {"ledger_path": str(run / "ledger.jsonl"), "histogram_noise_multiplier": sigma}
+        callbacks.append({"class_path": "callbacks.differential_privacy.DifferentialPrivacy", "init_args": init})
     config = {
-        "trainer": {"callbacks": None},
-        "privacy": privacy,
+        "trainer": {"callbacks": callbacks},
         "model": {"init_args": {"source": source}},
         "data": {"init_args": {"train_path": str(run / "train.jsonl"), "unit": "utterance"}},
     }
