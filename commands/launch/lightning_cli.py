@@ -22,7 +22,7 @@ from commands.launch.parser import PRIVACY, DoppelArgumentParser, listed_privacy
 from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
 from doppel.privacy.arguments import PrivacyArguments
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"

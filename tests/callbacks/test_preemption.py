@@ -27,7 +27,7 @@ from commands.launch.run_folder import claim
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.noise import GaussianNoise
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")

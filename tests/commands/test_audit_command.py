@@ -23,7 +23,7 @@ from datamodules.turn import Turn
 from doppel.lispress import is_valid
 from doppel.privacy.audit import AuditResult
 from doppel.privacy.noise import GaussianNoise
-from lightning_modules.base_models import load_tokenizer
+from lightning_modules.backbone.base_models import load_tokenizer
 from lightning_modules.utterance_lm import UtteranceLM
 
 ROOT = Path(__file__).resolve().parents[2]

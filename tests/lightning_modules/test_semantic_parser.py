@@ -26,7 +26,7 @@ from lightning_modules.parsing.annotate import load_parser
 from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
 from lightning_modules.semantic_parser import SemanticParser
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 from tests.conftest import PAIRS
 
 ROOT = Path(__file__).resolve().parents[2]
