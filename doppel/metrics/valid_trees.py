@@ -13,7 +13,7 @@ from doppel.lispress import is_valid
 class ValidTrees(MeanMetric):
     """Share of trees that are valid Lispress, in [0, 1]; nan before the first tree."""
 
-    higher_is_better = True
+    higher_is_better = True  # type: ignore[assignment]
 
     def update(self, trees: Sequence[str | None]) -> None:  # type: ignore[override]
         """Add linearised trees (None: an utterance without a tree, not counted)."""
