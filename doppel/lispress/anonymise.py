@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doppel.lispress.expression import Expression, List, ReaderLiteral, String, TypeAnnotation
+from doppel.lispress.expression import Expression, List, ReaderLiteral, String, TypeAnnotation, parts
 
 ANONYMOUS_STRING = String("STRING")
 """What every quoted string becomes."""
@@ -20,28 +20,19 @@ def anonymise(expression: Expression) -> Expression:
         A new expression of the same shape.
     """
     done: list[Expression] = []
-    todo: list[tuple[Expression, bool]] = [(expression, False)]
+    todo = [(expression, False)]
     while todo:
-        node, parts_done = todo.pop()
-        if isinstance(node, String):
-            done.append(ANONYMOUS_STRING)
-        elif isinstance(node, List):
-            if not parts_done:
-                todo.append((node, True))
-                todo.extend((item, False) for item in reversed(node.items))
-            else:
-                first = len(done) - len(node.items)
-                done[first:] = [List(tuple(done[first:]))]
-        elif isinstance(node, TypeAnnotation):
-            if not parts_done:
-                todo += ((node, True), (node.body, False), (node.type, False))
-            else:
-                done[-2:] = [TypeAnnotation(done[-2], done[-1])]
-        elif isinstance(node, ReaderLiteral):
-            if not parts_done:
-                todo += ((node, True), (node.body, False))
-            else:
-                done[-1:] = [ReaderLiteral(done[-1])]
+        node, are_parts_done = todo.pop()
+        inner = parts(node)
+        if not inner:
+            done.append(ANONYMOUS_STRING if isinstance(node, String) else node)
+        elif not are_parts_done:
+            todo.append((node, True))
+            todo.extend((part, False) for part in reversed(inner))
         else:
-            done.append(node)
+            new = [done.pop() for _ in inner][::-1]
+            if isinstance(node, List):
+                done.append(List(tuple(new)))
+            else:
+                done.append(TypeAnnotation(*new) if isinstance(node, TypeAnnotation) else ReaderLiteral(*new))
     return done[0]

@@ -175,3 +175,12 @@ class List:
 
 Expression = Symbol | Number | String | TypeAnnotation | ReaderLiteral | List
 """Any node."""
+
+
+def parts(node: Expression) -> tuple[Expression, ...]:
+    """The nodes that a node is made of, from left to right; none for an atom."""
+    if isinstance(node, List):
+        return node.items
+    if isinstance(node, TypeAnnotation):
+        return node.type, node.body
+    return (node.body,) if isinstance(node, ReaderLiteral) else ()
