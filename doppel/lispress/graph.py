@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation
 from doppel.lispress.validity import require_valid
+from doppel.lispress.writer import write
 
 PARAMETER = "lambda-parameter"
 """Label of the node that a lambda's parameter becomes, whatever its name was."""
@@ -119,16 +120,14 @@ class _Builder:
             elif isinstance(expression, Symbol):
                 variable = None if visit.is_type else _look_up(expression.name, visit.scope)
                 self._attach(visit, self._add(expression.name) if variable is None else variable.node)
-            elif isinstance(expression, String):
-                self._attach(visit, self._add(f'"{expression.spelling}"'))
-            elif isinstance(expression, Number):
-                self._attach(visit, self._add(expression.spelling))
+            elif isinstance(expression, String | Number):
+                self._attach(visit, self._add(write(expression)))
             elif isinstance(expression, TypeAnnotation):
                 ascription = visit.ascription or expression.type
                 self.todo.append(visit._replace(expression=expression.body, ascription=ascription))
             else:
                 self._visit_literal(visit, expression)
-        return Graph(tuple(self.nodes), tuple(sorted(self.edges, key=_source)))
+        return Graph(tuple(self.nodes), tuple(sorted(self.edges, key=lambda edge: edge[0])))
 
     def _add(self, label: str) -> int:
         self.nodes.append(label)
@@ -232,7 +231,3 @@ def _look_up(name: str, scope: _Variable | None) -> _Variable | None:
     while scope is not None and scope.name != name:
         scope = scope.outer
     return scope
-
-
-def _source(edge: Edge) -> int:
-    return edge[0]

@@ -95,7 +95,22 @@ class GrowingGraph:
         """Where the next edge to the newest node may come from; after its first one, from farther up."""
         if self.is_pending:
             return self.first_sources(self._groups, only_gap)
-        return self._further_sources()
+        newest = self.num_nodes
+        if not newest or self._kinds[newest] == _TYPE or not self._sources[newest][0] or not self._right_limit:
+            return []
+        tables, sources = self._tables, []
+        if self._groups & _PARAMETERS:
+            owner = self._sources[newest][0]
+            if not self._bodies[owner]:
+                bodies = tables.argument_bits & -(1 << tables.first_argument + self._num_parameters[owner])
+                sources.append((owner, bodies))
+            return sources
+        for node in reversed(self._path[:-1]):
+            if node <= self._right_limit and self._kinds[node] == _FUNCTION and self._levels[node] <= MAX_LEVEL:
+                bits = (tables.keyword_bits | tables.argument_bits) & ~self._used[node]
+                if bits:
+                    sources.append((node, bits))
+        return sources
 
     def _accepted(self, node: int, groups: int) -> int:
         """The labels by which an open node may lead to a new node of these groups."""
@@ -123,25 +138,6 @@ class GrowingGraph:
         if kind == _FUNCTION and groups & _VALUES:
             bits |= tables.keyword_bits & ~used | _lowest_free(used, tables.argument_bits)
         return bits
-
-    def _further_sources(self) -> list[tuple[int, int]]:
-        """Where one more RA of the newest node may come from: nodes, nearest first, with their labels."""
-        newest = self.num_nodes
-        if not newest or self._kinds[newest] == _TYPE or not self._sources[newest][0] or not self._right_limit:
-            return []
-        tables, sources = self._tables, []
-        if self._groups & _PARAMETERS:
-            owner = self._sources[newest][0]
-            if not self._bodies[owner]:
-                bodies = tables.argument_bits & -(1 << tables.first_argument + self._num_parameters[owner])
-                sources.append((owner, bodies))
-            return sources
-        for node in reversed(self._path[:-1]):
-            if node <= self._right_limit and self._kinds[node] == _FUNCTION and self._levels[node] <= MAX_LEVEL:
-                bits = (tables.keyword_bits | tables.argument_bits) & ~self._used[node]
-                if bits:
-                    sources.append((node, bits))
-        return sources
 
     def left_labels(self) -> int:
         """The labels by which the newest node may lead to closed ones."""

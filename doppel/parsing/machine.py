@@ -77,11 +77,6 @@ class ParserMachine:
         self._mask: np.ndarray | None = None
 
     @property
-    def allowed_copies(self) -> range:
-        """The source pieces that a COPY may take: all of them, wherever COPY is allowed."""
-        return range(self.num_source_pieces)
-
-    @property
     def position(self) -> int:
         """Position of the next action."""
         return len(self.actions.ids)
@@ -121,7 +116,7 @@ class ParserMachine:
         Args:
             action_id: An action that `allowed` allows.
             pointer: For an arc, one of its `allowed_pointers`; else left out.
-            copy: For COPY, one of `allowed_copies`; else left out.
+            copy: For COPY, the number of a source piece; else left out.
 
         Raises:
             ValueError: The action, the pointer or the source piece is not allowed here.
