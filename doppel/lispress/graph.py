@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation
+from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation, write
 from doppel.lispress.validity import require_valid
-from doppel.lispress.writer import write
 
 PARAMETER = "lambda-parameter"
 """Label of the node that a lambda's parameter becomes, whatever its name was."""
@@ -55,9 +54,8 @@ def is_type_label(label: str) -> bool:
 def to_graph(expression: Expression) -> Graph:
     """The program graph of a tree (SMCalFlow's ``Program``, as Zhou et al.'s semantic parser draws it).
 
-    - A call becomes a node labelled with its function; ``:arg0``, ``:arg1`` … lead to positional arguments,
-      ``:name`` to keyword arguments, ``:type-arg0`` … to type arguments. Literals and bare symbols become
-      leaves.
+    - A call becomes a node labelled with its function; ``:arg0``, ``:arg1`` … lead to positional arguments, ``:name``
+      to keyword arguments, ``:type-arg0`` … to type arguments. Literals and bare symbols become leaves.
     - A type ``(List Event)`` becomes a node ``List`` with ``:type-arg0`` to ``Event``. A type ascription ``^T
       e`` becomes an edge ``:type`` from ``e`` (the first one, where a shared value has several).
     - ``let`` makes no node: every use of the variable leads to the node of its value (re-entrancy). ``do``

@@ -14,10 +14,10 @@ from doppel.lispress.expression import (
     Symbol,
     TypeAnnotation,
     parts,
+    write,
 )
 from doppel.lispress.forms import BINDERS, MISPLACED, OPENERS, Form, Info, Kind, Role
 from doppel.lispress.reader import read_with_starts
-from doppel.lispress.writer import write
 
 
 def first_error(text: str) -> LispressError | None:

@@ -48,9 +48,8 @@ from doppel.parsing.vocabulary import BOS, COPY, END, STRING_CLOSE, STRING_OPEN,
 class ParserMachine:
     """The state of one parse: what may come next, and what was built.
 
-    BOS is applied already. In every state at least one action is allowed, and for an allowed arc at least one
-    pointer, until END; after END only PAD is, which changes nothing. Nodes are numbered from 1 here, 0 is the
-    virtual root.
+    BOS is applied already. In every state at least one action is allowed, and for an allowed arc at least one pointer,
+    until END; after END only PAD is, which changes nothing. Nodes are numbered from 1 here, 0 is the virtual root.
 
     Args:
         vocabulary: The actions.
