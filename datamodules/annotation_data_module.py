@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datamodules.prediction_data_module import PredictionDataModule
-from datamodules.prompt_batch import PromptBatch
+from datamodules.batch import PromptBatch
+from datamodules.data_module import PredictionDataModule
 from datamodules.readers import Unit, expand_path, read_turns
 from datamodules.turn import Turn
 
