@@ -16,8 +16,8 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 
+from callbacks.slurm_job import SlurmJob
 from doppel.errors import UserError
-from lightning_modules.slurm_job import SlurmJob
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.synthetic_writer import SyntheticWriter
-from lightning_modules.wandb_artifacts import artifact, use_artifact
+from callbacks.wandb_artifacts import artifact, use_artifact
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run

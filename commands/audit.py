@@ -12,8 +12,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from commands.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
 from commands.evaluation.evaluate import write_json
+from commands.launch.lightning_cli import CHECKPOINT, PRIVACY, WANDB, DoppelCLI
 from doppel.errors import UserError
-from lightning_modules.lightning_cli import CHECKPOINT, PRIVACY, WANDB, DoppelCLI
 
 FILE_NAME = "audit.json"
 NOTE = (
@@ -75,12 +75,16 @@ class AuditCLI(DoppelCLI):
         self.trainer.settings = digest  # type: ignore[attr-defined]
 
 
-def main() -> int:
-    """Run the audit that ``sys.argv`` asks for.
+def main(argv: list[str]) -> int:
+    """Train on a copy of the data with canaries and bound epsilon from below.
+
+    Args:
+        argv: Arguments of the audit.
 
     Returns:
         Exit status: 1 where the bound contradicts the claim, else 0.
     """
+    sys.argv = [sys.argv[0], STAGE, *argv]
     cli = AuditCLI()
     report = {**cli.trainer.report, "note": NOTE}  # type: ignore[attr-defined]
     folder = Path(cli.trainer.default_root_dir)

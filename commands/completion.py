@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import sys
 from typing import Any, NoReturn
+
+from doppel.console.command import command_parser
+from doppel.console.dispatch import load
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -37,8 +41,8 @@ def _whole_parser() -> Any:
     """The parser of Lightning's commands, with the tools beside them."""
     import jsonargparse
 
-    from cli import TOOLS
-    from lightning_modules.lightning_cli import DoppelCLI
+    from cli import COMMANDS
+    from commands.launch.lightning_cli import DoppelCLI
 
     class ParserAlone(DoppelCLI):
         def parse_arguments(self, parser: Any, args: Any) -> NoReturn:
@@ -51,8 +55,13 @@ def _whole_parser() -> Any:
         parser = built.parser
     finally:
         sys.argv = arguments
-    for name, module in TOOLS.items():
-        tool = jsonargparse.ArgumentParser(prog=f"doppel {name}")
-        importlib.import_module(module).add_arguments(tool)
+    for name, target in COMMANDS.items():
+        if ":" not in target:
+            tool = jsonargparse.ArgumentParser(prog=f"doppel {name}")
+            importlib.import_module(target).add_arguments(tool)
+        elif list(inspect.signature(load(target)).parameters) != ["argv"]:
+            tool = command_parser(load(target), f"doppel {name}")
+        else:
+            continue
         parser._subcommands_action.add_subcommand(name, tool)
     return parser

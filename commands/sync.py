@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from commands.launch.run_folder import WANDB_ID
 from doppel.errors import UserError
-from lightning_modules.run_folder import WANDB_ID
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

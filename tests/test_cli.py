@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import cli
-from lightning_modules.run_folder import last_checkpoint
+from commands.launch.run_folder import last_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 PIPELINES = sorted(p.parent for p in (ROOT / "configs" / "experiments").glob("*/pipeline.env"))
@@ -61,7 +61,7 @@ def small(tiny_model: str, corpus: str, tmp_path: Path) -> list[str]:
 def test_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 0
     overview = capsys.readouterr().out
-    assert all(f"\n  {name} " in overview for name in (*cli.TRAINER_COMMANDS, *cli.TOOLS))
+    assert all(f"\n  {name} " in overview for name in cli.COMMANDS)
 
 
 def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_shipped_overlays_parse(
     assert "class_path" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", cli.TRAINER_COMMANDS)
+@pytest.mark.parametrize("name", ("fit", "validate", "test", "predict"))
 def test_print_config_works_for_every_command_and_can_be_given_back(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

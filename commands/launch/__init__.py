@@ -1,1 +1,1 @@
-"""Starting trainings and experiments, and what their run folders say."""
+"""Train, sample and run experiments."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from lightning_modules.run_folder import wandb_id
-from lightning_modules.wandb_artifacts import artifact, use_artifact
+from callbacks.wandb_artifacts import artifact, use_artifact
+from commands.launch.run_folder import wandb_id
 
 
 def log_report(run_dir: Path, report: dict[str, Any], synthetic: list[Path]) -> bool:

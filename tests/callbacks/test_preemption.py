@@ -22,11 +22,11 @@ from test_synthetic_writer import NUM_SAMPLES, read, sample
 
 import cli
 from callbacks.preemption import EXIT_STATUS, Preempted, Preemption
+from callbacks.slurm_job import SlurmJob
+from commands.launch.run_folder import claim
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.noise import GaussianNoise
-from lightning_modules.run_folder import claim
-from lightning_modules.slurm_job import SlurmJob
 from lightning_modules.strategy import LogicalBatchDDPStrategy
 from lightning_modules.utterance_lm import UtteranceLM
 

@@ -14,12 +14,12 @@ import wandb
 from wandb_records import OfflineRun, pieces
 
 import cli
+from callbacks.slurm_job import SlurmJob
+from commands.launch.run_folder import wandb_id
 from commands.results.wandb_report import log_report
 from commands.sync import offline_runs
 from datamodules.cache import data_fingerprint
 from datamodules.selection import Selection
-from lightning_modules.run_folder import wandb_id
-from lightning_modules.slurm_job import SlurmJob
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[2]

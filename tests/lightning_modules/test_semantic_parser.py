@@ -14,6 +14,7 @@ import yaml
 from lightning.pytorch import Trainer
 
 import cli
+from commands.launch.lightning_cli import WRITER
 from datamodules.bucketed_batches import BucketedBatches
 from datamodules.parser_data_module import ParserDataModule
 from datamodules.step_sampler import SampledUnits
@@ -21,7 +22,6 @@ from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.metrics.parser_metrics import parser_metrics
 from doppel.parsing import ActionVocabulary, split_source
-from lightning_modules.lightning_cli import WRITER
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.annotate import load_parser
 from lightning_modules.parsing.parser_network import ParserNetwork

@@ -8,8 +8,8 @@ import re
 import secrets
 from pathlib import Path
 
+from callbacks.slurm_job import SlurmJob
 from doppel.errors import UserError
-from lightning_modules.slurm_job import SlurmJob
 
 OWNER = "owner.json"
 WANDB_ID = "wandb_id"

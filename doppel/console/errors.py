@@ -12,34 +12,34 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from lightning.pytorch.cli import LightningArgumentParser
 
 from doppel.errors import UserError
 
-_UNKNOWN_KEY = re.compile(r"(?:does not accept option '|unrecognized arguments: --|Key \"|Option ')([\w.]+)")
+_UNKNOWN_KEY = re.compile(r"(?:does not accept option '|[Uu]nrecognized arguments: --|Key \"|Option ')([\w.-]+)")
 _UNKNOWN_ARGUMENT = re.compile(r"class_path '([\w.]+)':\s+Option '([\w.]+)' is not accepted")
+_MISSING = object()
 
 
-class DoppelArgumentParser(LightningArgumentParser):
-    """Lightning's parser, except that options are not abbreviated and that a wrong key is answered by the nearest one.
+class NearestKey:
+    """Mixin for a jsonargparse parser: options are not abbreviated, and a wrong key is answered by the nearest one.
 
     An abbreviation is a typo that starts a job: ``--trainer.max_epoch`` would pass for ``max_epochs`` today, and for
     something else when another option begins alike.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+    def error(self: Any, message: str, ex: Exception | None = None) -> NoReturn:
         """Say what is wrong in few lines, instead of the usage of several hundred options.
 
         Raises:
             UserError: Always, where jsonargparse would leave the process.
         """
         if not self.exit_on_error:
-            super().error(message, ex)
-        parser: Any = getattr(ex, "subcommand_parser", None) or self
-        known = [action.dest for action in parser._actions]
+            super().error(message, ex)  # type: ignore[misc]
+        parser = getattr(ex, "subcommand_parser", None) or self
+        known = [option.lstrip("-") for action in parser._actions for option in action.option_strings]
         raise UserError(f"{explain(message, known, sys.argv[1:])}\n`{parser.prog} --help` lists the options") from ex
 
 
@@ -60,7 +60,7 @@ def explain(message: str, known: Iterable[str], arguments: list[str]) -> str:
         candidates = known
         what = f"there is no option {key!r}"
     else:
-        return message
+        return " ".join(message.split())
     files = [path for path in _config_files(arguments) if _has_key(path, key.split("."))]
     where = f" ({', '.join(files)})" if files else ""
     nearest = difflib.get_close_matches(key, sorted(set(candidates)), n=1, cutoff=0.6)
@@ -100,6 +100,3 @@ def _has_key(path: str, parts: list[str]) -> bool:
         return isinstance(node, list) and any(map(below, node))
 
     return below(content)
-
-
-_MISSING = object()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_modules.hardware import supports
+from commands.launch.hardware import supports
 
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]

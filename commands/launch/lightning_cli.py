@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch.trainer.states import TrainerFn
 
+from callbacks.slurm_job import SlurmJob
+from commands.launch.hardware import check_gpu
+from commands.launch.parser import DoppelArgumentParser
+from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
-from lightning_modules.argument_parser import DoppelArgumentParser
-from lightning_modules.hardware import check_gpu
-from lightning_modules.run_folder import claim, last_checkpoint, wandb_id
-from lightning_modules.slurm_job import SlurmJob
 from lightning_modules.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
@@ -152,3 +153,28 @@ def _num_devices(devices: Any) -> int:
     return (
         max(int(devices), 1) if str(devices).lstrip("-").isdigit() and int(devices) >= 0 else torch.cuda.device_count()
     )
+
+
+def fit(argv: list[str]) -> None:
+    """Train a model on data: Lightning's `fit`."""
+    _run("fit", argv)
+
+
+def validate(argv: list[str]) -> None:
+    """Evaluate a checkpoint on validation data: Lightning's `validate`."""
+    _run("validate", argv)
+
+
+def test(argv: list[str]) -> None:
+    """Evaluate a checkpoint on test data: Lightning's `test`."""
+    _run("test", argv)
+
+
+def predict(argv: list[str]) -> None:
+    """Write samples of a checkpoint: Lightning's `predict`."""
+    _run("predict", argv)
+
+
+def _run(command: str, argv: list[str]) -> None:
+    sys.argv = [sys.argv[0], command, *argv]  # Lightning re-runs this command line on the other ranks
+    DoppelCLI()

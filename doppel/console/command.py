@@ -1,0 +1,99 @@
+"""The parser of a command, read from its function."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
+
+from doppel.console.errors import NearestKey
+
+
+class _HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the paragraphs of a docstring."""
+
+
+class CommandParser(NearestKey, ArgumentParser):
+    """Reads the words of a command."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Say what is wrong, with options as a user types them."""
+        for action in self._actions:
+            if action.option_strings:
+                message = re.sub(rf"(?<![\w-]){re.escape(action.dest)}\b", action.option_strings[-1], message)
+        super().error(message, ex)
+
+
+def command_parser(function: Callable[..., Any], prog: str) -> CommandParser:
+    """The parser of a command.
+
+    Parameters before ``*`` are positional, in their order; those behind it are options, ``num_samples`` as
+    ``--num-samples``. What has no default is required. ``list[T]`` takes several words and an option of it may be
+    repeated, ``bool`` is a flag, a dataclass is a group of options. The docstring of the function, in Google's style,
+    is the help.
+
+    Args:
+        function: The command.
+        prog: What a user types before its arguments.
+    """
+    docstring = docstring_parser.parse(inspect.getdoc(function) or "", docstring_parser.DocstringStyle.GOOGLE)
+    helps = {p.arg_name: " ".join((p.description or "").split()) for p in docstring.params}
+    hints = get_type_hints(function)
+    parser = CommandParser(prog=prog, description=docstring.description, formatter_class=_HelpFormatter)
+    for parameter in inspect.signature(function).parameters.values():
+        name, hint, has_default = parameter.name, hints[parameter.name], parameter.default is not parameter.empty
+        settings: dict[str, Any] = {"help": helps.get(name)}
+        if has_default:
+            settings["default"] = parameter.default
+        item = _item(hint)
+        is_option = parameter.kind is parameter.KEYWORD_ONLY
+        if is_option and hint is bool:
+            settings |= {"action": "store_true"} if parameter.default is False else {"action": ActionYesNo}
+        else:
+            settings["type"] = hint if item is None else item
+            if item is not None:
+                settings["nargs"] = "*" if has_default else "+"
+                if is_option and not parameter.default:
+                    settings["action"] = "extend"
+            elif not is_option and has_default:
+                settings["nargs"] = "?"
+        if is_option:
+            parser.add_argument(
+                "--" + name.replace("_", "-"), **settings, **({} if has_default else {"required": True})
+            )
+        else:
+            parser.add_argument(name, **settings)
+    return parser
+
+
+def call(function: Callable[..., int | None], words: list[str], prog: str) -> int:
+    """Call a command with the words of a command line.
+
+    Returns:
+        Its exit status, 0 if it returns none.
+
+    Raises:
+        UserError: A word fits no option, or a value not its type.
+    """
+    parser = command_parser(function, prog)
+    options = {option.replace("-", "_"): option for action in parser._actions for option in action.option_strings}
+    heads = [word.partition("=") for word in words]
+    words = [options.get(head.replace("-", "_"), head) + equals + value for head, equals, value in heads]
+    values = vars(parser.instantiate(parser.parse_args(words)))
+    positional = [
+        values.pop(p.name) for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY
+    ]
+    return function(*positional, **{name: values[name] for name in values if name in get_type_hints(function)}) or 0
+
+
+def _item(hint: Any) -> Any:
+    """T of ``list[T]`` and of ``list[T] | None``; None of any other type."""
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next((part for part in get_args(hint) if get_origin(part) is list), hint)
+    return get_args(hint)[0] if get_origin(hint) is list else None

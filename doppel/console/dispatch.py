@@ -1,0 +1,111 @@
+"""One entry point of many commands, of which none is imported before it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import errno
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from doppel.console.command import call
+from doppel.errors import UserError
+
+_NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def main(commands: Mapping[str, str], about: str, prog: str, argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    A command is a function with a docstring; :func:`~doppel.console.command.command_parser` says how its signature
+    becomes options. A function whose one parameter is called ``argv`` reads its words itself.
+
+    Args:
+        commands: Name of each command and ``"module:function"``.
+        about: What stands above the list of commands.
+        prog: How the entry point is called.
+        argv: Arguments without the program's name; ``sys.argv`` by default.
+
+    Returns:
+        Exit status: that of the command, or 2 after a one-line error that the user can mend.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        if not words or words[0] in ("-h", "--help"):
+            sys.stdout.write(overview(commands, about))
+            return 0
+        name, *rest = words
+        if name not in commands:
+            nearest = difflib.get_close_matches(name, commands, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"`{prog} --help` lists them"
+            raise UserError(f"there is no command {name!r}: {hint}")
+        if ":" not in commands[name]:
+            return _run_module(importlib.import_module(commands[name]), rest, f"{prog} {name}")
+        function = load(commands[name])
+        if list(inspect.signature(function).parameters) == ["argv"]:
+            return function(rest) or 0
+        return call(function, rest, f"{prog} {name}")
+    except (UserError, ValueError, OSError) as error:
+        message = _message(error)
+        if message is None:
+            raise
+        sys.stderr.write(f"error: {message}\n")
+        return 2
+
+
+def load(target: str) -> Callable[..., Any]:
+    """The function that ``"module:function"`` names."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def overview(commands: Mapping[str, str], about: str) -> str:
+    """All commands with the first line of their docstrings, by the package that holds them; imports no command."""
+    lines = [about.strip()]
+    room = None
+    for name, target in commands.items():
+        module, _, function = target.partition(":")
+        package = module.rpartition(".")[0]
+        if package != room:
+            room = package
+            lines += ["", _summary(package, "").rstrip(".").lower() + ":"]
+        lines.append(f"  {name:14s} {_summary(module, function)}")
+    return "\n".join(lines) + "\n"
+
+
+def _summary(module: str, function: str) -> str:
+    """First line of the docstring of a function, or of a module: read from the source, which is not run."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"there is no module {module}")
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    nodes: list[Any] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    return (ast.get_docstring(nodes[0] if function else tree) or "").partition("\n")[0]
+
+
+def _message(error: Exception) -> str | None:
+    """What to tell the user of an error that is not the program's; None for one that is."""
+    mendable = error if isinstance(error, UserError) else error.__cause__  # jsonargparse wraps what __init__ raises
+    if isinstance(mendable, UserError):
+        return str(mendable)
+    if isinstance(error, OSError) and error.errno in _NOT_OURS:
+        return f"{error.filename or 'the disk'}: {error.strerror}"
+    return None
+
+
+def _run_module(module: Any, words: list[str], prog: str) -> int:
+    """A command of the old kind: a module with ``add_arguments(parser)`` and ``run(args)``."""
+    parser = argparse.ArgumentParser(prog=prog, description=module.__doc__)
+    module.add_arguments(parser)
+    module.run(parser.parse_args(words))
+    return 0

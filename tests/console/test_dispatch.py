@@ -1,0 +1,83 @@
+"""A function is a command: its signature the options, its docstring the help, its errors one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import console_commands
+import pytest
+
+from doppel.console.dispatch import main, overview
+
+COMMANDS = {name: f"console_commands:{name}" for name in ("measure", "words", "refuse")}
+
+
+def run(*words: str) -> int:
+    return main(COMMANDS, "About.", "prog", words)
+
+
+@pytest.mark.parametrize("option", ["--num-samples", "--num_samples"])
+def test_a_signature_is_a_command_line(option: str) -> None:
+    words = ["measure", "a", "b", f"{option}=4", "--epochs", "2", "8", "--epochs=1", "--limits.depth", "5"]
+    assert run(*words, "--out", "c_d", "--accountant=rdp", "--dry-run") == 3
+    seen = console_commands.seen
+    assert (seen["runs"], seen["num_samples"], seen["epochs"]) == ([Path("a"), Path("b")], 4, [2.0, 8.0, 1.0])
+    assert (seen["out"], seen["accountant"]) == (Path("c_d"), "rdp")
+    assert seen["limits"] == console_commands.Limits(5)
+
+
+def test_what_is_left_out_has_the_default_of_the_signature() -> None:
+    assert run("measure", "a", "--num-samples", "4") == 0
+    seen = console_commands.seen
+    assert (seen["epochs"], seen["out"], seen["accountant"], seen["dry_run"]) == (None, None, "pld", False)
+    assert seen["limits"] == console_commands.Limits()
+
+
+def test_the_docstring_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        run("measure", "--help")
+    text = capsys.readouterr().out
+    assert done.value.code == 0
+    assert "Measure some runs.\n\nA second paragraph\n  with an indented line.\n" in text
+    assert "How many samples to compare. (required, type: int)" in text and "--config" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["measur"], "there is no command 'measur': did you mean measure?"),
+        (["measure", "a", "--num-samples=4", "--num-sample=4"], "no option 'num-sample': did you mean 'num-samples'?"),
+        (["measure", "a", "--num-samples=x"], '"--num-samples"'),
+        (["measure", "--num-samples=4"], "runs"),
+        (["measure", "a"], "are required: --num-samples\n"),
+        (["refuse", "bread"], "bread is wrong: mend it"),
+        (["refuse"], "it is wrong: mend it"),
+        (["refuse", "disk"], "runs/a: No space left on device"),
+    ],
+)
+def test_errors_are_short_and_say_what_is_wrong(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and says in error and error.count("\n") <= 2
+
+
+def test_an_error_of_the_program_keeps_its_traceback() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        run("refuse", "bug")
+
+
+def test_a_command_may_read_its_words_itself() -> None:
+    assert run("words", "--any", "thing") == 0
+    assert console_commands.seen["argv"] == ["--any", "thing"]
+
+
+def test_the_overview_reads_docstrings_and_imports_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = tmp_path / "overview_room"
+    room.mkdir()
+    (room / "__init__.py").write_text('"""Things to do."""\n')
+    (room / "fails.py").write_text('raise RuntimeError\n\ndef do() -> None:\n    """Do it.\n\n    Really.\n    """\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    text = overview({"do-it": "overview_room.fails:do"}, "About.")
+    assert text == "About.\n\nthings to do:\n  do-it          Do it.\n"
