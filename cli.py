@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from doppel.console import dispatch
 
 COMMANDS = {
+    "run": "commands.launch.run:run",
     "fit": "commands.launch.lightning_cli:fit",
     "validate": "commands.launch.lightning_cli:validate",
     "test": "commands.launch.lightning_cli:test",

@@ -50,9 +50,9 @@ def run(
 ) -> int:
     """Train, sample and evaluate an experiment: here, or as SLURM jobs.
 
-    RUN_DIR receives everything: a folder for each trained model, synthetic.jsonl and the other samples, ledger.jsonl and
-    report.json, experiment.yaml (what it was started with), configs/ (what every stage runs), code/ and slurm/ (what jobs
-    run, and their output). Given again, the command skips what is done and goes on where it stopped.
+    RUN_DIR receives everything: a folder for each trained model, synthetic.jsonl and the other samples, ledger.jsonl
+    and report.json, experiment.yaml (what it was started with), configs/ (what every stage runs), code/ and slurm/
+    (what jobs run, and their output). Given again, the command skips what is done and goes on where it stopped.
 
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.
