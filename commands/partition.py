@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from datamodules.cache import data_fingerprint
-from datamodules.readers import expand_path, read_turns
+from datamodules.readers import data_fingerprint, expand_path, read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.files import write_json, write_json_lines

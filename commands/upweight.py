@@ -10,8 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from datamodules.cache import data_fingerprint
-from datamodules.readers import Unit, expand_path, read_turns
+from datamodules.readers import Unit, data_fingerprint, expand_path, read_turns
 from datamodules.turn import Turn
 from doppel.errors import UserError
 from doppel.files import write_json_lines
