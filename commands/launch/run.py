@@ -32,13 +32,13 @@ def run(
     submit: bool = False,
     dry_run: bool = False,
     check: bool = False,
-    epsilon: float | None = None,
+    epsilon: str | None = None,
     seed: int | None = None,
     systems: list[str] | None = None,
     parser: str | None = None,
     set: list[str] | None = None,
     grid: bool = False,
-    epsilons: list[float] | None = None,
+    epsilons: list[str] | None = None,
     seeds: list[int] | None = None,
     sweep: Path | None = None,
     point: list[str] | None = None,
@@ -118,10 +118,10 @@ def _values(words: list[str] | None) -> dict[str, Any]:
     return values
 
 
-def _grid(experiment: Experiment, epsilons: list[float] | None, seeds: list[int] | None) -> dict[str, Point]:
+def _grid(experiment: Experiment, epsilons: list[str] | None, seeds: list[int] | None) -> dict[str, Point]:
     """Name of a run → what it sets."""
     return {
-        f"eps{epsilon:g}-seed{seed}": {"epsilon": epsilon, "seed": seed}
+        f"eps{epsilon if isinstance(epsilon, str) else f'{epsilon:g}'}-seed{seed}": {"epsilon": epsilon, "seed": seed}
         for seed in seeds or experiment.seeds
         for epsilon in epsilons or experiment.epsilons
     }

@@ -32,7 +32,7 @@ class Job:
     def __init__(self, text: str) -> None:
         match = re.fullmatch(r"JOB_(\w+)=\$\((sbatch .*)\)", text, re.DOTALL)
         assert match, text
-        words = shlex.split(match[2])
+        words = shlex.split(match[2].replace("\\\n", " "))
         self.name = match[1]
         place = next(i for i, word in enumerate(words) if word.endswith(".sbatch"))
         self.options = words[1:place]

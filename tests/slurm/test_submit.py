@@ -76,7 +76,10 @@ def test_dry_run_prints_the_lines_for_dgx2_nodes(
 ) -> None:
     """``DOPPEL_UPDATE_GOLDEN=1`` writes the files anew: read the difference."""
     run = tmp_path / "run"
-    assert launch("smcalflow", run, "--dry-run", "--profile=dgx2-v100", f"--nodes={nodes}", "--slurm", "python=python") == 0
+    assert (
+        launch("smcalflow", run, "--dry-run", "--profile=dgx2-v100", f"--nodes={nodes}", "--slurm", "python=python")
+        == 0
+    )
     text = capsys.readouterr().out.replace(str(run), "RUN").replace(str(ROOT), "ROOT")
     golden = GOLDEN / f"two_stage-dgx2-{nodes}.txt"
     if os.environ.get("DOPPEL_UPDATE_GOLDEN"):
@@ -221,7 +224,13 @@ def test_the_site_decides_where_jobs_run_and_the_command_line_wins(
     tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = tmp_path / "site.yaml"
-    fields = {"partition": "gpu", "tool_partition": "cpu", "account": "me", "fit_time": "8:00:00", "modules": "cuda/12 x"}
+    fields = {
+        "partition": "gpu",
+        "tool_partition": "cpu",
+        "account": "me",
+        "fit_time": "8:00:00",
+        "modules": "cuda/12 x",
+    }
     site.write_text(yaml.safe_dump({**fields, "sbatch_args": ["--mail-type=FAIL"], "environment": {"HF_HOME": "/hub"}}))
     words = (f"--site={site}", *CPU, "partition=mine")
     assert launch("quickstart", tmp_path / "run", "--dry-run", *words) == 0
