@@ -30,10 +30,10 @@ COMMANDS = {
     "histogram": "commands.privacy.histogram",
     "results": "commands.results.results",
     "select": "commands.evaluation.select",
-    "download": "commands.download",
-    "tokenizer": "commands.tokenizer",
-    "partition": "commands.partition",
-    "upweight": "commands.upweight",
+    "download": "commands.data.download:download",
+    "tokenizer": "commands.data.tokenizer:tokenizer",
+    "partition": "commands.data.partition:partition",
+    "upweight": "commands.data.upweight:upweight",
 }
 
 
