@@ -352,11 +352,11 @@ def _refusal(words: list[str]) -> str | None:
     import contextlib
     import io
 
-    from commands.launch import lightning_cli
+    from commands.launch import train
 
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            getattr(lightning_cli, words[0])([*words[1:], "--print_config"])
+            getattr(train, words[0])([*words[1:], "--print_config"])
     except SystemExit as end:
         return None if not end.code else f"status {end.code}"
     except UserError as error:
