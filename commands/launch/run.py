@@ -137,8 +137,8 @@ def _sweep(path: Path) -> dict[str, Point]:
 
 def _folder_name(point: Mapping[str, Any]) -> str:
     """Names a point by its parameters: ``epsilon=3,lr=0.002``."""
-    words = sorted(f"{name.rsplit('.', 1)[-1]}={value}" for name, value in point.items() if name != "sweep")
-    return ",".join(re.sub(r"[^\w.=+-]+", "-", word).strip("-") for word in words)
+    plain = {name.rsplit(".", 1)[-1]: re.sub(r"[^\w.+-]+", "-", str(value)).strip("-") for name, value in point.items()}
+    return ",".join(f"{name}={value}" for name, value in sorted(plain.items()) if name != "sweep")
 
 
 def _point_of(path: Path, changes: Mapping[str, Any], point: Mapping[str, Any], sweep: str | None) -> Experiment:

@@ -354,6 +354,7 @@ def _refusal(words: list[str]) -> str | None:
 
     from commands.launch import train
 
+    given = sys.argv
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             getattr(train, words[0])([*words[1:], "--print_config"])
@@ -361,6 +362,8 @@ def _refusal(words: list[str]) -> str | None:
         return None if not end.code else f"status {end.code}"
     except UserError as error:
         return str(error)
+    finally:
+        sys.argv = given
     return None
 
 

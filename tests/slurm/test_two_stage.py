@@ -44,7 +44,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     assert launch(experiment, run, "--local") == 0
     told = capfd.readouterr().out
     assert "── parse_tree (4 of 9): training" in told and "── tiny finished in " in told
-    assert f"{run}/synthetic.jsonl" in told and "ε spent  one_stage 7." in told
+    assert f"{run}/synthetic.jsonl" in told and "ε spent  one_stage " in told
     report = json.loads((run / "report.json").read_text())
     privacy = report["privacy"]
     assert {"epsilon", "delta", "unit", "accountant", "noise_multiplier"} <= privacy.keys()
@@ -122,7 +122,7 @@ def test_metrics_through_another_parser_are_computed_anew(
     [
         (["quickstart.yaml"], "run_dir"),
         (["no/such/file.yaml", "RUN", "--local"], "no/such/file"),
-        (["quickstart.yaml", "RUN", "--sumbit"], "--sumbit"),
+        (["quickstart.yaml", "RUN", "--sumbit"], "did you mean 'submit'"),
         (["quickstart.yaml", "RUN", "--local", "--check"], "--check"),
         (["quickstart.yaml", "RUN", "--dry-run", "--profile=dgx3"], "dgx2-v100"),
         (["quickstart.yaml", "RUN", "--local", "--epsilon=three"], "epsilon is three"),
