@@ -123,24 +123,20 @@ class Codec:
 
     def fingerprint(self) -> str:
         """Digest of everything that the ids depend on, for cache keys."""
-        parts = [
-            self._tokenizer_state(),
-            str(self.source),
-            self.target,
-            str(self.max_length),
-            f"{self.bos_id},{self.eos_id}",
-        ]
-        parts.append(self.linearisation)
-        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+        fields = (str(self.source), self.target, str(self.max_length))
+        return _digest(self._tokenizer_state(), *fields, f"{self.bos_id},{self.eos_id}", self.linearisation)
 
     def text_format(self) -> dict[str, str]:
         """What must be alike for one model's weights to serve another: tokenizer (a digest) and linearisation."""
-        parts = [self._tokenizer_state(), f"{self.bos_id},{self.eos_id}"]
-        digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
-        return {"tokenizer": digest, "linearisation": self.linearisation}
+        tokenizer = _digest(self._tokenizer_state(), f"{self.bos_id},{self.eos_id}")
+        return {"tokenizer": tokenizer, "linearisation": self.linearisation}
 
     def _tokenizer_state(self) -> str:
         if self.tokenizer.is_fast:
             state: str = self.tokenizer.backend_tokenizer.to_str()
             return state
         return repr(sorted(self.tokenizer.get_vocab().items()))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

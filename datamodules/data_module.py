@@ -28,6 +28,11 @@ class DataModule(LightningDataModule):
 
     codec: Codec | None = None
 
+    def prepare_data(self) -> None:
+        """Read before Lightning opens a logger, so that data that cannot be used start no run there."""
+        if self.trainer is not None and self.trainer.state.fn is not None:
+            self.setup(self.trainer.state.fn)
+
     def require_codec(self) -> Codec:
         """The codec set here, else that of the trainer's model.
 

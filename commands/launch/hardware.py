@@ -20,13 +20,14 @@ def check_hardware(accelerator: str, precision: str) -> None:
     Raises:
         UserError: The machine, the installation or the precision does not fit.
     """
+    is_there = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if accelerator in ("gpu", "cuda") and not is_there:
+        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+        raise UserError(
+            f"trainer.accelerator is {accelerator}, but PyTorch finds no GPU here{built}: run on a node that has one "
+            "(`nvidia-smi` lists them), or set --trainer.accelerator=cpu"
+        )
     if not torch.cuda.is_available():
-        if accelerator in ("gpu", "cuda"):
-            built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
-            raise UserError(
-                f"trainer.accelerator is {accelerator}, but PyTorch finds no GPU here{built}: run on a node that has "
-                "one (`nvidia-smi` lists them), or set --trainer.accelerator=cpu"
-            )
         return
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     if not supports(capability, torch.cuda.get_arch_list()):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ from commands.launch.parser import PRIVACY, DoppelArgumentParser, listed_privacy
 from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
 from doppel.privacy.arguments import PrivacyArguments
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 WANDB = "lightning.pytorch.loggers.WandbLogger"
+_HERE = "."
 DEFAULTS = Path(__file__).parents[2] / "configs" / "trainer.yaml"
 
 
@@ -60,9 +63,13 @@ class DoppelCLI(LightningCLI):
 
     A ``fit`` with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
     callbacks; one with ``privacy: null`` is the same training without a guarantee, and says so.
+
+    Args:
+        args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
+        trainer_class: Class of the trainer, whose methods are the subcommands.
     """
 
-    def __init__(self, trainer_class: type[Trainer] = Trainer) -> None:
+    def __init__(self, args: Sequence[str] | None = None, trainer_class: type[Trainer] = Trainer) -> None:
         defaults = {"default_config_files": [str(DEFAULTS)]}
         super().__init__(
             model_class=LightningModule,
@@ -75,6 +82,7 @@ class DoppelCLI(LightningCLI):
             parser_class=DoppelArgumentParser,
             auto_configure_optimizers=False,
             seed_everything_default=1,
+            args=None if args is None else list(args),
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -91,6 +99,16 @@ class DoppelCLI(LightningCLI):
             default=None,
             help="DP-SGD, such as --privacy.target_epsilon=3; null trains without a guarantee",
         )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse; a logger that wants a ``save_dir`` and has none gets the run folder."""
+        args = sys.argv[1:] if args is None else args
+        try:
+            self.config = parser.parse_args(args)
+        except UserError as error:
+            if "save_dir" not in str(error) or "required" not in str(error):
+                raise
+            self.config = parser.parse_args([*args, f"--trainer.logger.init_args.save_dir={_HERE}"])
 
     def instantiate_classes(self) -> None:
         """Build what the configuration describes.
@@ -113,13 +131,12 @@ class DoppelCLI(LightningCLI):
         Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
         """
         given = self._get(self.config_init, "trainer", default={})
-        plugins = given.get("plugins") or []
-        plugins = plugins if isinstance(plugins, list) else [plugins]
+        plugins = _listed(given.get("plugins"))
         if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
             kwargs.setdefault("plugins", [*plugins, SLURMEnvironment(auto_requeue=False)])
         privacy = self._get(self.config_init, "privacy")
         if privacy is not None and self.trains:
-            kwargs.setdefault("callbacks", [DifferentialPrivacy(privacy), *(given.get("callbacks") or [])])
+            kwargs.setdefault("callbacks", [DifferentialPrivacy(privacy), *_listed(given.get("callbacks"))])
         return super().instantiate_trainer(**kwargs)
 
     @property
@@ -132,7 +149,7 @@ class DoppelCLI(LightningCLI):
         config = self.config[self.subcommand] if self.subcommand else self.config
         trainer = config.trainer
         self.save_config_kwargs = {"given": config.clone()}
-        if any(callback.class_path == PRIVACY for callback in trainer.callbacks or []):
+        if any(callback.class_path == PRIVACY for callback in _listed(trainer.callbacks)):
             raise UserError(listed_privacy())
         check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
         if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
@@ -157,9 +174,10 @@ class DoppelCLI(LightningCLI):
         if config.get("ckpt_path") == "last":
             config.ckpt_path = last_checkpoint(run_dir)
         trainer.default_root_dir = str(run_dir)
-        for logger in trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]:
-            if "save_dir" in (init := getattr(logger, "init_args", {})):
-                init.save_dir = str(run_dir) if init.save_dir in (None, ".") else init.save_dir
+        for logger in _listed(trainer.logger):
+            init: Any = getattr(logger, "init_args", {})
+            if "save_dir" in init:
+                init.save_dir = str(run_dir) if init.save_dir in (None, _HERE) else init.save_dir
             if getattr(logger, "class_path", None) == WANDB:
                 init.save_dir = str(run_dir)
                 init.name = init.name or run_dir.name
@@ -167,12 +185,17 @@ class DoppelCLI(LightningCLI):
                 init.id = init.id or sweep_run or wandb_id(run_dir, job)
                 names = {"group": run_dir.parent.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
-        for callback in trainer.callbacks or []:
+        for callback in _listed(trainer.callbacks):
             if callback.class_path == CHECKPOINT and callback.init_args.dirpath is None:
                 callback.init_args.dirpath = str(run_dir / "checkpoints")
         if config.privacy is not None:
             config.privacy.ledger_path = config.privacy.ledger_path or str(run_dir.parent / "ledger.jsonl")
             config.privacy.stage = config.privacy.stage or run_dir.name
+
+
+def _listed(value: Any) -> list[Any]:
+    """What Lightning takes as one thing, a list of them, or nothing."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _num_devices(devices: Any) -> int:
