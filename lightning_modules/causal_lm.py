@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
 
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
 from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation
-from datamodules.prompt_batch import PromptBatch
 from datamodules.readers import expand_path
 from datamodules.turn import Field
 from doppel.errors import UserError

@@ -14,8 +14,7 @@ from torch.optim.optimizer import Optimizer
 from torchmetrics import MetricCollection
 from tqdm import tqdm
 
-from datamodules.parser_batch import ParserBatch, TurnBatch
-from datamodules.prompt_batch import PromptBatch
+from datamodules.batch import ParserBatch, PromptBatch, TurnBatch
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.actions import split_source
