@@ -200,7 +200,7 @@ def _array(waiting: Mapping[str, Runner], runs: Path, site: Site, mode: Mode, ch
         return []
     if check:  # of one point: the others differ in values
         next(iter(waiting.values())).check()
-    snapshot(code)
+    snapshot(code, site)
     for folder in (runs / "configs", runs / "slurm"):
         folder.mkdir(parents=True, exist_ok=True)
     for name, runner in waiting.items():

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -177,7 +177,7 @@ class Runner:
                 _say(f"export {name}={shlex.quote(value)}")
         else:
             self._check_data()
-            is_new = snapshot(code)
+            is_new = snapshot(code, self.site)
             self._write(overwrite=is_new)
             (self.run / "slurm").mkdir(exist_ok=True)
         jobs: dict[str, str] = {}
@@ -305,13 +305,14 @@ def submit(name: str, words: Sequence[str], run: Path, site: Site) -> str:
     return job
 
 
-def snapshot(folder: Path) -> bool:
+def snapshot(folder: Path, site: Site) -> bool:
     """Copy the code, so that a job that waits or is requeued runs what was submitted.
 
     Weights (models/) and data stay where they are.
 
     Args:
         folder: Where to; what is there already is kept.
+        site: The cluster, which tasks of an array read there.
 
     Returns:
         Whether it was copied now.
@@ -324,9 +325,7 @@ def snapshot(folder: Path) -> bool:
     for name in _code_files():
         (partial / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, partial / name, follow_symlinks=False)
-    site = ROOT / "slurm" / "site.yaml"
-    if site.is_file():
-        shutil.copy2(site, partial / "slurm" / "site.yaml")
+    (partial / "slurm" / "site.yaml").write_text(_dump(asdict(site)), encoding="utf-8")
     (partial / "COMMIT").write_text(f"{_commit()}\n", encoding="utf-8")
     partial.rename(folder)
     _say(f"── code: copied to {folder}, from where the jobs run it")

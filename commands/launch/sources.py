@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from commands.launch.experiment import Experiment
+from datamodules.turn import Field
 from doppel.errors import UserError
 
 
@@ -49,7 +50,7 @@ def read_sources(experiment: Experiment) -> None:
 
     data, given = experiment.section("data"), experiment.adaptation
     settings = {training.settings for used in experiment.used for training in used.trainings}
-    needs = ["parse"] if settings & {"parse_tree", "parse2utterance", "shared"} else []
+    needs: list[Field] = ["parse"] if settings & {"parse_tree", "parse2utterance", "shared"} else []
     needs += ["domain"] if "domain" in settings else []
     unit = data.get("unit", "utterance")
     if given is None and any(used.samplings for used in experiment.used):

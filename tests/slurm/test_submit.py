@@ -272,7 +272,6 @@ def test_tasks_of_an_array_have_a_run_folder_each(
     (stand_ins / "python").write_text(  # the command itself runs; what it starts is written down
         f'#!/usr/bin/env bash\necho "$@" >> "$CALLS/task.log"\n[ "$2" != run ] || exec {sys.executable} "$@"\n'
     )
-    (runs / "code" / "slurm" / "site.yaml").write_text(f"python: {stand_ins}/python\n")
     environment = os.environ | task | {"DOPPEL_CODE": str(runs / "code")}
     script = ["bash", str(runs / "code" / "slurm" / "array.sbatch"), str(stand_ins / "python"), str(runs)]
     script += ["epsinf-seed1", "eps3-seed2", "epsinf-seed2"]
