@@ -71,7 +71,7 @@ def build_report(record: RunRecord) -> dict[str, Any]:
         "seed": experiment.get("seed") or 1,
         "epsilon": None if privacy is None else privacy["target_epsilon"],
         "commit": ", ".join(experiment.get("commit") or ()) or None,
-        "base_model": record.base_model,
+        "base_model": record.trainings[0].model.get("base_model") if record.trainings else None,
         "num_samples": experiment.get("num_samples"),
         "parser": record.parser,
         "privacy": privacy,
@@ -99,7 +99,7 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     """The data as the trained stages name them."""
     mechanisms = [] if ledger is None else ledger["mechanisms"]
     mechanisms = [m for m in mechanisms if m["scope"] == "two_stage"] or mechanisms
-    first = next(iter(record.trainings()), None)
+    first = next(iter(record.trainings), None)
     data = {
         "train": first.data["train_path"] if first else None,
         "fingerprint": None,
