@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from doppel.console import dispatch
 
 COMMANDS = {
-    "fit": "commands.launch.lightning_cli:fit",
-    "validate": "commands.launch.lightning_cli:validate",
-    "test": "commands.launch.lightning_cli:test",
-    "predict": "commands.launch.lightning_cli:predict",
+    "fit": "commands.launch.train:fit",
+    "validate": "commands.launch.train:validate",
+    "test": "commands.launch.train:test",
+    "predict": "commands.launch.train:predict",
     "audit": "commands.audit:main",
     "plan": "doppel.console.plan:plan",
     "ledger": "doppel.console.ledger:ledger",

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch.distributed as dist
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
+from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
 from datamodules.readers import expand_path
 from datamodules.step_batches import RangeSampler, StepBatches, StepDataLoader, UnitSampler
 from doppel.errors import DataError
+from doppel.privacy.sampling import PoissonSampler
 
 Batch = TypeVar("Batch")
 
@@ -27,6 +31,11 @@ class DataModule(LightningDataModule):
     """
 
     codec: Codec | None = None
+
+    def prepare_data(self) -> None:
+        """Read before Lightning opens a logger, so that data that cannot be used start no run there."""
+        if self.trainer is not None and self.trainer.state.fn is not None:
+            self.setup(self.trainer.state.fn)
 
     def require_codec(self) -> Codec:
         """The codec set here, else that of the trainer's model.
@@ -45,6 +54,20 @@ class DataModule(LightningDataModule):
     def rank_and_world_size(self) -> tuple[int, int]:
         """Rank of this process and number of processes."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def share_secret(self, sampler: PoissonSampler, is_seeded: bool) -> None:
+        """Let all ranks draw the same batches, of which each takes its share; refuse to go on if they would not."""
+        if self.rank_and_world_size()[1] == 1:
+            return
+        if self.trainer is not None:
+            sampler.share_secret(self.trainer.strategy.broadcast)
+        elif not is_seeded:
+            raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
+        if dist.is_available() and dist.is_initialized():
+            found: list[str] = [""] * dist.get_world_size()
+            dist.all_gather_object(found, sampler.fingerprint())
+            if len(set(found)) > 1:
+                raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
 
     def sharded(self, batches: Dataset[Any] | Sequence[Any]) -> DataLoader[Any]:
         """A loader of every ``world_size``-th batch, in order, none repeated."""
@@ -127,6 +150,46 @@ class TrainingDataModule(DataModule, ABC):
     def seed(self) -> int:
         """``seed_everything``, for a data order that makes no privacy claim."""
         return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+
+class PredictionDataModule(DataModule, ABC):
+    """Prompts in batches of similar length, sharded by rank, less those already answered.
+
+    The writer of the answers sets ``done`` before the loader is made, so an interrupted run goes on where it stopped,
+    under any number of ranks.
+
+    Attributes:
+        batch_size: Most prompts on a rank that are answered together; fewer where all ranks would not have a batch.
+        done: Indices that are already written.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        check_limits(batch_size=batch_size)
+        self.batch_size = batch_size
+        self.done: set[int] = set()
+
+    @property
+    @abstractmethod
+    def num_total(self) -> int:
+        """Answers over all ranks, with those already written; known after ``setup``."""
+
+    @abstractmethod
+    def length(self, index: int) -> int:
+        """Length of a prompt."""
+
+    @abstractmethod
+    def make(self, indices: list[int]) -> PromptBatch:
+        """The batch of some prompts."""
+
+    def predict_dataloader(self) -> DataLoader[PromptBatch]:
+        """Batches of prompts that are not done yet, longest first, on this rank."""
+        # Lightning cannot see the indices inside a batch of ours, and says so; the batch carries them itself.
+        warnings.filterwarnings("ignore", message="Couldn't infer the batch indices")
+        todo = [index for index in range(self.num_total) if index not in self.done]
+        todo.sort(key=self.length, reverse=True)
+        size = max(1, min(self.batch_size, math.ceil(len(todo) / self.rank_and_world_size()[1])))
+        return self.sharded([self.make(todo[start : start + size]) for start in range(0, len(todo), size)])
 
 
 def check_limits(**limits: int | None) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import cached_property
 from typing import Literal
 
-import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from datamodules.balanced_shares import share
@@ -34,8 +34,6 @@ class DialogueDataModule(TrainingDataModule):
     vary in size and may be empty. The draw comes from the operating system's entropy, not from
     ``seed_everything``. An epoch is ceil(1 / q) steps. Where training resumes, sampling goes on at the
     trainer's ``global_step``.
-
-    Lightning leaves the samplers alone whether ``use_distributed_sampler`` is true or false.
 
     Args:
         train_path: Training file: dialogue JSON lines or plain lines (``.jsonl``, ``.gz``, ``.zip``), or
@@ -112,7 +110,6 @@ class DialogueDataModule(TrainingDataModule):
         self.fixed_shapes = fixed_shapes
         self.selection = Selection(keep_function, shuffle_trees, keep_share)
         self._units: EncodedUnits | None = None
-        self._fingerprint: str | None = None
 
     def load_train(self) -> None:
         """Read, tokenise and group the training turns."""
@@ -169,12 +166,10 @@ class DialogueDataModule(TrainingDataModule):
             "shuffled rows, not of the people behind them; a diagnostic, not to be released"
         )
 
-    @property
+    @cached_property
     def data_fingerprint(self) -> str:
         """SHA-256 of the training file's content and of what is selected from it."""
-        if self._fingerprint is None:
-            self._fingerprint = data_fingerprint(self.train_path, self.selection)
-        return self._fingerprint
+        return data_fingerprint(self.train_path, self.selection)
 
     def train_dataloader(self) -> DataLoader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
@@ -197,22 +192,8 @@ class DialogueDataModule(TrainingDataModule):
         if not is_poisson:
             return self.steps(ShuffledBatches(len(units), self.batch_size, self.seed), make)
         sampler = PoissonSampler(len(units), self.sample_rate, self.steps_per_epoch, self.sampling_seed)
-        self._share_secret(sampler)
+        self.share_secret(sampler, is_seeded=self.sampling_seed is not None)
         return self.steps(sampler, make)
-
-    def _share_secret(self, sampler: PoissonSampler) -> None:
-        """Let all ranks draw the same batches, of which each takes its share; refuse to go on if they would not."""
-        if self.rank_and_world_size()[1] == 1:
-            return
-        if self.trainer is not None:
-            sampler.share_secret(self.trainer.strategy.broadcast)
-        elif self.sampling_seed is None:
-            raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
-        if dist.is_available() and dist.is_initialized():
-            found: list[str] = [""] * dist.get_world_size()
-            dist.all_gather_object(found, sampler.fingerprint())
-            if len(set(found)) > 1:
-                raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
 
     def _train_units(self) -> EncodedUnits:
         if self._units is None:

@@ -82,9 +82,9 @@ class Sifter:
         return text_losses(self.model.model, [ids[: codec.max_length] for ids in examples])
 
     def _from_checkpoint(self, file: Path) -> UtteranceLM:
-        from lightning_modules.lora import LoraArguments
+        from lightning_modules.backbone.lora import LoraArguments
+        from lightning_modules.backbone.warm_start import WarmStart
         from lightning_modules.utterance_lm import UtteranceLM
-        from lightning_modules.warm_start import WarmStart
 
         folder = file.parent.parent
         if not (folder / "config.yaml").is_file():

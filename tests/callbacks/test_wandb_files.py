@@ -51,9 +51,9 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
 
     prompts = []
     for stage, model in {"parse_tree": "parse_tree_lm", "parse2utterance": "parse2utterance"}.items():
-        fit = command("fit", model, "experiments/quickstart/data", "dp")
-        fit += ["--trainer.callbacks.init_args.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
-        fit += ["--trainer.callbacks.init_args.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / stage}"]
+        fit = command("fit", model) + ["--data=datamodules.dialogue_data_module.DialogueDataModule"]
+        fit += ["--privacy.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
+        fit += ["--privacy.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / stage}"]
         fit += [f"--data.init_args.{path}={corpus}" for path in ("train_path", "val_path")]
         fit += ["--data.init_args.batch_size=12"]
         if stage == "parse_tree":
