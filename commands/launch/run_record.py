@@ -146,10 +146,9 @@ class RunRecord:
         return "; ".join([*point, f"settings {digest}"])
 
     def sampling(self, of: str) -> dict[str, dict[str, Any]]:
-        """How a system was sampled: file of trees or utterances → arguments of the sampling of its pass.
+        """How a system was sampled: file of trees or utterances → arguments of the sampling that wrote it.
 
-        Without seed and ``max_rows``, on which the distribution does not depend. Empty where no ``predict.yaml`` names
-        the files.
+        Without seed and ``max_rows``, on which the distribution does not depend.
         """
         files = ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl", synthetic_file(of)]
         if of == "iterative":  # the trees of the last round
@@ -164,10 +163,7 @@ class RunRecord:
         return {name: found[name] for name in files if name in found}
 
     def stage_seconds(self) -> dict[str, int]:
-        """Seconds that each finished stage took, in the order they ended.
-
-        A mark that somebody made by hand, for a stage done elsewhere, holds no number and is left out.
-        """
+        """Seconds of each finished stage, in the order they ended; a mark that was made by hand holds no number."""
         marks = [*self.folder.glob(".done/*"), *self.folder.glob(".adaptation/*")]  # the latter of older runs
         marks.sort(key=lambda file: file.stat().st_mtime)
         return {file.name: int(text) for file in marks if (text := file.read_text().strip()).isdigit()}
@@ -182,9 +178,9 @@ class RunRecord:
         files = {path.stem: path for path in (self.folder / kind).glob("*.json")}
         for name in in_order(files):
             try:
-                values[name] = json.loads(files[name].read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                problems[name] = f"{kind}/{name}.json cannot be read ({error})"
+                values[name] = _json(files[name]) or {}
+            except UserError as error:
+                problems[name] = f"{kind}/{error}"
         if kind == "evaluation":
             missing = [name for name in self.experiment.get("systems") or () if name not in files]
             problems |= {name: f"half-done: it has no {kind}" for name in missing if system(name).samplings}
@@ -192,8 +188,7 @@ class RunRecord:
 
     def split(self) -> dict[str, Any] | None:
         """How the data of an adaptation were split; None for other runs."""
-        path = self.folder / "data" / "partition.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return _json(self.folder / "data" / "partition.json")
 
     def ledger(self) -> dict[str, Any] | None:
         """Summary of the ledger; None where there is none.
@@ -220,16 +215,7 @@ class RunRecord:
         Raises:
             UserError: It is not as ``report`` writes it.
         """
-        path = self.folder / "report.json"
-        if not path.exists():
-            return None
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"report.json is no JSON ({error})") from error
-        if not isinstance(content, dict):
-            raise UserError("report.json is not as `report` writes it")
-        return content
+        return _json(self.folder / "report.json")
 
     def synthetic(self, of: str) -> Path:
         """File of a system's samples, which may not be there."""
@@ -270,6 +256,19 @@ def _old_experiment(path: Path) -> dict[str, Any]:
         "commit": [value for key, _, value in lines if key == "COMMIT"],
         "old": "; ".join(f"{key} {told[key]}" for key in ("EPOCHS", "FIT_ARGS") if key in told),
     }
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """A file of ours, None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path.name} is no JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path.name} holds {type(content).__name__}, not keys with values")
+    return content
 
 
 def _arguments(part: Any) -> dict[str, Any]:

@@ -45,12 +45,10 @@ def build_report(record: RunRecord) -> dict[str, Any]:
     """What a pipeline spent and what it reached.
 
     Returns:
-        ``experiment``, ``table``, ``seed``, ``epsilon`` (the target), ``commit``, ``base_model``, ``data``,
-        ``num_samples`` and ``parser``: what was run. ``privacy`` (ε actually spent, of the two-stage system and of
-        each, and what it protects), ``sampling`` and ``metrics`` by system, ``left_out`` (why a system has no metrics),
-        ``timings`` in seconds by stage, ``versions``. A run without privacy has null for ``privacy`` and ``epsilon``.
-        An adaptation also has ``missing_function``; ``parser_metrics`` by the system whose samples taught the parser,
-        with ``none`` and ``full``, the high-resource parser; and ``round_metrics`` by round before the last.
+        ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
+        protects), both null without privacy; ``sampling`` and ``metrics`` by system; ``left_out`` (why a system has no
+        metrics); ``timings`` in seconds by stage; and what was run. An adaptation also has ``parser_metrics`` by the
+        system whose samples taught the parser, and ``round_metrics`` by round before the last.
 
     Raises:
         UserError: There is no evaluation, or no ledger though the run is private.

@@ -54,10 +54,8 @@ class Problem:
     Attributes:
         path: The run's folder.
         text: What is wrong.
-        system: The system it concerns.
         epsilon: Target ε.
         fingerprint: Of the private data.
-        experiment: Of the run.
     """
 
     path: str

@@ -47,7 +47,7 @@ def test_a_new_run_is_read_from_its_experiment(tmp_path: Path) -> None:
     (tmp_path / "evaluation" / "two_stage.json").write_text('{"mauve": ')
     values, problems = record.values("evaluation")
     assert values == {"one_stage": {"mauve": 0.5}}
-    assert "two_stage.json cannot be read" in problems["two_stage"]
+    assert "two_stage.json is no JSON" in problems["two_stage"]
     (tmp_path / "evaluation" / "two_stage.json").unlink()
     assert "half-done" in record.values("evaluation")[1]["two_stage"]
 

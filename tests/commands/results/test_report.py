@@ -99,7 +99,7 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     assert cli.main(["report", str(folder)]) == 0
     report = json.loads((folder / "report.json").read_text())
     assert list(report["metrics"]) == ["two_stage"]
-    assert "cannot be read" in report["left_out"]["one_stage"] and "half-done" in report["left_out"]["shuffled"]
+    assert "is no JSON" in report["left_out"]["one_stage"] and "half-done" in report["left_out"]["shuffled"]
     out = capsys.readouterr().out
     assert "left out: shuffled: half-done" in out and "  book lunch with Ana\n" in out and "  yes\n" not in out
     story = out[out.index("In short: mine") :]
@@ -107,4 +107,4 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     assert "dialogue" in story and "report.json" in story.splitlines()[-1]
     (folder / "evaluation" / "two_stage.json").unlink()
     assert cli.main(["report", str(folder)]) == 2
-    assert "has no metrics: evaluation/one_stage.json cannot be read" in capsys.readouterr().err
+    assert "has no metrics: evaluation/one_stage.json is no JSON" in capsys.readouterr().err
