@@ -108,8 +108,8 @@ class UnitDataModule(DataModule):
         steps_per_epoch = math.ceil(self.num_units / self.batch_size)
         sampler = PoissonSampler(self.num_units, self.batch_size / self.num_units, steps_per_epoch, self.sampling_seed)
         self.share_secret(sampler, is_seeded=self.sampling_seed is not None)
-        first_step = (lambda: self.trainer.global_step) if self.trainer else (lambda: 0)
-        return StepDataLoader(StepBatches(sampler, self._make), first_step)
+        trainer = self.trainer
+        return StepDataLoader(StepBatches(sampler, self._make), lambda: trainer.global_step if trainer else 0)
 
     def _make(self, step: int, drawn: list[int]) -> LogicalBatch:
         rank, world_size = self.rank_and_world_size()
