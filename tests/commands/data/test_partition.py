@@ -135,11 +135,11 @@ def test_turns_without_trees_are_told(tmp_path: Path) -> None:
 
 
 def test_shares_of_smcalflow_are_the_papers(data_folder: Path) -> None:
-    """Mireshghallah et al., 2023, section 5.4: WeatherQueryApi is in 3.2 % of turns, heads that start with EventOnDate in 10.8 %."""
+    """Mireshghallah et al., 2023, section 5.4: 3.2 % of turns have WeatherQueryApi, 10.8 % EventOnDate*."""
     path = data_folder / "smcalflow" / "train.dataflow_dialogues.jsonl.zip"
     turns = read_turns(str(path), "utterance")
     for missing, share in (("WeatherQueryApi", 0.033), ("EventOnDate*", 0.107)):
-        parts = partition(turns, None, missing=missing)
+        parts = split(turns, None, missing=missing)
         assert len(parts.private) == pytest.approx(0.8 * len(turns), rel=0.01)
         with_function = sum(uses_function(turn.parse, missing) for turn in parts.private)
         assert with_function / len(parts.private) == pytest.approx(share, rel=0.1)
