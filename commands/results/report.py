@@ -131,7 +131,13 @@ def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
         "parser_metrics": values,
         "round_metrics": rounds,
         "parsers_left_out": left_out,
-        "data": {**data, "train": split["train"], "fingerprint": fingerprint, **{name: split[name] for name in shown}},
+        "data": {
+            **data,
+            "train": split["train"],
+            "fingerprint": fingerprint,
+            "reference": data["reference"] or str(record.folder / "data" / "test.jsonl"),
+            **{name: split[name] for name in shown},
+        },
     }
 
 
