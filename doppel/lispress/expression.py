@@ -31,6 +31,11 @@ is_variable = re.compile(r"x[0-9]+").fullmatch
 """Whether a whole text is a variable, which stands for nothing unless ``let`` or ``lambda`` binds it."""
 
 
+def is_keyword(text: str) -> bool:
+    """Whether a symbol names an argument, as ``:output`` does."""
+    return text.startswith(":") and len(text) > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """A name: a function, a type, a variable, ``true``/``false``, or a keyword such as ``:output``.
@@ -50,8 +55,8 @@ class Symbol:
 
     @property
     def is_keyword(self) -> bool:
-        """Whether this names an argument, as ``:output`` does."""
-        return self.name.startswith(":") and len(self.name) > 1
+        """As the function `is_keyword`."""
+        return is_keyword(self.name)
 
 
 @dataclass(frozen=True, slots=True)

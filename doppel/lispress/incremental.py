@@ -8,18 +8,18 @@ from typing import Literal, NamedTuple
 
 from doppel.lispress.forms import (
     OPENERS,
-    PROGRAM_STAGE,
     Form,
     Info,
     Kind,
     Role,
+    after_item,
     is_closable,
     is_finished,
     levels_to_come,
     outcome,
     role_of,
 )
-from doppel.lispress.names import AnyNames, Names, is_escaping, is_keyword
+from doppel.lispress.names import AnyNames, Names, is_escaping
 from doppel.lispress.reader import MAX_DEPTH
 
 Layout = Literal["any", "raw", "spaced"]
@@ -133,7 +133,7 @@ class Recognizer:
         Args:
             after_blank: Whether one blank stands in front of the program, as language models write it.
         """
-        root = Form(Kind.ROOT, PROGRAM_STAGE if self.only_calls else 0)
+        root = Form(Kind.ROOT_CALL if self.only_calls else Kind.ROOT)
         return State(_Lex.AFTER if after_blank else _Lex.START, "", Stack(root, None, 0, 0))
 
     def advance(self, state: State, character: str) -> State | None:
@@ -275,40 +275,13 @@ class Recognizer:
 
     def _after_item(self, form: Form, info: Info) -> Form:
         """The form after one more item in it."""
-        kind, stage, bound = form.kind, form.stage, form.bound
-        if kind is Kind.CALL:
-            if stage == 0:
-                assert isinstance(info, str)
-                if info in ("let", "lambda"):
-                    return Form(Kind.LET if info == "let" else Kind.LAMBDA, 1, bound)
-                return Form(kind, 1, bound, signature=self.names.signature(info.removeprefix("^")))
-            if stage == 1 and isinstance(info, str) and is_keyword(info):
-                used = form.names | {info} if form.signature is not None else form.names
-                return form._replace(stage=2, names=used)
-            return form._replace(stage=1, given=form.given + (form.signature is not None))
-        if kind in (Kind.LET, Kind.LAMBDA) and stage == 1:
-            assert isinstance(info, frozenset)
-            return form._replace(stage=2, bound=bound | info)
-        if kind is Kind.BINDINGS:
-            if stage == 1:
-                # A name is bound after its value, and the name that is being bound is kept meanwhile.
-                return form._replace(stage=2, bound=bound | {form.name}, names=form.names | {form.name}, name="")
-            assert isinstance(info, str)
-            return form._replace(stage=1, name=info)
-        if kind is Kind.PARAMETERS:
-            assert isinstance(info, str)
-            return form._replace(stage=1, names=form.names | {info})
-        if kind is Kind.TYPE and stage == 0:
-            assert isinstance(info, str)
-            return form._replace(stage=1, signature=self.names.type_signature(info))
-        if kind is Kind.TYPE:
-            return form._replace(given=form.given + (form.signature is not None))
-        if kind in (Kind.TYPED_HEAD, Kind.TYPED_PARAMETER) and stage == 1:
-            assert isinstance(info, str)
-            return form._replace(stage=2, name=info)
-        if kind in (Kind.TYPE_ARGUMENTS, Kind.ROOT):
-            return form._replace(stage=1)
-        return form._replace(stage=min(stage + 1, 2) if kind is Kind.LITERAL else stage + 1)
+        after = after_item(form, info)
+        if form.stage == 0 and isinstance(info, str):
+            if after.kind is Kind.CALL:
+                return after._replace(signature=self.names.signature(info.removeprefix("^")))
+            if after.kind is Kind.TYPE:
+                return after._replace(signature=self.names.type_signature(info))
+        return after
 
     def _end_in_form(self, lex: int, text: str, form: Form) -> int:
         """Characters that end the form, without what is around it."""
@@ -328,7 +301,7 @@ class Recognizer:
         """Characters that end a form after an item of it."""
         if is_closable(form):
             return 1
-        return 0 if is_finished(form) or (form.kind is Kind.ROOT and form.stage == 1) else 1 + self._end_of(form)
+        return 0 if role_of(form) is None else 1 + self._end_of(form)
 
     def _shortest_end_of_form(self, form: Form) -> int:
         """The same where an item must come at once."""

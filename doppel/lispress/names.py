@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Protocol
 
-from doppel.lispress.expression import is_number, is_variable
-from doppel.lispress.forms import Form, Kind, Role, Signature, role_of
+from doppel.lispress.expression import is_keyword, is_number, is_variable
+from doppel.lispress.forms import BINDERS, Form, Kind, Role, Signature, atom_fault, role_of
 
 ORDINARY = "("
 """Stands for every symbol whose spelling no longer matters; no symbol can be spelled like this."""
@@ -47,11 +47,6 @@ class Names(Protocol):
         ...
 
 
-def is_keyword(text: str) -> bool:
-    """Whether an atom names an argument."""
-    return text.startswith(":") and len(text) > 1
-
-
 def is_escaping(text: str) -> bool:
     """Whether an atom ends in a backslash that the next character belongs to."""
     return (len(text) - len(text.rstrip("\\"))) % 2 == 1
@@ -66,9 +61,9 @@ class AnyNames:
     def suffixes(self, form: Form, text: str) -> tuple[str, ...]:
         """See `Names`."""
         if is_escaping(text):
-            return ("a",) if self._may_end(form, text + "a") else ()
-        now = ("",) if text and self._may_end(form, text) else ()
-        return now + tuple(c for c in _LETTERS[: len(form.bound) + 1] if self._may_end(form, text + c))[:1]
+            return ("a",) if atom_fault(form, text + "a") is None else ()
+        now = ("",) if text and atom_fault(form, text) is None else ()
+        return now + tuple(c for c in _LETTERS[: len(form.bound) + 1] if atom_fault(form, text + c) is None)[:1]
 
     def shorten(self, form: Form, text: str) -> str:
         """See `Names`; the names of variables are kept, and what may still become special."""
@@ -77,7 +72,7 @@ class AnyNames:
             return text
         keep = False
         if role in (Role.HEAD, Role.FUNCTION):
-            keep = any(name.startswith(text) for name in ("let", "lambda", *form.bound))
+            keep = any(name.startswith(text) for name in (*BINDERS, *form.bound))
         if role in (Role.HEAD, Role.FUNCTION, Role.VALUE):
             keep = keep or _MAY_BECOME_VARIABLE(text) is not None
         if keep or (role is not Role.VALUE and _MAY_BECOME_NUMBER(text)):
@@ -92,21 +87,6 @@ class AnyNames:
     def type_signature(self, name: str) -> Signature | None:
         """Types take anything."""
         return None
-
-    def _may_end(self, form: Form, text: str) -> bool:
-        role = role_of(form)
-        variable = is_variable(text) is not None
-        if role is Role.VALUE:
-            if is_keyword(text):
-                return form.kind is Kind.CALL and form.stage == 1
-            return text in form.bound or not variable
-        if role is Role.HEAD and text in ("let", "lambda"):
-            return True  # even where a variable has this name
-        if role in (Role.HEAD, Role.FUNCTION):
-            return not (text in form.bound or variable or is_number(text))
-        if role in (Role.NAME, Role.TYPE, *_NAMING):
-            return not (is_keyword(text) or is_number(text))
-        return False
 
 
 class _Endings:
