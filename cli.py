@@ -19,8 +19,8 @@ COMMANDS = {
     "test": "commands.launch.lightning_cli:test",
     "predict": "commands.launch.lightning_cli:predict",
     "audit": "commands.audit:main",
-    "plan": "commands.plan",
-    "ledger": "commands.ledger",
+    "plan": "doppel.console.plan:plan",
+    "ledger": "doppel.console.ledger:ledger",
     "evaluate": "commands.evaluation.evaluate",
     "parser-metrics": "commands.evaluation.parser_metrics",
     "report": "commands.results.report",
@@ -29,10 +29,10 @@ COMMANDS = {
     "histogram": "commands.privacy.histogram",
     "results": "commands.results.results",
     "select": "commands.evaluation.select",
-    "download": "commands.download",
-    "tokenizer": "commands.tokenizer",
-    "partition": "commands.partition",
-    "upweight": "commands.upweight",
+    "download": "commands.data.download:download",
+    "tokenizer": "commands.data.tokenizer:tokenizer",
+    "partition": "commands.data.partition:partition",
+    "upweight": "commands.data.upweight:upweight",
 }
 
 

@@ -33,7 +33,7 @@ from datamodules.codec import Codec
 from datamodules.readers import read_turns
 from lightning_modules.base_models import load_model, load_tokenizer
 from lightning_modules.decoding.decode import decode
-from lightning_modules.decoding.request import DrawingRule, Request
+from lightning_modules.decoding.slots import DrawingRule, Request
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12},

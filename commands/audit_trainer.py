@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from callbacks.differential_privacy import DifferentialPrivacy
-from commands.extraction import extraction_report
+from commands.data.extraction import extraction_report
 from datamodules.canaries import (
     Canary,
     audit_turns,

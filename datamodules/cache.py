@@ -1,22 +1,19 @@
-"""Tokenise once: encoded turns on disk, keyed by content, readable by their owner alone."""
+"""Tokenise once: encoded turns on disk under a key, readable by their owner alone."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import zipfile
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
 
-from datamodules.codec import Codec
-from datamodules.encoded_turns import EncodedTurns, encode_turns
-from datamodules.readers import Unit, is_embedded, read_turns
-from datamodules.selection import Selection
+from datamodules.encoded_turns import EncodedTurns
 from doppel.errors import DataError
 from doppel.files import whole_file
 
@@ -28,60 +25,26 @@ _FORMAT_VERSION = 2
 _ARRAYS = {"ids": np.int32, "offsets": np.int64, "num_prompt": np.int32, "unit_index": np.int32}
 
 
-def data_fingerprint(path: str, selection: Selection | None = None) -> str:
-    """SHA-256 of a file's content, or of the turns that an ``embedded:`` path stands for.
+def cached(parts: Sequence[str], build: Callable[[], EncodedTurns], cache_dir: str | None = None) -> EncodedTurns:
+    """Encoded turns from the cache, or built and cached.
 
-    Args:
-        path: The file.
-        selection: What is made of its turns; part of the digest where it changes anything.
-
-    Raises:
-        DataError: The file is missing or may not be read.
-    """
-    digest = hashlib.sha256()
-    if is_embedded(path):
-        for turn in read_turns(path, "dialogue"):
-            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.domain]).encode())
-    else:
-        try:
-            with open(path, "rb") as content:
-                digest.update(hashlib.file_digest(content, "sha256").digest())
-        except OSError:
-            # Its reader says best what is wrong.
-            read_turns(path, "utterance")
-            raise
-    if selection is not None:
-        digest.update(selection.key.encode())
-    return digest.hexdigest()
-
-
-def load_encoded(
-    path: str, codec: Codec, unit: Unit, cache_dir: str | None = None, selection: Selection | None = None
-) -> EncodedTurns:
-    """Encoded turns of a file: from the cache, or read, tokenised and cached.
-
-    The key covers the content of the file, the codec (tokenizer, fields, longest length), the unit and the selection.
     Processes that want the same entry wait for the first of them. A damaged entry is built anew.
 
     Args:
-        path: As for :func:`datamodules.readers.read_turns`.
-        codec: Text format of the model.
-        unit: Privacy unit.
+        parts: Everything that the turns depend on: they are the key.
+        build: Makes the turns.
         cache_dir: Folder of the cache; ``$DOPPEL_CACHE`` if None, ``~/.cache/doppel`` if that is unset too.
-        selection: What is made of the turns before they are tokenised.
 
     Raises:
-        DataError: The input cannot be used, or the cache folder cannot be written.
+        DataError: The cache folder cannot be written.
     """
     folder = _private_folder(cache_dir)
-    parts = [str(_FORMAT_VERSION), data_fingerprint(path, selection), codec.fingerprint(), unit]
-    key = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    key = hashlib.blake2b("\0".join([str(_FORMAT_VERSION), *parts]).encode(), digest_size=16).hexdigest()
     entry = folder / f"{key}.npz"
     with FileLock(folder / f"{key}.lock", mode=0o600):
         encoded = _load(entry)
         if encoded is None:
-            turns = read_turns(path, unit)
-            encoded = encode_turns(turns if selection is None else selection.apply(turns, path), codec)
+            encoded = build()
             _save(entry, encoded)
     return encoded
 

@@ -28,7 +28,7 @@ class Encoded:
 class Codec:
     """Writes examples as ``" {source}" <bos> " {target}" <eos>``; a model without a source starts at ``<bos>``.
 
-    GPT-2 has a single special token, ``<|endoftext|>``, which then plays both parts, as in SPEC.md §1 ("Formats").
+    GPT-2 has a single special token, ``<|endoftext|>``, which then plays both parts (Mireshghallah et al., 2023).
 
     Args:
         tokenizer: A Hugging Face tokenizer with an end-of-text token.
@@ -63,6 +63,11 @@ class Codec:
         self.bos_id = eos if self.tokenizer.bos_token_id is None else self.tokenizer.bos_token_id
         self.pad_id = eos if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
 
+    @property
+    def needs(self) -> tuple[Field, ...]:
+        """Fields that every turn must have."""
+        return (self.target,) if self.source is None else (self.source, self.target)
+
     def text(self, turn: Turn, name: Field) -> str:
         """The field of a turn as the model reads it.
 
@@ -71,10 +76,7 @@ class Codec:
         """
         value = getattr(turn, name)
         if value is None:
-            raise UserError(
-                f"a turn of unit {turn.unit!r} has no {name!r}, which this model needs: "
-                f"give data with {name!r} on every line"
-            )
+            raise UserError(f"a turn has no {name!r}, which this model needs: give data with {name!r} on every line")
         return self.linearise(value, name)
 
     def linearise(self, text: str, name: Field) -> str:

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import warnings
 from typing import Literal
 
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from datamodules.balanced_shares import BalancedShares
+from datamodules.balanced_shares import share
 from datamodules.batch import LogicalBatch
-from datamodules.cache import data_fingerprint, load_encoded
-from datamodules.codec_data_module import CodecDataModule
+from datamodules.data_module import TrainingDataModule, check_limits
+from datamodules.loading import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
-from datamodules.readers import Unit, expand_path
+from datamodules.readers import Unit, data_fingerprint, expand_path
 from datamodules.selection import Selection
-from datamodules.shard_sampler import ShardSampler
-from datamodules.shuffled_batches import ShuffledBatches
-from datamodules.step_data_loader import StepDataLoader
+from datamodules.shuffling import ShuffledBatches
 from doppel.errors import DataError
 from doppel.privacy.sampling import PoissonSampler
 
 log = logging.getLogger(__name__)
 
-#: Rows that represent a unit unless told otherwise.
-_DEFAULT_ROWS = {"utterance": 1, "dialogue": 4, "user": 4}
+#: Turns that represent a unit unless told otherwise.
+_DEFAULT_TURNS = {"utterance": 1, "dialogue": 4, "user": 4}
 
 
-class DialogueDataModule(CodecDataModule):
+class DialogueDataModule(TrainingDataModule):
     """Turns of dialogues, tokenised once, as logical batches: one Lightning batch is one optimiser step.
 
     With ``sampling="poisson"`` every unit is drawn independently with probability q = ``batch_size`` / N. All ranks
@@ -50,7 +46,7 @@ class DialogueDataModule(CodecDataModule):
             ``user``, whom the field ``unit`` of plain lines names.
         batch_size: Expected number of units in a logical batch, over all ranks.
         max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
-        max_rows_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
+        max_turns_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
             uniform choice, new in each step. Public. Null: 1 for utterances, 4 for dialogues and users. A model that
             writes several rows for a turn has as many times more rows, which the privacy specification tells.
         sampling: ``poisson`` as the guarantee demands, or ``shuffle`` (fixed size) for runs that make no
@@ -79,7 +75,7 @@ class DialogueDataModule(CodecDataModule):
         unit: Unit = "utterance",
         batch_size: int = 1024,
         max_tokens_per_micro_batch: int = 4096,
-        max_rows_per_unit: int | None = None,
+        max_turns_per_unit: int | None = None,
         sampling: Literal["poisson", "shuffle"] = "poisson",
         val_is_public: bool = False,
         test_is_public: bool = True,
@@ -93,28 +89,22 @@ class DialogueDataModule(CodecDataModule):
         shuffle_trees: int | None = None,
         keep_share: float | None = None,
     ) -> None:
-        super().__init__()
-        limits = {
-            "batch_size": batch_size,
-            "max_tokens_per_micro_batch": max_tokens_per_micro_batch,
-            "max_rows_per_unit": max_rows_per_unit,
-            "limit_train_units": limit_train_units,
-            "limit_val_turns": limit_val_turns,
-        }
-        for name, value in limits.items():
-            if value is not None and value < 1:
-                raise DataError(f"{name} is {value}: it must be at least 1")
+        super().__init__(val_path, test_path, num_workers)
+        check_limits(
+            batch_size=batch_size,
+            max_tokens_per_micro_batch=max_tokens_per_micro_batch,
+            max_turns_per_unit=max_turns_per_unit,
+            limit_train_units=limit_train_units,
+            limit_val_turns=limit_val_turns,
+        )
         self.train_path = expand_path(train_path)
-        self.val_path = None if val_path is None else expand_path(val_path)
-        self.test_path = None if test_path is None else expand_path(test_path)
         self.unit = unit
         self.batch_size = batch_size
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
-        self.max_turns_per_unit = max_rows_per_unit or _DEFAULT_ROWS[unit]
+        self.max_turns_per_unit = max_turns_per_unit or _DEFAULT_TURNS[unit]
         self.sampling = sampling
         self.val_is_public = val_is_public
         self.test_is_public = test_is_public
-        self.num_workers = num_workers
         self.cache_dir = cache_dir
         self.limit_train_units = limit_train_units
         self.limit_val_turns = limit_val_turns
@@ -122,30 +112,27 @@ class DialogueDataModule(CodecDataModule):
         self.fixed_shapes = fixed_shapes
         self.selection = Selection(keep_function, shuffle_trees, keep_share)
         self._units: EncodedUnits | None = None
-        self._evaluation: dict[str, AllTurns] = {}
         self._fingerprint: str | None = None
 
-    def setup(self, stage: str) -> None:
-        """Read, tokenise and group the turns that the stage needs; later calls reuse them."""
-        if stage == "fit" and self._units is None:
-            if self.privacy_caveat:
-                log.warning(self.privacy_caveat)
-            encoded = load_encoded(self.train_path, self.require_codec(), self.unit, self.cache_dir, self.selection)
-            units = EncodedUnits(encoded, self.limit_train_units)
-            if self.batch_size > len(units):
-                raise DataError(
-                    f"batch_size is {self.batch_size}, but {self.train_path} has {len(units)} units "
-                    f"(unit: {self.unit}): give a batch_size of at most that, usually far less"
-                )
-            self._units = units
-        if stage == "validate" and self.val_path is None:
-            raise DataError("there is nothing to validate on: set val_path")
-        if stage == "test" and self.test_path is None:
-            raise DataError("there is nothing to test on: set test_path")
-        if stage in ("fit", "validate") and self.val_path is not None:
-            self._load_evaluation("val", self.val_path, self.val_is_public)
-        if stage == "test" and self.test_path is not None:
-            self._load_evaluation("test", self.test_path, self.test_is_public)
+    def load_train(self) -> None:
+        """Read, tokenise and group the training turns."""
+        if self.privacy_caveat:
+            log.warning(self.privacy_caveat)
+        encoded = load_encoded(self.train_path, self.require_codec(), self.unit, self.cache_dir, self.selection)
+        units = EncodedUnits(encoded, self.limit_train_units)
+        if self.batch_size > len(units):
+            raise DataError(
+                f"batch_size is {self.batch_size}, but {self.train_path} has {len(units)} units "
+                f"(unit: {self.unit}): give a batch_size of at most that, usually far less"
+            )
+        self._units = units
+
+    def load_evaluation(self, name: str, path: str) -> AllTurns:
+        """Read and tokenise the turns of a validation or test file."""
+        codec = self.require_codec()
+        encoded = load_encoded(path, codec, "utterance", self.cache_dir)
+        is_public = self.val_is_public if name == "val" else self.test_is_public
+        return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, is_public)
 
     @property
     def num_units(self) -> int:
@@ -192,7 +179,7 @@ class DialogueDataModule(CodecDataModule):
     def train_dataloader(self) -> DataLoader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
         units = self._train_units()
-        dataset = LogicalBatches(
+        batches = LogicalBatches(
             units,
             self.require_codec(),
             self.max_tokens_per_micro_batch,
@@ -200,17 +187,18 @@ class DialogueDataModule(CodecDataModule):
             self.sampling_seed,
             self.fixed_shapes,
         )
-        batches: PoissonSampler | ShuffledBatches
-        if self.sampling == "poisson":
-            batches = PoissonSampler(len(units), self.sample_rate, self.steps_per_epoch, self.sampling_seed)
-            self._share_secret(batches)
-            expected = self._expected_num_units
-        else:
-            seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
-            batches = ShuffledBatches(len(units), self.batch_size, seed)
-            expected = batches.size
-        shares = BalancedShares(batches, units.costs(self.max_rows_per_unit), *self.rank_and_world_size())
-        return StepDataLoader(dataset, shares, self.global_step, expected, self.num_workers)
+        costs, (rank, world_size) = units.costs(self.max_rows_per_unit), self.rank_and_world_size()
+        is_poisson = self.sampling == "poisson"
+
+        def make(step: int, drawn: list[int]) -> LogicalBatch:
+            divisor = float(self.batch_size) if is_poisson else len(drawn)
+            return batches.make(step, share(drawn, costs, rank, world_size), divisor)
+
+        if not is_poisson:
+            return self.steps(ShuffledBatches(len(units), self.batch_size, self.seed), make)
+        sampler = PoissonSampler(len(units), self.sample_rate, self.steps_per_epoch, self.sampling_seed)
+        self._share_secret(sampler)
+        return self.steps(sampler, make)
 
     def _share_secret(self, sampler: PoissonSampler) -> None:
         """Let all ranks draw the same batches, of which each takes its share; refuse to go on if they would not."""
@@ -225,32 +213,6 @@ class DialogueDataModule(CodecDataModule):
             dist.all_gather_object(found, sampler.fingerprint())
             if len(set(found)) > 1:
                 raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
-
-    def val_dataloader(self) -> DataLoader[LogicalBatch] | list[LogicalBatch]:
-        """All validation turns, sharded by rank; empty without ``val_path``."""
-        return self._evaluation_dataloader("val")
-
-    def test_dataloader(self) -> DataLoader[LogicalBatch] | list[LogicalBatch]:
-        """All test turns, sharded by rank; empty without ``test_path``."""
-        return self._evaluation_dataloader("test")
-
-    def _evaluation_dataloader(self, name: str) -> DataLoader[LogicalBatch] | list[LogicalBatch]:
-        if name not in self._evaluation:
-            warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
-            return []
-        dataset = self._evaluation[name]
-        return DataLoader(dataset, sampler=ShardSampler(len(dataset), *self.rank_and_world_size()), batch_size=None)
-
-    def _load_evaluation(self, name: str, path: str, is_public: bool) -> None:
-        if name not in self._evaluation:
-            codec = self.require_codec()
-            encoded = load_encoded(path, codec, "utterance", self.cache_dir)
-            self._evaluation[name] = AllTurns(
-                encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, is_public
-            )
-
-    def _expected_num_units(self, batch_index: int) -> float:
-        return float(self.batch_size)
 
     def _train_units(self) -> EncodedUnits:
         if self._units is None:

@@ -1,4 +1,4 @@
-"""How a parse tree is written for a language model (SPEC.md §1, "Formats")."""
+"""How a parse tree is written for a language model."""
 
 from __future__ import annotations
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-import secrets
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.encoded_turns import EncodedTurns
-from datamodules.step_sampler import SampledUnits
+from doppel.privacy.noise import Secret
 
 
 class EncodedUnits:
@@ -49,27 +51,27 @@ class EncodedUnits:
         return (longest * np.minimum(np.diff(self._starts), max_rows_per_unit))[: self._num_units]
 
 
-class LogicalBatches(Dataset[LogicalBatch]):
-    """Logical batches of sampled units, addressed by ``SampledUnits``.
+class LogicalBatches:
+    """Makes logical batches of sampled units.
 
     A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly; the rows of one turn
-    stay together. The choice is a pure function of (secret, step, unit) and never of the content, so the clipped
-    contribution of a unit stays bounded whatever it holds. Units with equally many rows share micro-batches.
+    stay together. Units with equally many rows share micro-batches.
 
-    The weight of a unit is the mean weight of the rows that represent it in the step: like the rows a function of this
-    unit alone, and in [0, 1] as they are.
+    Formal guarantees:
+        The choice of rows is a function of (secret, step, unit) and never of the content, so the clipped contribution
+        of a unit stays bounded whatever it holds. The weight of a unit is the mean weight of the rows that represent
+        it in the step: like the rows a function of this unit alone, and in [0, 1] as they are. The units without loss
+        that fill up a fixed shape are constants, whose gradient is zero, and ``LogicalBatch.num_units`` does not count
+        them, so the clipped sum and what it is divided by stay what they were.
 
     Args:
         units: Units and their encoded rows.
         codec: Gives the padding id.
-        max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass
-            it.
+        max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass it.
         max_rows_per_unit: Rows that represent a unit, at most; a multiple of the turns' ``rows_per_turn``. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
         fixed_shapes: Give micro-batches few shapes, for a compiler: lengths are rounded up (see
-            :func:`fixed_length`), and the last micro-batch is filled up with units without loss. These are
-            constants, whose gradient is zero, and ``LogicalBatch.num_units`` does not count them, so the clipped sum
-            and what it is divided by stay what they were.
+            :func:`fixed_length`), and the last micro-batch is filled up with units without loss.
     """
 
     def __init__(
@@ -86,17 +88,19 @@ class LogicalBatches(Dataset[LogicalBatch]):
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_rows_per_unit = max_rows_per_unit
         self.fixed_shapes = fixed_shapes
-        self._secret = secrets.token_bytes(32) if seed is None else hashlib.sha256(b"%d" % seed).digest()
+        self._secret = Secret(None if seed is None else hashlib.sha256(b"%d" % seed).digest())
 
-    def __len__(self) -> int:
-        """Number of units."""
-        return len(self.units)
+    def make(self, step: int, sampled: Sequence[int], expected_num_units: float) -> LogicalBatch:
+        """The logical batch of sampled units; without micro-batches if there are none.
 
-    def __getitem__(self, sampled: SampledUnits) -> LogicalBatch:
-        """The logical batch of the sampled units; without micro-batches if none was drawn."""
+        Args:
+            step: Number of the optimiser step, for the choice of rows.
+            sampled: Units of this rank.
+            expected_num_units: Divisor of the summed gradient, over all ranks.
+        """
         groups: dict[int, list[list[int]]] = {}
-        for unit in sampled.indices:
-            rows = self._choose(sampled.step, unit)
+        for unit in sampled:
+            rows = self._choose(step, unit)
             groups.setdefault(len(rows), []).append(rows)
         max_length = self.codec.max_length if self.fixed_shapes else None
         micro_batches = [
@@ -104,15 +108,15 @@ class LogicalBatches(Dataset[LogicalBatch]):
             for _, group in sorted(groups.items())
             for part in cut(self.units.turns, group, self.max_tokens_per_micro_batch, max_length)
         ]
-        return LogicalBatch(micro_batches, len(sampled.indices), sampled.expected_num_units)
+        return LogicalBatch(micro_batches, len(sampled), expected_num_units)
 
     def _choose(self, step: int, unit: int) -> list[int]:
         rows: list[int] = self.units.rows(unit).tolist()
         if len(rows) <= self.max_rows_per_unit:
             return rows
-        digest = hashlib.blake2b(b"%d,%d" % (step, unit), key=self._secret).digest()
         size = self.units.turns.rows_per_turn
-        turns = random.Random(digest).sample(range(len(rows) // size), self.max_rows_per_unit // size)
+        chance = random.Random(self._secret.digest(b"%d,%d" % (step, unit)))
+        turns = chance.sample(range(len(rows) // size), self.max_rows_per_unit // size)
         return [row for turn in sorted(turns) for row in rows[turn * size : (turn + 1) * size]]
 
 
@@ -205,25 +209,36 @@ def micro_batch(
         fill_up_to: For fixed shapes: pad to a :func:`fixed_length`, and add units without loss until rows times length
             reach this bound.
     """
-    rows = [(turns.row(row), int(turns.num_prompt[row])) for unit in units for row in unit]
-    num_units, rows_per_unit, width = len(units), len(units[0]), max(len(ids) for ids, _ in rows)
+    rows = [row for unit in units for row in unit]
+    num_units, rows_per_unit, width = len(units), len(units[0]), int(turns.lengths[rows].max())
     if fill_up_to is not None:
         width = fixed_length(width, codec.max_length)
         num_units = max(1, fill_up_to // (rows_per_unit * width))
-    shape = (num_units * rows_per_unit, width)
-    input_ids = np.full(shape, codec.pad_id, dtype=np.int64)
-    labels = np.full(shape, IGNORE_INDEX, dtype=np.int64)
-    for index, (ids, prompt) in enumerate(rows):
-        input_ids[index, : len(ids)] = ids
-        labels[index, prompt : len(ids)] = ids[prompt:]
+    ids = [torch.from_numpy(turns.row(row).astype(np.int64)) for row in rows]
     weights = None
     if turns.weights is not None:
         weights = torch.ones(num_units)
         weights[: len(units)] = torch.from_numpy(turns.weights[np.array(units)].mean(1))
-    return MicroBatch(
-        torch.from_numpy(input_ids),
-        torch.from_numpy(labels),
-        num_units=num_units,
-        rows_per_unit=rows_per_unit,
-        weights=weights,
-    )
+    input_ids, labels = pad(ids, turns.num_prompt[rows].tolist(), codec.pad_id, num_units * rows_per_unit, width)
+    return MicroBatch(input_ids, labels, num_units, rows_per_unit, weights)
+
+
+def pad(
+    rows: Sequence[Tensor], num_prompt: Sequence[int], pad_id: int, num_rows: int = 0, width: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Token ids padded on the right and labels without the prompts, both int64 [rows, length].
+
+    Args:
+        rows: Token ids of each row.
+        num_prompt: Leading ids without loss of each row.
+        pad_id: Fills the ids; :data:`IGNORE_INDEX` fills the labels.
+        num_rows: Add empty rows until there are that many.
+        width: Length, if it is longer than the longest row.
+    """
+    labels = [torch.cat([row.new_full((n,), IGNORE_INDEX), row[n:]]) for row, n in zip(rows, num_prompt, strict=True)]
+    padded = []
+    for sequences, filler in ((rows, pad_id), (labels, IGNORE_INDEX)):
+        block = pad_sequence(list(sequences), batch_first=True, padding_value=filler)
+        missing = (0, max(0, width - block.shape[1]), 0, max(0, num_rows - len(rows)))
+        padded.append(functional.pad(block, missing, value=filler))
+    return padded[0], padded[1]

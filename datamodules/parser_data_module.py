@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from lightning import LightningDataModule
-from torch.utils.data import DataLoader, Dataset
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
 
-from datamodules.bucketed_batches import BucketedBatches
+from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.parser_batch import ParserBatch, TurnBatch
 from datamodules.readers import expand_path, read_turns
-from datamodules.shard_sampler import ShardSampler
-from datamodules.step_data_loader import StepDataLoader
-from datamodules.step_sampler import SampledUnits
+from datamodules.shuffling import BucketedBatches
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.parsing.oracle import Actions, encode
@@ -25,8 +22,10 @@ from doppel.parsing.vocabulary import PAD, ActionVocabulary
 
 log = logging.getLogger(__name__)
 
+_Example = tuple[list[str], Actions]
 
-class ParserDataModule(LightningDataModule):
+
+class ParserDataModule(TrainingDataModule):
     """(utterance, tree) turns for a :class:`~lightning_modules.semantic_parser.SemanticParser`.
 
     The vocabulary of actions is read off the training trees, so training is not private: give it public turns, or
@@ -57,28 +56,21 @@ class ParserDataModule(LightningDataModule):
         train_seed: int = 1,
         num_workers: int = 0,
     ) -> None:
-        super().__init__()
-        limits = {
-            "max_tokens_per_batch": max_tokens_per_batch,
-            "eval_batch_size": eval_batch_size,
-            "limit_train_turns": limit_train_turns,
-            "limit_val_turns": limit_val_turns,
-        }
-        for name, value in limits.items():
-            if value is not None and value < 1:
-                raise DataError(f"{name} is {value}: it must be at least 1")
+        super().__init__(val_path, test_path, num_workers)
+        check_limits(
+            max_tokens_per_batch=max_tokens_per_batch,
+            eval_batch_size=eval_batch_size,
+            limit_train_turns=limit_train_turns,
+            limit_val_turns=limit_val_turns,
+        )
         self.train_paths = [expand_path(path) for path in train_paths or []]
-        self.val_path = None if val_path is None else expand_path(val_path)
-        self.test_path = None if test_path is None else expand_path(test_path)
         self.max_tokens_per_batch = max_tokens_per_batch
         self.eval_batch_size = eval_batch_size
         self.limit_train_turns = limit_train_turns
         self.limit_val_turns = limit_val_turns
         self.train_seed = train_seed
-        self.num_workers = num_workers
         self._vocabulary: ActionVocabulary | None = None
-        self._train: _Examples | None = None
-        self._evaluation: dict[str, list[Turn]] = {}
+        self._examples: list[_Example] = []
 
     @property
     def vocabulary(self) -> ActionVocabulary:
@@ -87,67 +79,49 @@ class ParserDataModule(LightningDataModule):
             raise RuntimeError('the training data is not loaded yet: call setup("fit") first')
         return self._vocabulary
 
-    def setup(self, stage: str) -> None:
-        """Read the turns that the stage needs, and encode those to train on; later calls reuse them.
+    def load_train(self) -> None:
+        """Read the training turns and write them as actions.
 
         Raises:
-            DataError: The run is to be private, a path that the stage needs is not set, a file is unreadable, or a
-                turn has no tree.
+            DataError: The run is to be private, ``train_paths`` is not set, a file is unreadable, or a turn has no
+                tree.
         """
-        if stage == "fit" and self._train is None:
-            self._refuse_private_training()
-            if not self.train_paths:
-                raise DataError("there is nothing to train on: set train_paths")
-            turns = [turn for path in self.train_paths for turn in _with_trees(path)]
-            if self.limit_train_turns is not None and self.limit_train_turns < len(turns):
-                order = np.random.default_rng(self.train_seed).permutation(len(turns))
-                turns = [turns[i] for i in sorted(order[: self.limit_train_turns])]
-            self._vocabulary = ActionVocabulary.build(_tree(turn) for turn in turns)
-            encoded = [(turn, encode(_tree(turn), turn.utterance, self._vocabulary)) for turn in turns]
-            examples = [(split_source(turn.utterance), actions) for turn, actions in encoded if actions is not None]
-            if len(examples) < len(turns):
-                log.warning("%d of %d turns cannot be written as actions", len(turns) - len(examples), len(turns))
-            self._train = _Examples(examples, *self.rank_and_world_size())
-        for name, path in (("val", self.val_path), ("test", self.test_path)):
-            needed = stage == name or (name == "val" and stage in ("fit", "validate"))
-            if needed and path is not None and name not in self._evaluation:
-                turns = _with_trees(path)
-                self._evaluation[name] = turns[: self.limit_val_turns] if name == "val" else turns
-        if stage == "validate" and self.val_path is None:
-            raise DataError("there is nothing to validate on: set val_path")
-        if stage == "test" and self.test_path is None:
-            raise DataError("there is nothing to test on: set test_path")
+        self._refuse_private_training()
+        if not self.train_paths:
+            raise DataError("there is nothing to train on: set train_paths")
+        turns = [turn for path in self.train_paths for turn in _with_trees(path)]
+        if self.limit_train_turns is not None and self.limit_train_turns < len(turns):
+            order = np.random.default_rng(self.train_seed).permutation(len(turns))
+            turns = [turns[i] for i in sorted(order[: self.limit_train_turns])]
+        self._vocabulary = ActionVocabulary.build(_tree(turn) for turn in turns)
+        self.evaluation.clear()  # turns that were read before there was a vocabulary have no actions
+        self._examples = _examples(turns, self._vocabulary)
+        if len(self._examples) < len(turns):
+            log.warning("%d of %d turns cannot be written as actions", len(turns) - len(self._examples), len(turns))
 
-    def train_dataloader(self) -> DataLoader[ParserBatch]:
-        """Batches of similar lengths, beginning at the step that the trainer has reached."""
-        assert self._train is not None
-        seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
-        batches = BucketedBatches(self._train.lengths, self.max_tokens_per_batch, seed, self._train.source_lengths)
-        return StepDataLoader(self._train, batches, self._global_step, batches.size, self.num_workers)  # type: ignore
-
-    def val_dataloader(self) -> DataLoader[TurnBatch] | list[TurnBatch]:
-        """Validation turns, sharded by rank; empty without ``val_path``."""
-        return self._evaluation_dataloader("val")
-
-    def test_dataloader(self) -> DataLoader[TurnBatch] | list[TurnBatch]:
-        """Test turns, sharded by rank; empty without ``test_path``."""
-        return self._evaluation_dataloader("test")
-
-    def _evaluation_dataloader(self, name: str) -> DataLoader[TurnBatch] | list[TurnBatch]:
-        turns = sorted(self._evaluation.get(name, []), key=lambda turn: len(_tree(turn)))
+    def load_evaluation(self, name: str, path: str) -> list[TurnBatch]:
+        """Read turns, and write as actions those that the vocabulary can express."""
+        turns = _with_trees(path)[: self.limit_val_turns if name == "val" else None]
+        turns.sort(key=lambda turn: len(_tree(turn)))
         batches = []
         for start in range(0, len(turns), self.eval_batch_size):
             part = turns[start : start + self.eval_batch_size]
-            actions = None
-            if self._vocabulary is not None:
-                encoded = [(t, encode(_tree(t), t.utterance, self._vocabulary)) for t in part]
-                known = [(split_source(turn.utterance), found) for turn, found in encoded if found is not None]
-                actions = collate(known, num_actions=sum(len(a.ids) - 1 for _, a in known)) if known else None
+            known = _examples(part, self._vocabulary) if self._vocabulary is not None else []
+            actions = collate(known, sum(len(a.ids) - 1 for _, a in known)) if known else None
             batches.append(TurnBatch([t.utterance for t in part], [_tree(t) for t in part], actions))
-        if not batches:
-            return []
-        sampler = ShardSampler(len(batches), *self.rank_and_world_size())
-        return DataLoader(batches, sampler=sampler, batch_size=None)  # type: ignore[arg-type]
+        return batches
+
+    def train_dataloader(self) -> DataLoader[ParserBatch]:
+        """Batches of similar lengths, beginning at the step that the trainer has reached."""
+        examples, (rank, world_size) = self._examples, self.rank_and_world_size()
+        lengths = [len(actions.ids) for _, actions in examples]
+        source_lengths = [len(source) for source, _ in examples]
+
+        def make(step: int, drawn: list[int]) -> ParserBatch:
+            num_actions = sum(lengths[i] - 1 for i in drawn)
+            return collate([examples[i] for i in drawn[rank::world_size]], num_actions)
+
+        return self.steps(BucketedBatches(lengths, self.max_tokens_per_batch, self.seed, source_lengths), make)
 
     def _refuse_private_training(self) -> None:
         callbacks = self.trainer.callbacks if self.trainer else []  # type: ignore[attr-defined]
@@ -157,51 +131,26 @@ class ParserDataModule(LightningDataModule):
                 "off the training trees: leave the overlay out, and train on public or synthetic turns"
             )
 
-    def _global_step(self) -> int:
-        return self.trainer.global_step if self.trainer else 0
 
-    def rank_and_world_size(self) -> tuple[int, int]:
-        """Rank of this process and number of processes."""
-        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-
-
-class _Examples(Dataset[ParserBatch]):
-    """Encoded turns, addressed by the items of a batch, of which this rank takes its share."""
-
-    def __init__(self, examples: list[tuple[list[str], Actions]], rank: int, world_size: int) -> None:
-        self.examples = examples
-        self.rank = rank
-        self.world_size = world_size
-        self.lengths = [len(actions.ids) for _, actions in examples]
-        self.source_lengths = [len(source) for source, _ in examples]
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, sampled: SampledUnits) -> ParserBatch:
-        num_actions = sum(self.lengths[i] - 1 for i in sampled.indices)
-        return collate([self.examples[i] for i in sampled.indices[self.rank :: self.world_size]], num_actions)
-
-
-def collate(examples: Sequence[tuple[list[str], Actions]], num_actions: int) -> ParserBatch:
+def collate(examples: Sequence[_Example], num_actions: int) -> ParserBatch:
     """Pad the actions of some turns to one length."""
-    width = max((len(actions.ids) for _, actions in examples), default=1)
-    ids = torch.full((len(examples), width), PAD)
-    pointers, copies = torch.full_like(ids, -1), torch.full_like(ids, -1)
-    for row, (_, actions) in enumerate(examples):
-        length = len(actions.ids)
-        ids[row, :length] = torch.tensor(actions.ids)
-        pointers[row, :length] = torch.tensor(actions.pointers)
-        copies[row, :length] = torch.tensor(actions.copies)
-    return ParserBatch([source for source, _ in examples], ids, pointers, copies, num_actions)
+    fields = {"ids": PAD, "pointers": -1, "copies": -1}
+    padded = {name: torch.full((0, 1), filler) for name, filler in fields.items()}
+    if examples:
+        for name, filler in fields.items():
+            rows = [torch.tensor(getattr(actions, name)) for _, actions in examples]
+            padded[name] = pad_sequence(rows, batch_first=True, padding_value=filler)
+    return ParserBatch([source for source, _ in examples], num_actions=num_actions, **padded)
+
+
+def _examples(turns: Sequence[Turn], vocabulary: ActionVocabulary) -> list[_Example]:
+    """Pieces of the utterance and actions of the turns that can be written as such."""
+    encoded = ((turn, encode(_tree(turn), turn.utterance, vocabulary)) for turn in turns)
+    return [(split_source(turn.utterance), actions) for turn, actions in encoded if actions is not None]
 
 
 def _with_trees(path: str) -> list[Turn]:
-    turns = read_turns(path, "utterance")
-    missing = sum(turn.parse is None for turn in turns)
-    if missing:
-        raise DataError(f"{path}: {missing} of {len(turns)} turns have no parse: a parser learns from turns with trees")
-    return turns
+    return read_turns(path, "utterance", needs=("parse",))
 
 
 def _tree(turn: Turn) -> str:

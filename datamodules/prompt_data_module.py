@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from pathlib import Path
 
-from torch.utils.data import DataLoader
-
-from datamodules.codec_data_module import CodecDataModule
+from datamodules.data_module import check_limits
+from datamodules.prediction_data_module import PredictionDataModule
 from datamodules.prompt_batch import PromptBatch
-from datamodules.shard_sampler import ShardSampler
 from doppel.errors import DataError
 from doppel.files import read_json_lines
 
 
-class PromptDataModule(CodecDataModule):
+class PromptDataModule(PredictionDataModule):
     """Prompts in batches of similar length, sharded by rank, less those already answered.
 
-    Sample ``i`` uses prompt ``i`` of the file, from its start again when the prompts are used up. The writer
-    of the samples sets ``done`` to the indices that are on disk before the loader is made, so an interrupted
-    run goes on where it stopped, under any number of ranks.
+    Sample ``i`` uses prompt ``i`` of the file, from its start again when the prompts are used up.
 
     Args:
         prompts_path: JSON lines with the prompts, as the tree stage writes them; null for unconditional
@@ -39,19 +33,13 @@ class PromptDataModule(CodecDataModule):
         batch_size: int = 512,
         prompt_field: str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(batch_size)
         if num_samples is None and prompts_path is None:
             raise DataError("neither num_samples nor prompts_path is set: say how many samples to draw")
-        if num_samples is not None and num_samples < 1:
-            raise DataError(f"num_samples is {num_samples}: it must be at least 1")
-        if batch_size < 1:
-            raise DataError(f"batch_size is {batch_size}: it must be at least 1")
+        check_limits(num_samples=num_samples)
         self.prompts_path = prompts_path
         self.num_samples = num_samples
-        self.batch_size = batch_size
         self.prompt_field = prompt_field
-        #: Indices of samples that are already written.
-        self.done: set[int] = set()
         self._prompts: list[str | None] = []
         self._input_ids: list[list[int]] = []
 
@@ -82,22 +70,14 @@ class PromptDataModule(CodecDataModule):
         """Samples over all ranks, with those already written; known after ``setup``."""
         return self.num_samples if self.num_samples is not None else len(self._prompts)
 
-    def predict_dataloader(self) -> DataLoader[PromptBatch]:
-        """Batches of prompts that are not done yet, longest first, on this rank."""
-        # Lightning cannot see the indices inside a batch of ours, and says so; the batch carries them itself.
-        warnings.filterwarnings("ignore", message="Couldn't infer the batch indices")
-        used = len(self._prompts)
-        todo = [i for i in range(self.num_total) if i not in self.done]
-        todo.sort(key=lambda i: len(self._input_ids[i % used]), reverse=True)
-        rank, world_size = self.rank_and_world_size()
-        size = max(1, min(self.batch_size, math.ceil(len(todo) / world_size)))
-        batches = [
-            PromptBatch(part, [self._prompts[i % used] for i in part], [self._input_ids[i % used] for i in part])
-            for start in range(0, len(todo), size)
-            for part in [todo[start : start + size]]
-        ]
-        sampler = ShardSampler(len(batches), rank, world_size)
-        return DataLoader(batches, sampler=sampler, batch_size=None)  # type: ignore[arg-type]
+    def length(self, index: int) -> int:
+        """Tokens of the prompt of a sample."""
+        return len(self._input_ids[index % len(self._prompts)])
+
+    def make(self, indices: list[int]) -> PromptBatch:
+        """The batch of some samples."""
+        used = [index % len(self._prompts) for index in indices]
+        return PromptBatch(indices, [self._prompts[i] for i in used], [self._input_ids[i] for i in used])
 
 
 def _read_prompts(path: Path, field: str) -> list[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit
 
-from datamodules.turn import Turn
+from datamodules.selection import Selection
+from datamodules.turn import Field, Turn
 from doppel.errors import DataError
 from doppel.files import read_json_lines
 from doppel.grammar import generate
@@ -17,11 +21,49 @@ from doppel.lispress import first_error
 
 Unit = Literal["utterance", "dialogue", "user"]
 
+#: What to do about a turn without a field that the model needs.
+_WAYS_OUT = {
+    "utterance": "add one, or drop the line",
+    "parse": "add the tree, drop the line, let a semantic parser write the trees, or train a model of utterances alone",
+    "domain": "add one, drop the line, or train a model without domains",
+}
+
 #: Arguments of an ``embedded:`` path, with their types.
 _EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
 
 
-def read_turns(path: str, unit: Unit, with_trees: bool = True) -> list[Turn]:
+@dataclass(frozen=True)
+class DataSummary:
+    """How much a file holds.
+
+    Attributes:
+        num_turns: User turns.
+        num_units: Privacy units. Public, as N is everywhere.
+        num_without_parse: Turns that have no tree.
+    """
+
+    num_turns: int
+    num_units: int
+    num_without_parse: int
+
+
+def check(path: str, unit: Unit = "utterance", needs: Sequence[Field] = ()) -> DataSummary:
+    """Read a file as training will, before anything starts, and say how much it holds.
+
+    Args:
+        path: As in a configuration; ``$VARIABLE`` is filled in.
+        unit: As for :func:`read_turns`.
+        needs: Likewise.
+
+    Raises:
+        DataError: The file cannot be used; the message names the line.
+    """
+    turns = read_turns(expand_path(path), unit, needs=needs)
+    num_units = len({turn.unit for turn in turns})
+    return DataSummary(len(turns), num_units, sum(turn.parse is None for turn in turns))
+
+
+def read_turns(path: str, unit: Unit, with_trees: bool = True, needs: Sequence[Field] = ()) -> list[Turn]:
     """Read all user turns of a file, in order.
 
     Three inputs are known:
@@ -42,6 +84,7 @@ def read_turns(path: str, unit: Unit, with_trees: bool = True) -> list[Turn]:
             ``unit`` are one, which only plain lines can say.
         with_trees: Whether plain lines are read with their trees; False neither needs nor checks any, as for samples
             whose trees are what a model wrote.
+        needs: Fields that every turn must have, such as ``parse`` for a model of trees.
 
     Returns:
         The turns, at least one.
@@ -51,7 +94,7 @@ def read_turns(path: str, unit: Unit, with_trees: bool = True) -> list[Turn]:
     """
     if unit not in get_args(Unit):
         raise DataError(f"unit is {unit!r}: it must be one of {', '.join(map(repr, get_args(Unit)))}")
-    turns = _embedded(path, unit) if is_embedded(path) else list(_file_turns(Path(path), unit, with_trees))
+    turns = _embedded(path, unit) if is_embedded(path) else list(_file_turns(Path(path), unit, with_trees, needs))
     if not turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")
     return turns
@@ -75,6 +118,32 @@ def is_embedded(path: str) -> bool:
     return path.startswith("embedded:")
 
 
+def data_fingerprint(path: str, selection: Selection | None = None) -> str:
+    """SHA-256 of a file's content, or of the turns that an ``embedded:`` path stands for.
+
+    Args:
+        path: The file.
+        selection: What is made of its turns; part of the digest where it changes anything.
+
+    Raises:
+        DataError: The file is missing or may not be read.
+    """
+    digest = hashlib.sha256()
+    if is_embedded(path):
+        for turn in read_turns(path, "dialogue"):
+            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.domain]).encode())
+    else:
+        try:
+            with open(path, "rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+        except OSError:
+            read_turns(path, "utterance")  # says best what is wrong
+            raise
+    if selection is not None:
+        digest.update(selection.key.encode())
+    return digest.hexdigest()
+
+
 def _embedded(path: str, unit: Unit) -> list[Turn]:
     arguments: dict[str, Any] = {}
     for name, value in parse_qsl(urlsplit(path).query, keep_blank_values=True):
@@ -95,7 +164,7 @@ def _embedded(path: str, unit: Unit) -> list[Turn]:
     return [Turn(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)]
 
 
-def _file_turns(path: Path, unit: Unit, with_trees: bool) -> Iterator[Turn]:
+def _file_turns(path: Path, unit: Unit, with_trees: bool, needs: Sequence[Field]) -> Iterator[Turn]:
     if not path.is_file():
         raise DataError(
             f"no file {path}: put a .jsonl, .jsonl.gz or .zip file of dialogues there, set another path, or "
@@ -105,10 +174,14 @@ def _file_turns(path: Path, unit: Unit, with_trees: bool) -> Iterator[Turn]:
         where = f"{path}:{number}"
         if not with_trees:
             record.pop("parse", None)
-        if "turns" in record:
-            yield from _dialogue_turns(record, unit, where, number)
-        else:
-            yield _plain_turn(record, unit, where, number)
+        is_dialogue = "turns" in record
+        for turn in (
+            _dialogue_turns(record, unit, where, number) if is_dialogue else [_plain_turn(record, unit, where, number)]
+        ):
+            for name in needs:
+                if getattr(turn, name) is None:
+                    raise DataError(f"{where}: no {name!r}, which this model needs: {_WAYS_OUT[name]}")
+            yield turn
 
 
 def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: int) -> Iterator[Turn]:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import gzip
 import logging
-import os
+from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
-from datamodules.codec import Codec
-from datamodules.codec_data_module import CodecDataModule
-from datamodules.shard_sampler import ShardSampler
-from datamodules.shuffled_batches import ShuffledBatches
-from datamodules.step_data_loader import StepDataLoader
-from datamodules.step_sampler import SampledUnits
+from datamodules.data_module import TrainingDataModule
+from datamodules.logical_batches import pad
+from datamodules.readers import read_turns
+from datamodules.shuffling import ShuffledBatches
 from datamodules.turn import Turn
 from doppel.errors import DataError
-from doppel.grammar import generate
 
 log = logging.getLogger(__name__)
 
@@ -68,25 +66,6 @@ def pack(examples: list[list[int]], block_length: int, pad_id: int) -> tuple[Ten
     return torch.from_numpy(blocks), lengths
 
 
-class _Blocks(Dataset[LogicalBatch]):
-    """Rows of blocks, addressed by the sampled block indices."""
-
-    def __init__(self, blocks: Tensor, lengths: Tensor) -> None:
-        self.blocks = blocks
-        self.lengths = lengths
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def __getitem__(self, sampled: SampledUnits) -> LogicalBatch:
-        input_ids = self.blocks[sampled.indices].long()
-        mask = torch.arange(input_ids.shape[1]) < self.lengths[sampled.indices].unsqueeze(1)
-        labels = input_ids.masked_fill(~mask, IGNORE_INDEX)
-        rows = len(sampled.indices)
-        micro_batches = [MicroBatch(input_ids, labels, rows)] if rows else []
-        return LogicalBatch(micro_batches, rows, sampled.expected_num_units, is_public=True)
-
-
 def _read_utterances(path: str, limit: int | None) -> list[str]:
     if not Path(path).is_file():
         raise DataError(
@@ -98,7 +77,7 @@ def _read_utterances(path: str, limit: int | None) -> list[str]:
         return list(islice((text for line in lines if (text := line.strip())), limit))
 
 
-class TextMixtureDataModule(CodecDataModule):
+class TextMixtureDataModule(TrainingDataModule):
     """Blocks of public utterances, grammar trees and (tree, utterance) pairs, in the format of the codec.
 
     Training examples are ``<bos> " utterance" <eos>``, ``<bos> " tree" <eos>`` and
@@ -139,7 +118,8 @@ class TextMixtureDataModule(CodecDataModule):
         val_batch_size: int = 32,
         num_workers: int = 0,
     ) -> None:
-        super().__init__()
+        held_out = f"embedded:val?num={4 * num_val_pairs + 1000}&seed={grammar_seed + 1}&skew={grammar_skew}"
+        super().__init__(val_path=held_out, num_workers=num_workers)
         if not 0 <= tree_share <= 1:
             raise DataError(f"tree_share is {tree_share}: give a share between 0 and 1")
         self.utterances_path = utterances_path
@@ -153,47 +133,25 @@ class TextMixtureDataModule(CodecDataModule):
         self.grammar_skew = grammar_skew
         self.val_conditional = val_conditional
         self.val_batch_size = val_batch_size
-        self.num_workers = num_workers
 
-    def setup(self, stage: str) -> None:
+    @cached_property
+    def _turns(self) -> list[Turn]:
+        drawn = f"embedded:train?num={self.grammar_turns}&seed={self.grammar_seed}&skew={self.grammar_skew}"
+        return read_turns(drawn, "dialogue")
+
+    def load_train(self) -> None:
         """Generate, tokenise and pack."""
-        drawn = generate(self.grammar_turns, seed=self.grammar_seed, skew=self.grammar_skew)
-        turns = [Turn(*turn) for turn in drawn]
-        if stage == "fit" and not hasattr(self, "_train"):
-            self._train = self._packed(turns)
-        if stage in ("fit", "validate") and not hasattr(self, "_val"):
-            self._val = self._held_out(turns)
-
-    def train_dataloader(self) -> DataLoader[LogicalBatch]:
-        """Shuffled blocks, one logical batch each step."""
-        rank, world_size = self.rank_and_world_size()
-        batches = ShuffledBatches(len(self._train), self.batch_size, self._seed(), rank, world_size)
-        return StepDataLoader(self._train, batches, self.global_step, batches.size, self.num_workers)
-
-    def val_dataloader(self) -> DataLoader[LogicalBatch]:
-        """Held-out grammar pairs, sorted by length."""
-        sampler = ShardSampler(len(self._val), *self.rank_and_world_size())
-        return DataLoader(self._val, sampler=sampler, batch_size=None)  # type: ignore[arg-type]
-
-    def _seed(self) -> int:
-        return int(os.environ.get("PL_GLOBAL_SEED", "0"))
-
-    def _tokenize(self, texts: list[str]) -> list[list[int]]:
-        codec = self.require_codec()
-        return [ids for i in range(0, len(texts), _CHUNK) for ids in codec.tokenize(texts[i : i + _CHUNK])]
-
-    def _packed(self, turns: list[Turn]) -> _Blocks:
         codec = self.require_codec()
         bos, eos = codec.bos_id, codec.eos_id
         public = _read_utterances(self.utterances_path, self.max_utterances) if self.utterances_path else []
         examples = [[bos, *ids, eos] for ids in self._tokenize(public)]
-        trees = self._tokenize([codec.text(t, "parse") for t in turns])
-        utterances = self._tokenize([t.utterance for t in turns])
+        trees = self._tokenize([codec.text(t, "parse") for t in self._turns])
+        utterances = self._tokenize([t.utterance for t in self._turns])
         examples += [[*tree, bos, *words, eos] for tree, words in zip(trees, utterances, strict=True)]
         examples += [[bos, *tree, eos] for tree in trees[: round(self.tree_share * len(trees))]]
 
-        order = np.random.default_rng(self._seed()).permutation(len(examples))
-        blocks, lengths = pack([examples[i] for i in order], self.block_length, codec.pad_id)
+        order = np.random.default_rng(self.seed).permutation(len(examples))
+        self._blocks, self._lengths = pack([examples[i] for i in order], self.block_length, codec.pad_id)
         left_out = sum(len(ids) > self.block_length for ids in examples)
         if left_out:
             log.warning(
@@ -205,40 +163,45 @@ class TextMixtureDataModule(CodecDataModule):
         log.info(
             "%d examples in %d blocks, %.1f %% padding",
             len(examples) - left_out,
-            len(blocks),
-            100 * (1 - lengths.sum().item() / max(blocks.numel(), 1)),
+            len(self._blocks),
+            100 * (1 - self._lengths.sum().item() / max(self._blocks.numel(), 1)),
         )
-        return _Blocks(blocks, lengths)
 
-    def _held_out(self, trained: list[Turn]) -> list[LogicalBatch]:
+    def load_evaluation(self, name: str, path: str) -> list[LogicalBatch]:
+        """Grammar pairs that are not trained on, sorted by length."""
         codec = self.require_codec()
-        seen = {(t.utterance, t.parse) for t in trained}
-        fresh: dict[tuple[str, str | None], Turn] = {}
-        for turn in generate(4 * self.num_val_pairs + 1000, seed=self.grammar_seed + 1, skew=self.grammar_skew):
-            if (turn.utterance, turn.parse) not in seen:
-                fresh.setdefault((turn.utterance, turn.parse), Turn(*turn))
-        turns = list(fresh.values())[: self.num_val_pairs]
+        seen = {(t.utterance, t.parse) for t in self._turns}
+        pairs: dict[tuple[str, str | None], Turn] = {}
+        for turn in read_turns(path, "dialogue"):
+            pairs.setdefault((turn.utterance, turn.parse), turn)
+        turns = [turn for pair, turn in pairs.items() if pair not in seen][: self.num_val_pairs]
         if len(turns) < self.num_val_pairs:
             log.warning("only %d held-out pairs were found; %d were asked for", len(turns), self.num_val_pairs)
-        encode = Codec(
-            codec.tokenizer,
-            "parse" if self.val_conditional else None,
-            "utterance",
-            codec.max_length,
-            codec.linearisation,
-        ).encode_all
-        rows = [e for e in encode(turns) if len(e.input_ids) <= codec.max_length]
-        rows.sort(key=lambda e: len(e.input_ids))
+        held_out = replace(codec, source="parse" if self.val_conditional else None, target="utterance")
+        rows = [row for row in held_out.encode_all(turns) if len(row.input_ids) <= codec.max_length]
+        rows.sort(key=lambda row: len(row.input_ids))
         batches = []
-        for i in range(0, len(rows), self.val_batch_size):
-            chunk = rows[i : i + self.val_batch_size]
-            width = len(chunk[-1].input_ids)
-            input_ids = torch.full((len(chunk), width), codec.pad_id)
-            labels = torch.full_like(input_ids, IGNORE_INDEX)
-            for r, example in enumerate(chunk):
-                ids = torch.tensor(example.input_ids)
-                input_ids[r, : len(ids)] = ids
-                labels[r, example.num_prompt : len(ids)] = ids[example.num_prompt :]
-            micro_batch = MicroBatch(input_ids, labels, len(chunk))
-            batches.append(LogicalBatch([micro_batch], len(chunk), float(len(chunk)), is_public=True))
+        for start in range(0, len(rows), self.val_batch_size):
+            chunk = rows[start : start + self.val_batch_size]
+            padded = pad([torch.tensor(r.input_ids) for r in chunk], [r.num_prompt for r in chunk], codec.pad_id)
+            batches.append(
+                LogicalBatch([MicroBatch(*padded, len(chunk))], len(chunk), float(len(chunk)), is_public=True)
+            )
         return batches
+
+    def train_dataloader(self) -> DataLoader[LogicalBatch]:
+        """Shuffled blocks, one logical batch each step."""
+        rank, world_size = self.rank_and_world_size()
+
+        def make(step: int, drawn: list[int]) -> LogicalBatch:
+            mine = drawn[rank::world_size]
+            input_ids = self._blocks[mine].long()
+            mask = torch.arange(input_ids.shape[1]) < self._lengths[mine].unsqueeze(1)
+            micro_batch = MicroBatch(input_ids, input_ids.masked_fill(~mask, IGNORE_INDEX), len(mine))
+            return LogicalBatch([micro_batch] if mine else [], len(mine), len(drawn), is_public=True)
+
+        return self.steps(ShuffledBatches(len(self._blocks), self.batch_size, self.seed), make)
+
+    def _tokenize(self, texts: list[str]) -> list[list[int]]:
+        codec = self.require_codec()
+        return [ids for i in range(0, len(texts), _CHUNK) for ids in codec.tokenize(texts[i : i + _CHUNK])]

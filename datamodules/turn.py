@@ -18,7 +18,7 @@ class Turn:
         unit: Name of the privacy unit the turn belongs to; all turns of a unit are clipped together.
         domain: Domain label of the turn, for domain-conditioned models.
         weight: How much the turn counts in training, in [0, 1]. A function of this turn alone, by public means: see
-            :mod:`commands.upweight`.
+            :mod:`commands.data.upweight`.
     """
 
     utterance: str

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from doppel.errors import UserError
 from lightning_modules.decoding.decode import decode
 from lightning_modules.decoding.grammar import tree_constraint
-from lightning_modules.decoding.request import DrawingRule, Request
+from lightning_modules.decoding.slots import DrawingRule, Request
 from lightning_modules.decoding.support import is_supported
 from lightning_modules.decoding.tree_processor import TreeProcessor
 

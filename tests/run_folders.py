@@ -105,5 +105,6 @@ def _ledger(systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint
                 scope=system, stage="fit", spec=terms, planned_steps=20, data_fingerprint=fingerprint
             )
             if done:
-                ledger.spend(name, done)
+                for _ in range(done):
+                    ledger.spend(name)
         return ledger.path.read_text(), ledger.summary()["scopes"]

@@ -56,8 +56,7 @@ class Sifter:
         Raises:
             SifterError: It did.
         """
-        from datamodules.cache import data_fingerprint
-        from datamodules.readers import expand_path
+        from datamodules.readers import data_fingerprint, expand_path
         from datamodules.selection import Selection
 
         init = self.config.get("data", {}).get("init_args", {})

@@ -90,8 +90,7 @@ def release(stage_dir: Path, bins: Sequence[str], exact: bool = False) -> dict[s
     Returns:
         ``field``, ``unit``, ``noise_multiplier`` (None if exact), ``sums`` and ``probabilities`` by label.
     """
-    from datamodules.cache import data_fingerprint
-    from datamodules.readers import expand_path, read_turns
+    from datamodules.readers import data_fingerprint, expand_path, read_turns
     from datamodules.selection import Selection
     from doppel.privacy.accounting import default_delta
     from doppel.privacy.histogram import KIND, add_noise, histogram_spec, normalise, shares

@@ -151,8 +151,7 @@ def _privacy(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _inputs(run_dir: Path, settings: dict[str, str], summary: dict[str, Any] | None) -> dict[str, Any]:
     """The base model, and the data as the trained stages name them."""
-    from datamodules.cache import data_fingerprint
-    from datamodules.readers import expand_path
+    from datamodules.readers import data_fingerprint, expand_path
     from datamodules.selection import Selection
 
     mechanisms = [] if summary is None else summary["mechanisms"]

@@ -1,4 +1,4 @@
-"""Reading the ledger's JSON lines, whole or torn. Writing, locking and refusing are in
+"""The ledger's JSON lines: reading them, whole or torn, and appending to them. What they mean for a budget is in
 `doppel.privacy.ledger`."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
-from doppel.privacy.accounting import Mechanism
+from doppel.privacy.mechanism import Mechanism
 
 VERSION = 1
 _BUDGET_FIELDS = ("target_epsilon", "delta", "accountant", "unit")
-_SPEND_ID = re.compile(r'^\{"type": "spend", "mechanism": ("(?:[^"\\]|\\.)*")')
-_SPEND_STEPS = re.compile(r'^\{"type": "spend", "mechanism": "(?:[^"\\]|\\.)*", "steps": (\d+),')
-_OTHER_TYPE = re.compile(r'^\{"type": "(?:b|m|r|c)')
 
 
 class LedgerError(UserError):
@@ -39,8 +35,7 @@ class MechanismRecord:
         scope: The released system that it belongs to.
         stage: Its name there.
         fields: Every other recorded field.
-        done_steps: Steps on file, torn ones included once settled.
-        largest_block: Largest number of steps spent at once: the most that a torn line can have meant.
+        done_steps: Steps on file, those charged for torn lines included.
     """
 
     id: str
@@ -48,17 +43,6 @@ class MechanismRecord:
     stage: str
     fields: dict[str, Any]
     done_steps: int = 0
-    largest_block: int = 1
-
-    @property
-    def sample_rate(self) -> float:
-        """q."""
-        return float(self.fields["sample_rate"])
-
-    @property
-    def noise_multiplier(self) -> float:
-        """sigma."""
-        return float(self.fields["noise_multiplier"])
 
     @property
     def planned_steps(self) -> int:
@@ -68,19 +52,21 @@ class MechanismRecord:
     @property
     def key(self) -> tuple[float, float]:
         """(q, sigma): steps of equal keys are interchangeable to every accountant."""
-        return self.sample_rate, self.noise_multiplier
+        return float(self.fields["sample_rate"]), float(self.fields["noise_multiplier"])
 
-    def mechanism(self) -> Mechanism:
-        """What was spent so far."""
-        return Mechanism(self.sample_rate, self.noise_multiplier, self.done_steps)
+    def mechanism(self, steps: int | None = None) -> Mechanism:
+        """What was spent so far, or so many `steps`."""
+        return Mechanism(*self.key, self.done_steps if steps is None else steps)
 
 
 class LedgerFile:
     """What the file says (`refresh` reads what was appended since), and the only way to append to it.
 
-    A line that is no JSON is *torn*: a crash cut it. It counts from the moment it is seen (see
-    `torn_charges`), and the next writer settles it for good with a `repair` line. A torn line that is not
-    followed by one means that the file was damaged or edited, and is an error.
+    A line without its newline, or one that is no JSON, is *torn*: a crash cut it. From the moment it is seen, it is
+    charged one step of the mechanism that it names, or of every mechanism if it names none. (A spend is one step and
+    returns only once its line is on disk, so the step of a torn line never ran; but a disk may lose what it
+    acknowledged.) The next writer settles the charge with a `repair` line. A torn line that is not followed by one
+    means that the file was damaged or edited, and is an error.
 
     Args:
         path: The ledger file; it need not exist yet.
@@ -93,22 +79,13 @@ class LedgerFile:
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
         self._offset = 0
         self._line = 0
-        self._broken: list[str] = []
-        self._torn: list[str] = []
-        self._ends_mid_line = False
-        self._provisional: dict[str, int] = {}
+        self._broken: list[bytes] = []  # torn lines that wait for their repair
+        self._tail = b""  # what follows the last newline: torn, or being written
         self._damage: LedgerError | None = None
 
     def of_scope(self, scope: str | None) -> list[MechanismRecord]:
         """Mechanisms of a scope in the order of their opening; of all scopes if None."""
         return [record for record in self.mechanisms.values() if scope is None or record.scope == scope]
-
-    def totals(self, scope: str) -> dict[tuple[float, float], int]:
-        """Steps spent in a scope, per (q, sigma)."""
-        totals: dict[tuple[float, float], int] = {}
-        for record in self.of_scope(scope):
-            totals[record.key] = totals.get(record.key, 0) + record.done_steps
-        return totals
 
     def refresh(self) -> None:
         """Read the lines appended since the last call.
@@ -120,7 +97,7 @@ class LedgerFile:
             raise self._damage
         try:
             with open(self.path, "rb") as file:
-                file.seek(0, 2)
+                file.seek(0, os.SEEK_END)
                 if file.tell() < self._offset:
                     raise LedgerError(
                         f"{self.path}: the file became shorter while in use: restore it; it is append-only."
@@ -133,25 +110,26 @@ class LedgerFile:
             return
         except OSError as error:
             raise LedgerError(f"{self.path}: {error.strerror or error}.") from error
-        self._charge(self._provisional, -1)
-        end = data.rfind(b"\n") + 1
-        tail = data[end:].decode(errors="replace")
-        if _is_record(tail):  # only the newline was lost
-            end, tail = len(data), ""
-        for raw in data[:end].splitlines():
+        self._charge(self._torn_charges(), sign=-1)
+        *lines, self._tail = data.split(b"\n")
+        self._offset += len(data) - len(self._tail)
+        for line in lines:
             self._line += 1
-            if raw:
-                self._read_line(raw.decode(errors="replace"))
-        if data:
-            self._ends_mid_line = not data.endswith(b"\n")
-        self._offset += end
-        self._torn = self._broken + ([tail] if tail else [])
-        self._provisional = torn_charges(self._torn, self.mechanisms)
-        self._charge(self._provisional, 1)
+            if line:
+                self._read_line(line)
+        self._charge(self._torn_charges())
+
+    def _torn_charges(self) -> dict[str, int]:
+        charges = dict.fromkeys(self.mechanisms, 0)
+        for torn in filter(None, (*self._broken, self._tail)):
+            named = [name for name in self.mechanisms if json.dumps(name).encode() in torn]
+            for name in named or self.mechanisms:
+                charges[name] += 1
+        return charges
 
     @contextlib.contextmanager
     def locked(self, timeout: float) -> Iterator[None]:
-        """Hold the lock, with the books up to date and a torn last line settled.
+        """Hold the lock, with the books up to date and torn lines settled.
 
         Args:
             timeout: Seconds to wait for another process.
@@ -163,8 +141,8 @@ class LedgerFile:
             _make_private(self.path.parent)
             with FileLock(f"{self.path}.lock", timeout=timeout, mode=0o600):
                 self.refresh()
-                if self._torn:
-                    self.append({"type": "repair", "charged": torn_charges(self._torn, self.mechanisms)})
+                if self._broken or self._tail:
+                    self.append({"type": "repair", "charged": self._torn_charges()})
                 yield
         except Timeout:
             raise LedgerError(
@@ -180,7 +158,7 @@ class LedgerFile:
         """Write one line, with the time, and return once it is on disk. The lock must be held."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         data = (json.dumps({**record, "time": now}) + "\n").encode()
-        if self._ends_mid_line:
+        if self._tail:
             data = b"\n" + data
         is_new = not self.path.exists()
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -198,11 +176,14 @@ class LedgerFile:
                 os.close(folder)
         self.refresh()
 
-    def _read_line(self, line: str) -> None:
-        if not _is_record(line):
+    def _read_line(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
             self._broken.append(line)
             return
-        record = json.loads(line)
         if self._broken and record.get("type") != "repair":
             raise self._damaged("the line before it is damaged and was never settled")
         try:
@@ -213,28 +194,21 @@ class LedgerFile:
             raise self._damaged("a field is missing or has the wrong type") from None
 
     def _apply(self, record: dict[str, Any]) -> None:
-        record = dict(record)
         match record.pop("type", None):
             case "budget":
                 if record["version"] != VERSION:
                     raise self._damaged(f"it has version {record['version']}, this program reads version {VERSION}")
                 self.budgets[record["scope"]] = {name: record[name] for name in _BUDGET_FIELDS}
             case "mechanism":
-                mechanism = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
-                mechanism.mechanism()
-                if (
-                    mechanism.id in self.mechanisms
-                    or mechanism.scope not in self.budgets
-                    or mechanism.planned_steps < 1
-                ):
+                found = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
+                found.mechanism()
+                if found.id in self.mechanisms or found.scope not in self.budgets or found.planned_steps < 1:
                     raise self._damaged("it contradicts earlier lines")
-                self.mechanisms[mechanism.id] = mechanism
-            case "spend":
-                steps, mechanism = int(record["steps"]), self.mechanisms[record["mechanism"]]
-                if steps < 1:
+                self.mechanisms[found.id] = found
+            case "spend":  # of one step; files written by hand may have more
+                if int(record["steps"]) < 1:
                     raise self._damaged("it spends less than one step")
-                mechanism.done_steps += steps
-                mechanism.largest_block = max(mechanism.largest_block, steps)
+                self._charge({record["mechanism"]: int(record["steps"])})
             case "caveat":
                 caveat = (str(record["text"]), bool(record["voids"]))
                 known = self.caveats.setdefault(record["scope"], [])
@@ -243,12 +217,12 @@ class LedgerFile:
                 charged = {name: int(steps) for name, steps in record["charged"].items()}
                 if min(charged.values(), default=0) < 0:
                     raise self._damaged("it takes steps back")
-                self._charge(charged, 1)
+                self._charge(charged)
                 self._broken = []
             case other:
                 raise self._damaged(f"its type {other!r} is unknown")
 
-    def _charge(self, charges: dict[str, int], sign: int) -> None:
+    def _charge(self, charges: dict[str, int], sign: int = 1) -> None:
         for mechanism_id, steps in charges.items():
             self.mechanisms[mechanism_id].done_steps += sign * steps
 
@@ -257,33 +231,6 @@ class LedgerFile:
             f"{self.path}, line {self._line}: cannot be read: {why}. Restore the file from a copy."
         )
         return self._damage
-
-
-def torn_charges(fragments: list[str], mechanisms: dict[str, MechanismRecord]) -> dict[str, int]:
-    """Steps to count for lines cut by a crash.
-
-    A spend returns only once its line is on disk, so the step of a torn line never ran; it is counted all the
-    same, for a disk may lose what it acknowledged. Where the fragment shows the mechanism and its steps,
-    those are charged; where the steps are cut off, the mechanism's largest block so far; where the mechanism
-    is cut off too, every mechanism is charged its largest block. Fragments of other line types cost nothing.
-    """
-    charges: dict[str, int] = {}
-    for fragment in fragments:
-        if not fragment or _OTHER_TYPE.match(fragment):
-            continue
-        found, counted = _SPEND_ID.match(fragment), _SPEND_STEPS.match(fragment)
-        name = json.loads(found.group(1)) if found else None
-        for record in [mechanisms[name]] if name in mechanisms else mechanisms.values():
-            steps = int(counted.group(1)) if counted else record.largest_block
-            charges[record.id] = charges.get(record.id, 0) + steps
-    return charges
-
-
-def _is_record(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
 
 
 def _make_private(folder: Path) -> None:

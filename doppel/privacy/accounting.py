@@ -30,11 +30,10 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
-from doppel.errors import UserError
 from doppel.privacy._accountants import guide_epsilon, pld_epsilon, prv_epsilon, rdp_epsilon
+from doppel.privacy.mechanism import CalibrationError, Mechanism
 
 Accountant = Literal["pld", "prv", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
@@ -47,39 +46,6 @@ MIN_NOISE_MULTIPLIER = 0.02
 _TOLERANCE = 5e-4  # of sigma; below the 1e-3 that the literature bisects to
 # Beyond these the Rényi bound is returned: a fine grid over such losses would fill the memory.
 _HOPELESS_EPSILON = {"pld": 500.0, "prv": 100.0}
-
-
-class CalibrationError(UserError):
-    """A privacy request that cannot be met, or inputs that make no sense. The message is one line."""
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """`steps` releases of a Poisson-subsampled Gaussian sum.
-
-    Attributes:
-        sample_rate: Probability q with which each unit joins a step, in (0, 1]; 1 is the plain Gaussian
-            mechanism.
-        noise_multiplier: Noise standard deviation over the sensitivity (sigma), at least 0; 0 gives no
-            privacy.
-        steps: Number of releases, at least 0.
-    """
-
-    sample_rate: float
-    noise_multiplier: float
-    steps: int
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their ranges."""
-        if not 0.0 < self.sample_rate <= 1.0:
-            raise CalibrationError(
-                f"sample_rate is {self.sample_rate}, not in (0, 1]: give the expected batch size over the "
-                "number of units."
-            )
-        if not 0.0 <= self.noise_multiplier < math.inf:
-            raise CalibrationError(f"noise_multiplier is {self.noise_multiplier}: give a finite number >= 0.")
-        if self.steps < 0 or self.steps != int(self.steps):
-            raise CalibrationError(f"steps is {self.steps}: give a whole number >= 0.")
 
 
 def default_delta(num_units: int) -> float:
@@ -149,7 +115,8 @@ def calibrate_noise_multiplier(
     """The smallest noise multiplier (to 0.1 %) at which the whole schedule costs at most `target_epsilon`.
 
     A cheap Rényi bound brackets sigma, a coarse run of the accountant narrows it, and the accountant itself
-    settles it. The upper end of the last bracket is returned, so `compute_epsilon` at the result never
+    settles it: about a second for a usual plan (`dp_accounting.calibrate_dp_mechanism` knows one grid alone and takes
+    several times as long). The upper end of the last bracket is returned, so `compute_epsilon` at the result never
     exceeds the target.
 
     Args:
@@ -244,18 +211,6 @@ def max_affordable_steps(
     if fits(limit):
         return limit
     low, high = 0, limit  # low fits (or is zero), high does not
-    if accountant == "pld":
-        while high - low > 1:
-            middle = (low + high) // 2
-            cheap = compute_epsilon(after(middle), delta, fast=True)
-            low, high = (middle, high) if cheap <= target_epsilon else (low, middle)
-        low, high = (low if low and fits(low) else 0), limit
-        stride = 1
-        while low and low + stride < high:  # the coarse bound errs on the safe side: look a little further
-            if not fits(low + stride):
-                high = low + stride
-                break
-            low, stride = low + stride, 2 * stride
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

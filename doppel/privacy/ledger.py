@@ -6,7 +6,7 @@ The file holds JSON lines of five types:
   accountant, unit. Written once per scope.
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
   units, planned steps, data fingerprint.
-- `spend`: steps of a mechanism that are about to run.
+- `spend`: one step of a mechanism that is about to run.
 - `repair`: how a line torn by a crash was counted.
 - `caveat`: what the epsilon of a scope does not cover, in words; it `voids` the guarantee if the scope releases
   something about the private data without noise.
@@ -23,12 +23,14 @@ Formal guarantees:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from doppel.privacy._ledger_file import VERSION, LedgerError, LedgerFile, MechanismRecord
-from doppel.privacy.accounting import Accountant, Mechanism, compute_epsilon, max_affordable_steps
+from doppel.privacy.accounting import Accountant, compute_epsilon, max_affordable_steps
+from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacySpec, what_is_protected
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError"]
@@ -66,7 +68,7 @@ class Ledger:
         self._file = LedgerFile(self.path)
         # Per scope, totals of each (q, sigma) known to fit: any smaller totals fit too, whichever process
         # spends them, so a step costs one look-up rather than one accounting.
-        self._certified: dict[str, dict[tuple[float, float], int]] = {}
+        self._certified: dict[str, Counter[tuple[float, float]]] = {}
 
     def open_mechanism(
         self,
@@ -136,28 +138,21 @@ class Ledger:
             self._file.append({"type": "mechanism", **names, **fields})
         return mechanism_id
 
-    def spend(self, mechanism_id: str, steps: int = 1) -> None:
-        """Record steps that are about to run. Call it *before* the private data are touched.
+    def spend(self, mechanism_id: str) -> None:
+        """Record one step that is about to run. Call it *before* the private data are touched.
 
         Args:
             mechanism_id: From `open_mechanism`.
-            steps: How many steps; a block of several saves file operations, and counts in full even if
-                interrupted.
 
         Raises:
             BudgetExceededError: If the scope would pass its target; nothing is written.
             LedgerError: If the mechanism is unknown, or the file cannot be locked, read or written.
         """
-        if steps < 1:
-            raise LedgerError(f"{self.path}: cannot spend {steps} steps of {mechanism_id!r}: give at least 1.")
         with self._file.locked(self.lock_timeout):
             record = self._record(mechanism_id)
-            wanted = self._file.totals(record.scope)
-            wanted[record.key] += steps
-            if not _covers(self._certified.get(record.scope, {}), wanted):
-                self._certify(record, steps)
-            # Field order matters: `torn_charges` reads the first fields of a torn line.
-            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": steps})
+            if not self._is_certified(record, 1):
+                self._certify(record)
+            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
 
     def add_caveat(self, scope: str, text: str, voids: bool) -> None:
         """Record what the guarantee of a scope does not cover, for every reader of the ledger.
@@ -181,12 +176,9 @@ class Ledger:
         self._file.refresh()
         record = self._record(mechanism_id)
         limit = record.planned_steps
-        wanted = self._file.totals(record.scope)
-        wanted[record.key] += limit
         if record.scope not in self._certified:
             self._certify_plan(record)
-        fits = _covers(self._certified.get(record.scope, {}), wanted)
-        return limit if fits else self._room(record, limit)
+        return limit if self._is_certified(record, limit) else self._room(record)
 
     def spent_steps(self, mechanism_id: str) -> int:
         """Steps of this mechanism on file, those lost to a crash included."""
@@ -246,7 +238,7 @@ class Ledger:
                 "accountant": promise.accountant,
                 "unit": promise.unit,
                 "protects": _in_words(promise.unit, records),
-                "noise_multiplier": min((r.noise_multiplier for r in records), default=None),
+                "noise_multiplier": min((r.key[1] for r in records), default=None),
                 "steps_done": sum(r.done_steps for r in records),
                 "steps_planned": sum(r.planned_steps for r in records),
                 "caveats": [text for text, _ in caveats],
@@ -286,51 +278,61 @@ class Ledger:
             "statement": statement,
         }
 
-    def _certify(self, record: MechanismRecord, steps: int) -> None:
-        """Extend what is known to fit so that it covers `steps` more of this mechanism, or refuse."""
-        if self._certify_plan(record, steps):
-            return
-        room = self._room(record, max(steps, record.planned_steps))
-        if room < steps:
-            promise, scope = self._promise(record.scope), record.scope
-            spent = self._mechanisms(scope)
-            more = Mechanism(record.sample_rate, record.noise_multiplier, steps)
-            now = compute_epsilon(spent, promise.delta, promise.accountant)
-            after = compute_epsilon([*spent, more], promise.delta, promise.accountant)
-            raise BudgetExceededError(
-                f"{self.path}: {steps} more step(s) of {record.id!r} would take scope {scope!r} from epsilon "
-                f"{now:.6g} to {after:.6g}, past its target {promise.target_epsilon:g} (delta "
-                f"{promise.delta:.3g}, {promise.accountant}). Nothing was spent. Stop here and use the last "
-                "checkpoint, or plan a new run with fewer epochs or more noise in another run folder."
-            )
-        totals = self._file.totals(record.scope)
-        totals[record.key] += room
-        self._certified[record.scope] = totals
+    def _is_certified(self, record: MechanismRecord, steps: int) -> bool:
+        """Whether so many more steps of this mechanism are known to fit."""
+        certified = self._certified.get(record.scope, Counter())
+        wanted = self._totals(record.scope)
+        wanted[record.key] += steps
+        return all(count <= certified[key] for key, count in wanted.items())
 
-    def _certify_plan(self, record: MechanismRecord, steps: int = 1) -> bool:
-        """Try the whole plan of the scope at once: true if it fits, and it covers `steps` more of this."""
+    def _certify(self, record: MechanismRecord) -> None:
+        """Extend what is known to fit so that it covers one more step of this mechanism, or refuse."""
+        if self._certify_plan(record):
+            return
+        room, scope = self._room(record), record.scope
+        if not room:
+            promise, spent = self._promise(scope), self._mechanisms(scope)
+            now = compute_epsilon(spent, promise.delta, promise.accountant)
+            after = compute_epsilon([*spent, record.mechanism(1)], promise.delta, promise.accountant)
+            raise BudgetExceededError(
+                f"{self.path}: one more step of {record.id!r} would take scope {scope!r} from epsilon {now:.6g} to "
+                f"{after:.6g}, past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, "
+                f"{promise.accountant}). Nothing was spent. Stop here and use the last checkpoint, or plan a new run "
+                "with fewer epochs or more noise in another run folder."
+            )
+        self._certified[scope] = self._totals(scope)
+        self._certified[scope][record.key] += room
+
+    def _certify_plan(self, record: MechanismRecord) -> bool:
+        """Try the whole plan of the scope at once: true if it fits, and it covers one more step of this."""
         promise = self._promise(record.scope)
-        totals: dict[tuple[float, float], int] = {}
+        totals: Counter[tuple[float, float]] = Counter()
         for r in self._file.of_scope(record.scope):
-            least = r.done_steps + (steps if r.id == record.id else 0)
-            totals[r.key] = totals.get(r.key, 0) + max(r.planned_steps, least)
-        planned = [Mechanism(rate, sigma, count) for (rate, sigma), count in totals.items()]
+            totals[r.key] += max(r.planned_steps, r.done_steps + (r is record))
+        planned = [Mechanism(*key, steps) for key, steps in totals.items()]
         if compute_epsilon(planned, promise.delta, promise.accountant) > promise.target_epsilon:
             return False
         self._certified[record.scope] = totals
         return True
 
-    def _room(self, record: MechanismRecord, limit: int) -> int:
+    def _room(self, record: MechanismRecord) -> int:
+        """Further steps of this mechanism that fit, counted up to its planned steps."""
         promise = self._promise(record.scope)
         return max_affordable_steps(
             self._mechanisms(record.scope),
-            record.sample_rate,
-            record.noise_multiplier,
+            *record.key,
             promise.target_epsilon,
             promise.delta,
             promise.accountant,
-            limit,
+            record.planned_steps,
         )
+
+    def _totals(self, scope: str) -> Counter[tuple[float, float]]:
+        """Steps spent in a scope, per (q, sigma)."""
+        totals: Counter[tuple[float, float]] = Counter()
+        for record in self._file.of_scope(scope):
+            totals[record.key] += record.done_steps
+        return totals
 
     def _mechanisms(self, scope: str | None) -> list[Mechanism]:
         return [record.mechanism() for record in self._file.of_scope(scope)]
@@ -366,7 +368,3 @@ def _in_words(unit: str, records: list[MechanismRecord]) -> str:
     rows = [record.fields.get("max_rows_per_unit") for record in records]
     known = [int(m) for m in rows if m is not None]
     return what_is_protected(unit, max(known, default=None) if len(known) == len(rows) else None)
-
-
-def _covers(certified: dict[tuple[float, float], int], wanted: dict[tuple[float, float], int]) -> bool:
-    return all(count <= certified.get(key, 0) for key, count in wanted.items())

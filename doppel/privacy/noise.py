@@ -23,13 +23,13 @@ class Secret:
     only.
 
     Args:
-        seed: None for the operating system's entropy. A number makes the randomness reproducible, for tests;
-            whoever reads it from a config or a log can undo the privacy, so it is announced by a warning.
+        seed: None for the operating system's entropy. A number, or 32 bytes, makes the randomness reproducible, for
+            tests; whoever reads it from a config or a log can undo the privacy, so it is announced by a warning.
     """
 
     __slots__ = ("__bytes",)
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | bytes | None = None) -> None:
         if seed is None:
             self.__bytes = secrets.token_bytes(SECRET_BYTES)
             return
@@ -40,12 +40,17 @@ class Secret:
             UserWarning,
             stacklevel=3,
         )
-        self.__bytes = hashlib.blake2b(str(int(seed)).encode(), digest_size=SECRET_BYTES).digest()
+        own = seed if isinstance(seed, bytes) else None
+        self.__bytes = own or hashlib.blake2b(str(int(seed)).encode(), digest_size=SECRET_BYTES).digest()
 
     def derive(self, purpose: str, *counters: int) -> int:
         """A 256-bit number, a function of the secret and the arguments, unpredictable without the secret."""
         message = ",".join([purpose, *map(str, counters)]).encode()
         return int.from_bytes(hashlib.blake2b(message, key=self.__bytes, digest_size=32).digest(), "little")
+
+    def digest(self, message: bytes) -> bytes:
+        """64 bytes, a function of the secret and the message, unpredictable without the secret."""
+        return hashlib.blake2b(message, key=self.__bytes).digest()
 
     def share(self, broadcast: Callable[[Tensor], Tensor]) -> None:
         """Replace the secret by what ``broadcast`` makes of it: that of rank 0.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from torch import Tensor
@@ -12,34 +12,30 @@ from doppel.privacy.noise import Secret
 
 
 class PoissonSampler:
-    """Yields logical batches: each unit is in each batch independently with probability q. A batch may be
-    empty.
+    """Draws logical batches: each unit is in the batch of each step independently with probability q.
 
-    It is a batch sampler for a ``DataLoader``. Unit numbers are those of the whole data set, 0 ≤ unit <
-    ``num_units``.
+    A batch is a function of the step. It may be empty. Units are numbered 0 ≤ unit < ``num_units``.
 
-    Formal guarantees
-    -----------------
-    Privacy amplification by Poisson sampling asks that each unit take part in each step by a coin of its own,
-    with the same probability q, unseen by the reader. Then every step is the Poisson-subsampled Gaussian
-    mechanism that the accountant composes. In particular:
+    Formal guarantees:
+        Privacy amplification by Poisson sampling asks that each unit take part in each step by a coin of its own,
+        with the same probability q, unseen by the reader. Then every step is the Poisson-subsampled Gaussian
+        mechanism that the accountant composes (Mironov et al., 2019, section 3). In particular:
 
-    - *Empty batches count.* They are yielded, take their noise and are accounted; skipping them would tell of
-      the data.
-    - *Nothing is capped or topped up.* The batch size is Binomial(N, q), whatever it turns out to be.
-    - *Ranks are one mechanism.* Ranks that share the secret (:meth:`share_secret`) draw the same batch, a Poisson
-      sample of the whole, and each computes a part of it. The parts must be disjoint and cover the batch; without a
-      shared secret they would not be, so whoever deals them out compares :meth:`fingerprint` first.
-    - *Batches are independent.* A batch is a pure function of (secret, epoch, batch number) through a
-      keyed hash, which lets an interrupted run go on where it stopped. Iterating again moves on to the next
-      epoch unless :meth:`set_epoch` says otherwise, so the same coins are not taken for two epochs.
-    - *The coins are secret.* They come from the operating system's entropy, never from a configured seed. A
-      resumed process has a new secret: the remaining batches are drawn afresh, which is the same mechanism.
+        - *Empty batches count.* They take their noise and are accounted; skipping them would tell of the data.
+        - *Nothing is capped or topped up.* The batch size is Binomial(N, q), whatever it turns out to be.
+        - *Ranks are one mechanism.* Ranks that share the secret (:meth:`share_secret`) draw the same batch, a Poisson
+          sample of the whole, and each computes a part of it. The parts must be disjoint and cover the batch; without
+          a shared secret they would not be, so whoever deals them out compares :meth:`fingerprint` first.
+        - *Batches are independent.* Each step has coins of its own, made from the secret and the step by a keyed
+          hash. So an interrupted run goes on where it stopped. Count steps over the whole run, as for the noise: a
+          step number that is used twice takes the same coins twice.
+        - *The coins are secret.* They come from the operating system's entropy, never from a configured seed. A
+          resumed process has a new secret: the remaining batches are drawn afresh, which is the same mechanism.
 
     Args:
         num_units: Number of units N in the data set.
         sample_rate: Probability q with which a unit is in a batch: expected batch size / N.
-        steps_per_epoch: Batches per epoch; by default ⌈1/q⌉.
+        steps_per_epoch: Steps that count as an epoch; by default ⌈1/q⌉.
         seed: None for the operating system's entropy; a number is for tests and warns.
 
     Raises:
@@ -65,8 +61,6 @@ class PoissonSampler:
         self.sample_rate = float(sample_rate)
         # 1e-9: N/(N/steps) may come out a rounding error above the whole number it is
         self.steps_per_epoch = steps_per_epoch or math.ceil(1.0 / self.sample_rate - 1e-9)
-        self.epoch = 0
-        self._first_batch = 0
         self._secret = Secret(seed)
 
     def __repr__(self) -> str:
@@ -76,8 +70,24 @@ class PoissonSampler:
         )
 
     def __len__(self) -> int:
-        """Batches per epoch; also right after :meth:`start_at`."""
+        """Steps of an epoch."""
         return self.steps_per_epoch
+
+    def units_at(self, step: int) -> list[int]:
+        """The units of a step's batch, ascending; equal on ranks that share the secret.
+
+        Args:
+            step: Number of the optimiser step, counted from 0 over the whole run.
+
+        Raises:
+            ValueError: The step is negative.
+        """
+        if step < 0:
+            raise ValueError(f"step is {step}: steps are counted from 0 over the whole run")
+        seed = self._secret.derive("sampling", *divmod(step, self.steps_per_epoch))
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+        chosen: list[int] = np.flatnonzero(generator.random(self.num_units) < self.sample_rate).tolist()
+        return chosen
 
     def share_secret(self, broadcast: Callable[[Tensor], Tensor]) -> None:
         """Let all ranks draw what rank 0 draws, before the first batch.
@@ -90,24 +100,3 @@ class PoissonSampler:
     def fingerprint(self) -> str:
         """Equal on ranks that draw the same batches; of no use to guess them, but not to be written anywhere."""
         return f"{self._secret.derive('fingerprint'):x} {self!r}"
-
-    def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration draws."""
-        self.epoch = epoch
-
-    def start_at(self, batch_index: int) -> None:
-        """Let the next iteration (only) begin at this batch, for a run that goes on within an epoch."""
-        if not 0 <= batch_index <= self.steps_per_epoch:
-            raise ValueError(f"batch {batch_index} is not within an epoch of {self.steps_per_epoch} batches")
-        self._first_batch = batch_index
-
-    def __iter__(self) -> Iterator[list[int]]:
-        epoch, first_batch = self.epoch, self._first_batch
-        self.epoch, self._first_batch = epoch + 1, 0
-        return (self._draw(epoch, batch) for batch in range(first_batch, self.steps_per_epoch))
-
-    def _draw(self, epoch: int, batch: int) -> list[int]:
-        seed = self._secret.derive("sampling", epoch, batch)
-        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-        chosen: list[int] = np.flatnonzero(generator.random(self.num_units) < self.sample_rate).tolist()
-        return chosen

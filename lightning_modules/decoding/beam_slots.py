@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lightning_modules.decoding.candidates import candidates
 from lightning_modules.decoding.constraint import TreeState
-from lightning_modules.decoding.request import Request
-from lightning_modules.decoding.slots import Slots
+from lightning_modules.decoding.slots import Request, Slots
 
 _DEAD = -1.0e9  # added to the score of a beam that may not go on
 _WIDTH = 64  # columns by which buffers grow
@@ -58,11 +57,12 @@ class BeamSlots(Slots):
             "best_length": torch.zeros(rows, dtype=torch.long, device=device),
             "may_improve": torch.ones(rows, dtype=torch.bool, device=device),
         }
+        if not first:
+            self._lengths, self._trees, self._num_steps = [], [], 0
         self._state = {name: _append(self._state[name], value) for name, value in new.items()} if first else new
-        self._lengths = [*(self._lengths if first else []), *[0] * rows]
-        self._num_steps = self._num_steps if first else 0
+        self._lengths += [0] * rows
         tree = None if self.rule.constraint is None else self.rule.constraint.start
-        self._trees = [*(self._trees if first else []), *([tree] * beams for _ in range(rows))]
+        self._trees += [[tree] * beams for _ in range(rows)]
 
     def step(self) -> dict[int, list[int]]:
         """Draw continuations, part them into ended and running ones, and see which texts are done."""
@@ -129,15 +129,8 @@ class BeamSlots(Slots):
         """
         rule = self.rule
         total_RN1 = logits_RNV.logsumexp(-1, keepdim=True)
-        scores_RNV = logits_RNV.index_fill_(-1, self.never, -torch.inf)
-        if rule.constraint is not None:
-            num_left = [
-                self.requests[text].limit - length for text, length in zip(self.texts, self._lengths, strict=True)
-            ]
-            trees = [tree for of_row in self._trees for tree in of_row]
-            of_beams = [number for number in num_left for _ in range(rule.num_beams)]
-            mask = rule.constraint.mask(trees, of_beams, scores_RNV.flatten(0, 1))
-            scores_RNV = scores_RNV.masked_fill_(mask.view_as(scores_RNV), -torch.inf)
+        scores_RNV = logits_RNV
+        self.forbid(scores_RNV, [tree for of_row in self._trees for tree in of_row], self._lengths)
         if rule.temperature != 1:
             scores_RNV, total_RN1 = scores_RNV / rule.temperature, total_RN1 / rule.temperature
         # Two tokens at least, so that a beam can go on where the end of text is the likeliest.

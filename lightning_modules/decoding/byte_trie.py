@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
 from doppel.errors import UserError
 
 
@@ -54,17 +56,10 @@ def token_bytes(tokenizer: Any) -> list[bytes]:
             "sampling.grammar needs a byte-level BPE tokenizer, as GPT-2, Llama 3 or models/base have; that of "
             f"{name!r} is of another kind: leave sampling.grammar at null for this model"
         )
-    byte_of = _byte_of_character()
+    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
     added = set(tokenizer.added_tokens_decoder) | set(tokenizer.all_special_ids)
     spellings = [b""] * len(tokenizer)
     for token, number in tokenizer.get_vocab().items():
         if number not in added and all(character in byte_of for character in token):
             spellings[number] = bytes(byte_of[character] for character in token)
     return spellings
-
-
-def _byte_of_character() -> dict[str, int]:
-    """GPT-2's alphabet, in which printable bytes stand for themselves and the others for characters from 256 on."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}

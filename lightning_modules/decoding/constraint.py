@@ -30,8 +30,8 @@ _LEADS = {
     0xF4: (3, 0x80, 0x8F),
 }
 _WHOLE = (0, 0, 0)
-#: A string is walked as if this form were around it, which is complete with it: what tokens do inside strings is then
-#: the same for all forms.
+#: A string is walked as if this form, which is complete with it, were around it. So tokens inside strings do the same
+#: whatever form is around.
 _STRING_FORM = Form(Kind.ASCRIPTION, 1)
 
 
@@ -199,19 +199,17 @@ class TreeConstraint:
                 return None
             after = self.recognizer.advance_within(inner, chr(byte))
             return TreeState(after) if isinstance(after, State) else after
-        if not inner.is_in_string:
+        # Whether a character of several bytes may come at all is asked before it begins.
+        after = self.recognizer.advance_within(inner, "é") if inner.is_in_string and self._can_continue else None
+        if after is None:
             return None
         if partial == _WHOLE:
-            lead = _LEADS.get(byte)
-            # Whether a character of several bytes may come at all is asked before it begins.
-            is_welcome = lead is not None and self.recognizer.advance_within(inner, "é") is not None
-            return TreeState(inner, lead) if lead is not None and is_welcome and self._can_continue else None
+            return TreeState(inner, _LEADS[byte]) if byte in _LEADS else None
         number, least, most = partial
         if not least <= byte <= most:
             return None
         if number > 1:
             return TreeState(inner, (number - 1, 0x80, 0xBF))
-        after = self.recognizer.advance_within(inner, "é")
         return TreeState(after) if isinstance(after, State) else after
 
     def _end(self, state: TreeState) -> int:
@@ -234,7 +232,6 @@ class TreeConstraint:
 
     def _reach_after(self, one: _Left, form: Form, depth: int) -> _Reach:
         """What the rest of a token does after it has closed all within `form`."""
-        nothing = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16))
         after: State | TreeState | Left | None = self.recognizer.resume(Stack(form, None, 0, depth), one.left)
         if isinstance(after, State):
             # A character that is no part of what it closed is yet to be read.
@@ -242,7 +239,8 @@ class TreeConstraint:
         if isinstance(after, TreeState):
             ids = self._trie.tokens[one.node]
             return self._walk([(after, one.node)], list(ids), [self._end(after)] * len(ids))
-        return _Reach(*nothing, () if after is None else (one._replace(left=after),))
+        nothing = np.empty(0, dtype=np.int64)
+        return _Reach(nothing, nothing, () if after is None else (one._replace(left=after),))
 
     def _walk(self, todo: list[tuple[TreeState, int]], ids: list[int], ends: list[int]) -> _Reach:
         """Follow the tokens from nodes of the trie for as long as they stay within the forms at hand."""

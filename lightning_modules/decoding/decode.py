@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from lightning_modules.decoding.beam_slots import BeamSlots
 from lightning_modules.decoding.multinomial_slots import MultinomialSlots
-from lightning_modules.decoding.request import DrawingRule, Request
+from lightning_modules.decoding.slots import DrawingRule, Request
 
 
 @torch.inference_mode()

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from lightning_modules.decoding.candidates import candidates, draw
 from lightning_modules.decoding.constraint import TreeState
-from lightning_modules.decoding.request import Request
-from lightning_modules.decoding.slots import Slots
+from lightning_modules.decoding.slots import Request, Slots
 
 
 class MultinomialSlots(Slots):
@@ -25,11 +24,12 @@ class MultinomialSlots(Slots):
         """The last token of each prompt is the first that goes in."""
         last = torch.tensor([r.prompt[-1] for r in requests], device=self.device)
         filled = torch.tensor([len(r.prompt) - 1 for r in requests], device=self.device)
+        if not first:
+            self._ids, self._trees = [], []
         self._last_R = torch.cat([self._last_R, last]) if first else last
         self._filled_R = torch.cat([self._filled_R, filled]) if first else filled
-        self._ids = [*(self._ids if first else []), *([] for _ in requests)]
-        start = None if self.rule.constraint is None else self.rule.constraint.start
-        self._trees = [*(self._trees if first else []), *[start] * len(requests)]
+        self._ids += [[] for _ in requests]
+        self._trees += [None if self.rule.constraint is None else self.rule.constraint.start] * len(requests)
 
     def step(self) -> dict[int, list[int]]:
         """Draw one token for each row; a row's column is its position, so it sees all columns up to its own."""
@@ -38,11 +38,7 @@ class MultinomialSlots(Slots):
         mask_R1C = (seen_C <= columns_R1)[:, None]
         scores_RV = self.forward(self._last_R[:, None], columns_R1, columns_R1, mask_R1C)[:, -1]
         rule = self.rule
-        scores_RV.index_fill_(1, self.never, -torch.inf)
-        limits = [self.requests[text].limit for text in self.texts]
-        if rule.constraint is not None:
-            num_left = [limit - len(ids) for limit, ids in zip(limits, self._ids, strict=True)]
-            scores_RV.masked_fill_(rule.constraint.mask(self._trees, num_left, scores_RV), -torch.inf)
+        self.forbid(scores_RV, self._trees, [len(ids) for ids in self._ids])
         if rule.temperature != 1:
             scores_RV = scores_RV / rule.temperature
         kept_RK, ids_RK = candidates(scores_RV, rule.top_k, rule.top_p)
@@ -53,7 +49,7 @@ class MultinomialSlots(Slots):
             ids = self._ids[row]
             ids.append(token)
             self.filled[row] += 1
-            if token == rule.eos_id or len(ids) == limits[row]:
+            if token == rule.eos_id or len(ids) == self.requests[self.texts[row]].limit:
                 ended[row] = ids
             elif rule.constraint is not None:
                 self._trees[row] = rule.constraint.advance(self._trees[row], token)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lightning_modules.decoding.request import DrawingRule, Request
+from lightning_modules.decoding.constraint import TreeConstraint, TreeState
 from lightning_modules.decoding.slot_cache import SlotCache
 from lightning_modules.decoding.support import forward_arguments
 
@@ -19,6 +20,42 @@ _READ_TOGETHER = 4  # prompts that are read together however unequal they are
 _PADDING = 0.85  # of the longest prompt in a forward, below which another prompt waits for the next forward
 _SPARE_COLUMNS = 64  # of the cache at first, beyond the longest prompt
 _WAIT = 8  # prompts wait until an eighth of the slots is free, so that they are read in batches
+
+
+@dataclass(frozen=True)
+class Request:
+    """One text to write.
+
+    Attributes:
+        prompt: Ids that the model reads first; at least one.
+        limit: Most ids to write, the end of text included; at least one.
+    """
+
+    prompt: list[int]
+    limit: int
+
+
+@dataclass(frozen=True)
+class DrawingRule:
+    """How the next token is drawn from the model's logits.
+
+    Attributes:
+        num_beams: Beams of each text; 1 samples token by token.
+        top_k: Tokens kept; 0 keeps all.
+        top_p: Probability mass kept; 1 keeps all.
+        temperature: Divides the scores before they are cut.
+        never: Ids that are never drawn.
+        eos_id: Ends a text.
+        constraint: Forbids tokens before the scores are cut; None forbids none.
+    """
+
+    num_beams: int
+    top_k: int
+    top_p: float
+    temperature: float
+    never: tuple[int, ...]
+    eos_id: int
+    constraint: TreeConstraint | None = None
 
 
 class Slots(ABC):
@@ -87,6 +124,22 @@ class Slots(ABC):
     @abstractmethod
     def move(self, source: Tensor, target: Tensor, num_rows: int) -> None:
         """State of rows ``source`` goes to rows ``target``, then only the first ``num_rows`` rows are left."""
+
+    def forbid(self, scores: Tensor, trees: Sequence[TreeState | None], num_written: Sequence[int]) -> None:
+        """Set the scores of what may not come next to minus infinity, in place.
+
+        Args:
+            scores: Shape [rows, vocabulary] or [rows, beams, vocabulary].
+            trees: Where the text of each row, or beam, is in the grammar.
+            num_written: Tokens that each row has.
+        """
+        scores.index_fill_(-1, self.never, -torch.inf)
+        constraint, beams = self.rule.constraint, range(self.rule.num_beams)
+        if constraint is not None:
+            limits = [self.requests[text].limit for text in self.texts]
+            num_left = [limit - number for limit, number in zip(limits, num_written, strict=True) for _ in beams]
+            mask = constraint.mask(trees, num_left, scores.flatten(0, -2))
+            scores.masked_fill_(mask.view_as(scores), -torch.inf)
 
     def forward(self, tokens_RN: Tensor, positions_RN: Tensor, columns_RN: Tensor, mask_RNC: Tensor) -> Tensor:
         """Logits of the rows' next tokens in float32 at least, forbidden ones included.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,34 +35,35 @@ class DecoderState:
     """Keys and values of what was decoded so far, for one step at a time.
 
     Attributes:
-        keys: Keys of each layer [B, H, T_max, D_h].
-        values: Values likewise.
+        past: Keys and values of each layer, [B, H, T_max, D_h].
         memory: Keys and values of the source in each layer, [B, H, 1 + S, D_h].
         memory_mask: True where a row has a source slot [B, 1 + S].
         length: Positions that are filled.
     """
 
-    keys: list[Tensor]
-    values: list[Tensor]
+    past: list[tuple[Tensor, Tensor]]
     memory: list[tuple[Tensor, Tensor]]
     memory_mask: Tensor
     length: int = 0
 
-    def grow(self, num_positions: int = 64) -> None:
-        """Make room for more positions."""
-        self.keys = [F.pad(k, (0, 0, 0, num_positions)) for k in self.keys]
-        self.values = [F.pad(v, (0, 0, 0, num_positions)) for v in self.values]
-
     def select(self, rows: Tensor) -> None:
         """Keep some rows."""
-        self.keys = [k[rows] for k in self.keys]
-        self.values = [v[rows] for v in self.values]
+        self.past = [(k[rows], v[rows]) for k, v in self.past]
         self.memory = [(k[rows], v[rows]) for k, v in self.memory]
         self.memory_mask = self.memory_mask[rows]
 
+    def add(self, layer: int, *newest: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the newest keys and values of a layer; all of its keys and values so far."""
+        if self.length == self.past[layer][0].shape[2]:
+            self.past = [(F.pad(k, (0, 0, 0, 64)), F.pad(v, (0, 0, 0, 64))) for k, v in self.past]
+        for kept, new in zip(self.past[layer], newest, strict=True):
+            kept[:, :, self.length] = new[:, :, 0]
+        keys, values = self.past[layer]
+        return keys[:, :, : self.length + 1], values[:, :, : self.length + 1]
 
-class DecoderOutput:
-    """Hidden states [B, T, D] and the scores of the two pointing heads, before their softmax.
+
+class DecoderOutput(NamedTuple):
+    """Hidden states and the scores of the two pointing heads, before their softmax.
 
     Attributes:
         hidden: Hidden states [B, T, D].
@@ -70,8 +71,9 @@ class DecoderOutput:
         copies: Scores of source slots [B, T, 1 + S].
     """
 
-    def __init__(self, hidden: Tensor, pointers: Tensor, copies: Tensor) -> None:
-        self.hidden, self.pointers, self.copies = hidden, pointers, copies
+    hidden: Tensor
+    pointers: Tensor
+    copies: Tensor
 
 
 def _scores(queries: Tensor, keys: Tensor) -> Tensor:
@@ -93,8 +95,8 @@ class ActionDecoder(nn.Module):
     """Pre-norm Transformer decoder.
 
     The action pointer is the first head of the last layer's attention to earlier positions, the source copy the first
-    head of the attention to the source in the layer before (Zhou et al. 2022; SPEC.md §1, "Parser"): training drives
-    their scores towards the arcs and copies of the oracle.
+    head of the attention to the source in the layer before (Zhou et al., 2022, *Online Semantic Parsing for Latency
+    Reduction in Task-Oriented Dialogue*): training drives their scores towards the arcs and copies of the oracle.
 
     Args:
         arguments: Sizes.
@@ -110,52 +112,38 @@ class ActionDecoder(nn.Module):
 
     def forward(self, x_BTD: Tensor, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderOutput:
         """All positions at once, each seeing itself and earlier ones."""
-        mask = memory_mask_BS[:, None, None, :]
+        return self._run(x_BTD, memory_BSD, memory_mask_BS)
+
+    def start(self, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderState:
+        """State before the first position."""
+        memory = [layer.source.keys_values(memory_BSD) for layer in self._layers()]
+        past = [(keys[:, :, :0], values[:, :, :0]) for keys, values in memory]
+        return DecoderState(past, memory, memory_mask_BS)
+
+    def step(self, x_BD: Tensor, state: DecoderState) -> DecoderOutput:
+        """One position; equals the last position of :meth:`forward` over all positions so far."""
+        output = self._run(x_BD.unsqueeze(1), state, state.memory_mask)
+        state.length += 1
+        return output
+
+    def _run(self, x_BTD: Tensor, memory: Tensor | DecoderState, mask_BS: Tensor) -> DecoderOutput:
+        """Positions that see one another causally, or, given a state, the one after those of the state."""
+        mask, state = mask_BS[:, None, None, :], memory if isinstance(memory, DecoderState) else None
         pointers = copies = x_BTD
         for number, layer in enumerate(self._layers()):
             normed = layer.norms[0](x_BTD)
             queries, (keys, values) = layer.attention.queries(normed), layer.attention.keys_values(normed)
+            if state is not None:
+                keys, values = state.add(number, keys, values)
             if number == self.pointer_layer:
                 pointers = _scores(queries, keys)
-            x_BTD = x_BTD + layer.dropout(layer.attention(queries, keys, values, is_causal=True))
-            queries, (keys, values) = layer.source.queries(layer.norms[1](x_BTD)), layer.source.keys_values(memory_BSD)
+            x_BTD = x_BTD + layer.dropout(layer.attention(queries, keys, values, is_causal=state is None))
+            queries = layer.source.queries(layer.norms[1](x_BTD))
+            keys, values = layer.source.keys_values(memory) if isinstance(memory, Tensor) else memory.memory[number]
             if number == self.copy_layer:
                 copies = _scores(queries, keys)
             x_BTD = x_BTD + layer.dropout(layer.source(queries, keys, values, mask))
             x_BTD = x_BTD + layer.dropout(layer.feed_forward(layer.norms[2](x_BTD)))
-        return DecoderOutput(self.norm(x_BTD), pointers, copies)
-
-    def start(self, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderState:
-        """State before the first position."""
-        a = self.arguments
-        shape = (len(memory_BSD), a.num_heads, 0, a.size // a.num_heads)
-        memory = [layer.source.keys_values(memory_BSD) for layer in self._layers()]
-        empty = [memory_BSD.new_empty(shape, dtype=memory[0][0].dtype) for _ in range(2 * len(self.layers))]
-        return DecoderState(empty[::2], empty[1::2], memory, memory_mask_BS)
-
-    def step(self, x_BD: Tensor, state: DecoderState) -> DecoderOutput:
-        """One position; equals the last position of :meth:`forward` over all positions so far."""
-        x_BTD = x_BD.unsqueeze(1)
-        mask = state.memory_mask[:, None, None, :]
-        end = state.length + 1
-        if end > state.keys[0].shape[2]:
-            state.grow()
-        pointers = copies = x_BTD
-        for number, layer in enumerate(self._layers()):
-            normed = layer.norms[0](x_BTD)
-            queries, (keys, values) = layer.attention.queries(normed), layer.attention.keys_values(normed)
-            state.keys[number][:, :, state.length] = keys[:, :, 0]
-            state.values[number][:, :, state.length] = values[:, :, 0]
-            keys, values = state.keys[number][:, :, :end], state.values[number][:, :, :end]
-            if number == self.pointer_layer:
-                pointers = _scores(queries, keys)
-            x_BTD = x_BTD + layer.attention(queries, keys, values)
-            queries, (keys, values) = layer.source.queries(layer.norms[1](x_BTD)), state.memory[number]
-            if number == self.copy_layer:
-                copies = _scores(queries, keys)
-            x_BTD = x_BTD + layer.source(queries, keys, values, mask)
-            x_BTD = x_BTD + layer.feed_forward(layer.norms[2](x_BTD))
-        state.length = end
         return DecoderOutput(self.norm(x_BTD), pointers, copies)
 
     def _layers(self) -> list[_Layer]:

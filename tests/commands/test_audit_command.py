@@ -14,7 +14,7 @@ import torch
 
 import cli
 from commands import audit_trainer
-from commands.extraction import extraction_report
+from commands.data.extraction import extraction_report
 from datamodules.canaries import Canary, audit_turns, first_units, make_turns
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns

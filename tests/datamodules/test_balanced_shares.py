@@ -12,8 +12,7 @@ from datamodules.balanced_shares import share
 
 
 def shares(units: list[int], costs: list[int], world_size: int) -> list[list[int]]:
-    chosen = np.array(units, dtype=np.int64)
-    return [share(chosen, np.array(costs, dtype=np.int64), rank, world_size).tolist() for rank in range(world_size)]
+    return [share(units, np.array(costs, dtype=np.int64), rank, world_size) for rank in range(world_size)]
 
 
 def padded(part: list[int], costs: list[int]) -> int:

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import datamodules.cache
+import datamodules.loading
 import doppel.grammar
-from datamodules.cache import data_fingerprint, load_encoded
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns
-from datamodules.readers import read_turns
+from datamodules.loading import load_encoded
+from datamodules.readers import data_fingerprint, read_turns
 from doppel.errors import DataError
 
 
@@ -26,11 +26,11 @@ def num_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths that were read, instead of being found in the cache."""
     paths: list[str] = []
 
-    def counted(path: str, unit: object) -> object:
+    def counted(path: str, unit: object, **kwargs: object) -> object:
         paths.append(path)
-        return read_turns(path, unit)  # type: ignore[arg-type]
+        return read_turns(path, unit, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(datamodules.cache, "read_turns", counted)
+    monkeypatch.setattr(datamodules.loading, "read_turns", counted)
     return paths
 
 
@@ -135,7 +135,7 @@ def test_the_fingerprint_of_the_embedded_corpus_is_that_of_its_turns(tmp_path: P
         code = (
             f"import doppel; doppel.__path__.insert(0, {str(copy.parent)!r}); import doppel.grammar; "
             f"assert doppel.grammar.__file__.startswith({str(copy)!r}); "
-            "from datamodules.cache import data_fingerprint; print(data_fingerprint('embedded:train?num=300&seed=1'))"
+            "from datamodules.readers import data_fingerprint; print(data_fingerprint('embedded:train?num=300&seed=1'))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         return done.stdout.strip()

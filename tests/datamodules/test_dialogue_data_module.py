@@ -55,16 +55,15 @@ def test_every_unit_is_drawn_with_probability_q_and_batches_may_be_empty(dialogu
     data = module(dialogues, batch_size=1, sampling_seed=5)
     data.codec = codec
     data.setup("fit")
-    sampler = data.train_dataloader().sampler
+    batches = data.train_dataloader().dataset
     drawn: Counter[int] = Counter()
     sizes = []
-    for epoch in range(150):
-        data.global_step = lambda epoch=epoch: epoch * 20  # type: ignore[method-assign]
-        sampler.first_step = data.global_step  # type: ignore[attr-defined]
-        for sampled in sampler:
-            drawn.update(sampled.indices)
-            sizes.append(len(sampled.indices))
-            assert sampled.expected_num_units == 1.0
+    for step in range(3000):
+        units = batches.sampler.units_at(step)  # type: ignore[attr-defined]
+        drawn.update(units)
+        sizes.append(len(units))
+        if step < 100:
+            assert (batches[step].num_units, batches[step].expected_num_units) == (len(units), 1.0)
     # 3000 draws at q = 1/20: 150 a unit with a standard deviation of 12; sizes are Binomial(20, 1/20).
     assert (abs(np.array([drawn[u] for u in range(20)]) - 150) < 60).all()
     assert abs(np.mean(sizes) - 1) < 0.1
@@ -148,9 +147,9 @@ def test_ranks_take_shares_of_the_batches_of_one_rank(
         data.codec = codec
         data.rank_and_world_size = lambda: (rank, world_size)  # type: ignore[method-assign]
         data.setup("fit")
-        sampled = list(data.train_dataloader().sampler)
-        assert all(batch.expected_num_units == 5 for batch in sampled)
-        return [batch.indices for batch in sampled]
+        found = list(data.train_dataloader())
+        assert all(batch.expected_num_units == 5 for batch in found)
+        return [sums(batch) for batch in found]
 
     whole = batches(0, 1)
     parts = [batches(rank, world_size) for rank in range(world_size)]
@@ -187,7 +186,7 @@ def test_a_unit_is_drawn_with_the_sampling_rate_however_many_rows_it_has(
     write_lines: Callable[..., str], codec: Codec
 ) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield)", "unit": f"user-{min(i, 11)}"} for i in range(40)]
-    data = module(write_lines(lines, "users.jsonl"), unit="user", batch_size=4, max_rows_per_unit=3)
+    data = module(write_lines(lines, "users.jsonl"), unit="user", batch_size=4, max_turns_per_unit=3)
     data.codec = codec
     data.setup("fit")
     assert (data.num_units, data.sample_rate) == (12, 1 / 3)
@@ -213,7 +212,7 @@ def test_a_unit_is_drawn_with_the_sampling_rate_however_many_rows_it_has(
         ({"batch_size": 21}, "batch_size is 21, but .* has 20 units .unit: dialogue.: give"),
         ({"limit_train_units": 3}, "batch_size is 4, but .* has 3 units"),
         ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
-        ({"max_rows_per_unit": 0}, "max_rows_per_unit is 0"),
+        ({"max_turns_per_unit": 0}, "max_turns_per_unit is 0"),
     ],
 )
 def test_sizes_that_cannot_be(dialogues: str, codec: Codec, kwargs: dict[str, Any], says: str) -> None:

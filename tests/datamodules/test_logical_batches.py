@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -15,7 +17,8 @@ from datamodules.codec import Codec
 from datamodules.encoded_turns import EncodedTurns, encode_turns
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches, fixed_length
 from datamodules.readers import read_turns
-from datamodules.step_sampler import SampledUnits
+
+pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
 
 class Ids:
@@ -56,7 +59,7 @@ def test_every_sampled_unit_appears_once_with_its_rows(
     lengths = [data.draw(st.integers(2, 20)) for _ in units]
     batches = LogicalBatches(EncodedUnits(encoded(lengths, units)), Ids(), budget, max_rows, seed=1)  # type: ignore[arg-type]
     sampled = data.draw(st.lists(st.integers(0, len(sizes) - 1), unique=True))
-    batch = batches[SampledUnits(3, sampled, 5.0)]
+    batch = batches.make(3, sampled, 5.0)
 
     assert batch.num_units == len(sampled) == sum(mb.num_units for mb in batch.micro_batches)
     assert batch.expected_num_units == 5.0
@@ -83,7 +86,7 @@ def test_every_sampled_unit_appears_once_with_its_rows(
 def test_sorting_inside_the_batch_removes_padding() -> None:
     lengths = [3, 50] * 20
     batches = LogicalBatches(EncodedUnits(encoded(lengths, list(range(40)))), Ids(), 200, 1)  # type: ignore[arg-type]
-    batch = batches[SampledUnits(0, list(range(40)), 40.0)]
+    batch = batches.make(0, list(range(40)), 40.0)
     tokens = sum(mb.input_ids.numel() for mb in batch.micro_batches)
     assert tokens == sum(lengths)
     widths = [mb.input_ids.shape[1] for mb in batch.micro_batches]
@@ -92,7 +95,7 @@ def test_sorting_inside_the_batch_removes_padding() -> None:
 
 def test_an_empty_sample_has_no_micro_batch() -> None:
     batches = LogicalBatches(EncodedUnits(encoded([4], [0])), Ids(), 200, 1)  # type: ignore[arg-type]
-    batch = batches[SampledUnits(0, [], 1.0)]
+    batch = batches.make(0, [], 1.0)
     assert (batch.micro_batches, batch.num_units, batch.expected_num_units) == ([], 0, 1.0)
 
 
@@ -100,7 +103,7 @@ def test_the_choice_of_rows_is_uniform_fresh_each_step_and_blind_to_content() ->
     def chosen(lengths: list[int], seed: int | None) -> list[int]:
         units = EncodedUnits(encoded(lengths, [0] * 6))
         batches = LogicalBatches(units, Ids(), 10_000, 2, seed=seed)  # type: ignore[arg-type]
-        return [row[0] - 100 for step in range(900) for row in rows_of(batches[SampledUnits(step, [0], 1.0)])[0]]
+        return [row[0] - 100 for step in range(900) for row in rows_of(batches.make(step, [0], 1.0))[0]]
 
     rows = chosen([5] * 6, seed=7)
     assert rows == chosen([5, 9, 2, 30, 4, 4], seed=7)
@@ -115,7 +118,7 @@ def test_over_long_turns_have_zero_loss_but_count_as_units(dialogues: str, token
     short = Codec(tokenizer, "parse", "utterance", 30)
     turns = encode_turns(read_turns(dialogues, "utterance"), short)
     units = EncodedUnits(turns)
-    batch = LogicalBatches(units, short, 500, 1)[SampledUnits(0, list(range(len(units))), 1.0)]
+    batch = LogicalBatches(units, short, 500, 1).make(0, range(len(units)), 1.0)
     without_loss = sum(int((mb.labels == IGNORE_INDEX).all(1).sum()) for mb in batch.micro_batches)
     assert without_loss == turns.num_over_long > 0
     assert batch.num_units == len(turns)
@@ -142,9 +145,9 @@ def test_a_limit_takes_the_first_units() -> None:
 @given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=30), budget=st.integers(40, 300))
 def test_fixed_shapes_are_few_and_change_no_unit(lengths: list[int], budget: int) -> None:
     units = EncodedUnits(encoded(lengths, [i // 2 for i in range(len(lengths))]))
-    sampled = SampledUnits(0, list(range(len(units))), 7.0)
-    plain = LogicalBatches(units, Ids(), budget, 2, seed=1)[sampled]  # type: ignore[arg-type]
-    fixed = LogicalBatches(units, Ids(), budget, 2, seed=1, fixed_shapes=True)[sampled]  # type: ignore[arg-type]
+    sampled = (0, range(len(units)), 7.0)
+    plain = LogicalBatches(units, Ids(), budget, 2, seed=1).make(*sampled)  # type: ignore[arg-type]
+    fixed = LogicalBatches(units, Ids(), budget, 2, seed=1, fixed_shapes=True).make(*sampled)  # type: ignore[arg-type]
 
     assert (fixed.num_units, fixed.expected_num_units) == (plain.num_units, 7.0)
     for mb in fixed.micro_batches:
@@ -160,3 +163,17 @@ def test_fixed_shapes_are_few_and_change_no_unit(lengths: list[int], budget: int
 
 def test_fixed_lengths() -> None:
     assert [fixed_length(n, 100) for n in (1, 16, 17, 25, 33, 65, 97, 100)] == [16, 16, 24, 32, 48, 96, 100, 100]
+
+
+def test_the_secret_behind_the_choice_of_rows_is_in_no_copy() -> None:
+    batches = LogicalBatches(EncodedUnits(encoded([4], [0])), Ids(), 200, 1)  # type: ignore[arg-type]
+    for leak in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="secret"):
+            leak(batches)
+
+
+def test_the_choice_of_rows_under_a_test_seed_stays_what_it_was() -> None:
+    """Runs of earlier versions with a fixed seed are repeated bit for bit."""
+    batches = LogicalBatches(EncodedUnits(encoded([4] * 9, [0] * 9)), Ids(), 200, 3, seed=7)  # type: ignore[arg-type]
+    chosen = [[row[0] - 100 for row in rows_of(batches.make(step, [0], 1.0))[0]] for step in (0, 5)]
+    assert chosen == [[2, 3, 7], [5, 7, 8]]

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from datamodules.cache import data_fingerprint, load_encoded
 from datamodules.codec import Codec
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.readers import read_turns
+from datamodules.loading import load_encoded
+from datamodules.readers import data_fingerprint, read_turns
 from datamodules.selection import Selection
 from datamodules.turn import Turn
 from doppel.errors import DataError

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.cache import load_encoded
 from datamodules.codec import Codec
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import encode_turns
+from datamodules.loading import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.readers import read_turns
 from datamodules.shared_codec import SharedCodec
-from datamodules.step_sampler import SampledUnits
+
+pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_unit_is_represented_by_whole_turns_within_the_budget(dialogues: str, 
         assert [rows[0] + 1, rows[2] + 1] == rows[1::2] and all(row % 2 == 0 for row in rows[::2])
         chosen.update(rows[::2])
     assert len(chosen) == 6, "every turn is chosen at times"
-    batch = batches[SampledUnits(0, list(range(len(units))), 20.0)]
+    batch = batches.make(0, list(range(len(units))), 20.0)
     assert sum(mb.num_units for mb in batch.micro_batches) == len(units)
     for mb in batch.micro_batches:
         assert mb.rows_per_unit in (2, 4)
@@ -88,7 +89,7 @@ def test_validation_covers_both_rows_of_every_turn(dialogues: str, shared: Share
 def test_the_data_module_tells_the_rows_that_a_step_uses(
     dialogues: str, shared: SharedCodec, unit: str, wanted: int | None, rows: int
 ) -> None:
-    data = DialogueDataModule(dialogues, unit=unit, batch_size=8, max_rows_per_unit=wanted)  # type: ignore[arg-type]
+    data = DialogueDataModule(dialogues, unit=unit, batch_size=8, max_turns_per_unit=wanted)  # type: ignore[arg-type]
     data.codec = shared
     data.setup("fit")
     assert data.max_rows_per_unit == rows

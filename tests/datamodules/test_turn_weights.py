@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_logical_batches import Ids, encoded, rows_of
 
-from datamodules.cache import load_encoded
 from datamodules.codec import Codec
 from datamodules.encoded_turns import EncodedTurns, encode_turns
+from datamodules.loading import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.readers import read_turns
-from datamodules.step_sampler import SampledUnits
 from doppel.errors import DataError
+
+pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
 WriteLines = Callable[..., str]
 
@@ -57,7 +58,7 @@ def test_the_weight_of_a_unit_is_the_mean_of_its_rows_in_the_step(
     weights = np.arange(len(owners), dtype=np.float32) / 64
     turns = EncodedTurns(turns.ids, turns.offsets, turns.num_prompt, turns.unit_index, 0, 1, weights)
     batches = LogicalBatches(EncodedUnits(turns), Ids(), 60, 3, seed=1, fixed_shapes=is_fixed)  # type: ignore[arg-type]
-    batch = batches[SampledUnits(0, list(range(len(sizes))), 5.0)]
+    batch = batches.make(0, list(range(len(sizes))), 5.0)
     found = [weight for mb in batch.micro_batches for weight in mb.weights.tolist()]  # type: ignore[union-attr]
     for rows, weight in zip(rows_of(batch), found, strict=True):
         if any(rows):
@@ -69,7 +70,7 @@ def test_the_weight_of_a_unit_is_the_mean_of_its_rows_in_the_step(
 
 def test_evaluation_and_units_without_weights_have_none(dialogues: str, codec: Codec) -> None:
     turns = encode_turns(read_turns(dialogues, "dialogue"), codec)
-    batch = LogicalBatches(EncodedUnits(turns), codec, 500, 4)[SampledUnits(0, [0, 1, 5], 3.0)]
+    batch = LogicalBatches(EncodedUnits(turns), codec, 500, 4).make(0, [0, 1, 5], 3.0)
     assert [mb.weights for mb in batch.micro_batches] == [None] * len(batch.micro_batches)
     assert AllTurns(turns, codec, 500)[0].micro_batches[0].weights is None
 

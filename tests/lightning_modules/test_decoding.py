@@ -18,7 +18,7 @@ from lightning_modules.decoding.beam_slots import BeamSlots
 from lightning_modules.decoding.candidates import candidates, draw
 from lightning_modules.decoding.decode import decode
 from lightning_modules.decoding.multinomial_slots import MultinomialSlots
-from lightning_modules.decoding.request import DrawingRule, Request
+from lightning_modules.decoding.slots import DrawingRule, Request
 from lightning_modules.decoding.support import is_supported
 
 BOS, EOS, VOCABULARY, POSITIONS = 0, 1, 9, 48

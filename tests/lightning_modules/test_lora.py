@@ -23,7 +23,6 @@ from transformers import (
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.export import ExportPretrained
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.logical_batches import LogicalBatches
 from datamodules.prompt_data_module import PromptDataModule
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
 from lightning_modules.generation import SamplingArguments
@@ -136,12 +135,11 @@ def test_clipped_sums_are_those_of_a_loop_over_units(
 ) -> None:
     model = lora_model(bases[base]).double()
     data = DialogueDataModule(
-        train_path=corpus, unit="dialogue", batch_size=6, max_rows_per_unit=rows_per_unit, sampling_seed=3
+        train_path=corpus, unit="dialogue", batch_size=6, max_turns_per_unit=rows_per_unit, sampling_seed=3
     )
     data.codec = model.codec
     data.setup("fit")
     batch = next(b for b in data.train_dataloader() if b.num_units > 3)
-    assert isinstance(data.train_dataloader().dataset, LogicalBatches)
     parameters = [p for p in model.parameters() if p.requires_grad]
     norms, gradients = [], []
     for mb in batch.micro_batches:

@@ -77,7 +77,7 @@ def test_both_rows_of_a_unit_are_clipped_together_and_the_ledger_tells_their_num
         model = SharedLM(base_model=tiny_model, optimizer=sgd)
         start = weights(model)
         units = len({line["unit"] for line in lines})
-        data = DialogueDataModule(str(path), unit="user", batch_size=units, max_rows_per_unit=3)  # q = 1
+        data = DialogueDataModule(str(path), unit="user", batch_size=units, max_turns_per_unit=3)  # q = 1
         ledger_path = str(tmp_path / name / "ledger.jsonl")
         callback = DifferentialPrivacy(
             accountant="rdp", ledger_path=ledger_path, max_grad_norm=0.05, delta=1e-3, scope="shared", seed=1

@@ -170,10 +170,10 @@ def attack(max_grad_norm: float, noise_multiplier: float, seed: int) -> AuditRes
     clipper = PerSampleClipper(model, max_grad_norm=max_grad_norm)
     noise = GaussianNoise(noise_multiplier, CLAIM.max_grad_norm, seed=seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    batches = PoissonSampler(NUM_CANARIES, CLAIM.sample_rate, steps_per_epoch=CLAIM.steps, seed=seed)
-    for step, batch in enumerate(batches):
+    batches = PoissonSampler(NUM_CANARIES, CLAIM.sample_rate, CLAIM.steps, seed=seed)
+    for step in range(CLAIM.steps):
         optimizer.zero_grad()
-        units = [unit for unit in batch if coins[unit]]  # a canary that is out contributes zero
+        units = [unit for unit in batches.units_at(step) if coins[unit]]  # a canary that is out contributes zero
         if units:
             with clipper.capture(len(units)):
                 losses(canaries[units]).sum().backward()
@@ -227,8 +227,9 @@ def attack_every_gradient(noise: float = 1.0, clipping: float = 1.0) -> AuditRes
     clipper = PerSampleClipper(table, max_grad_norm=clipping * ROWS_CLAIM.max_grad_norm)
     gaussian = GaussianNoise(noise * ROWS_CLAIM.noise_multiplier, ROWS_CLAIM.max_grad_norm, seed=seed)
     scores = torch.zeros(NUM_ROWS)
-    batches = PoissonSampler(NUM_ROWS, ROWS_CLAIM.sample_rate, steps_per_epoch=ROWS_CLAIM.steps, seed=seed)
-    for step, batch in enumerate(batches):
+    batches = PoissonSampler(NUM_ROWS, ROWS_CLAIM.sample_rate, ROWS_CLAIM.steps, seed=seed)
+    for step in range(ROWS_CLAIM.steps):
+        batch = batches.units_at(step)
         units = torch.tensor(batch)[coins[batch]]
         table.zero_grad()
         with clipper.capture(len(units)):

@@ -13,7 +13,7 @@ from run_folders import FINGERPRINT, make_run
 
 import cli
 from commands.evaluation.sifter import Sifter, SifterError
-from datamodules.cache import data_fingerprint
+from datamodules.readers import data_fingerprint
 from doppel.metrics.fluency import text_losses
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -38,7 +38,8 @@ def trained(run: Path, sigma: float | None, private: bool = True, source: str | 
         name = ledger.open_mechanism(
             scope="domain", stage="domain", spec=spec, planned_steps=10, data_fingerprint="f00d"
         )
-        ledger.spend(name, 10)
+        for _ in range(10):
+            ledger.spend(name)
         init = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "domain"}
         init |= {"ledger_path": str(run / "ledger.jsonl"), "histogram_noise_multiplier": sigma}
         callbacks.append({"class_path": "callbacks.differential_privacy.DifferentialPrivacy", "init_args": init})

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import main
-from commands.partition import By, partition
+from commands.data.partition import By, split
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -39,7 +39,7 @@ def test_parts_are_disjoint_and_complete_and_public_lacks_the_function(
 ) -> None:
     train = corpus(num)
     try:
-        parts = partition(
+        parts = split(
             train, None, missing=missing, public_share=public_share, test_share=test_share, seed=seed, by=by
         )
     except DataError as error:  # a small share can hold nothing but the function
@@ -62,7 +62,7 @@ def test_parts_are_disjoint_and_complete_and_public_lacks_the_function(
 def test_a_seed_gives_one_split_and_another_seed_another(by: By) -> None:
     train, test = corpus(200), corpus(50)
     splits = [
-        partition(train, test, missing="Weather", public_share=0.3, test_share=0.5, seed=seed, by=by)
+        split(train, test, missing="Weather", public_share=0.3, test_share=0.5, seed=seed, by=by)
         for seed in (1, 1, 2)
     ]
     assert splits[0] == splits[1]
@@ -72,11 +72,11 @@ def test_a_seed_gives_one_split_and_another_seed_another(by: By) -> None:
 def test_the_split_does_not_look_at_utterances_and_a_larger_share_holds_a_smaller_one() -> None:
     train, test = corpus(200), corpus(50)
     renamed = [Turn(turn.utterance[::-1], turn.parse, turn.unit) for turn in train]
-    first = partition(train, test, missing="Weather", public_share=0.1)
-    assert [t.utterance[::-1] for t in partition(renamed, test, missing="Weather").private] == [
+    first = split(train, test, missing="Weather", public_share=0.1)
+    assert [t.utterance[::-1] for t in split(renamed, test, missing="Weather").private] == [
         t.utterance for t in first.private
     ]
-    larger = partition(train, test, missing="Weather", public_share=0.4)
+    larger = split(train, test, missing="Weather", public_share=0.4)
     assert set(first.public) < set(larger.public) and set(larger.private) < set(first.private)
     assert first.test == test == larger.test
 
@@ -134,11 +134,11 @@ def test_what_cannot_be_split_is_explained(
 
 def test_turns_without_trees_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="have no trees"):
-        partition([Turn("hello", None, str(i)) for i in range(40)], None, missing="Weather")
+        split([Turn("hello", None, str(i)) for i in range(40)], None, missing="Weather")
 
 
 def test_shares_of_smcalflow_are_the_papers(data_folder: Path) -> None:
-    """SPEC.md §1: WeatherQueryApi is in 3.2 % of turns, heads that start with EventOnDate in 10.8 %."""
+    """Mireshghallah et al., 2023, section 5.4: WeatherQueryApi is in 3.2 % of turns, heads that start with EventOnDate in 10.8 %."""
     path = data_folder / "smcalflow" / "train.dataflow_dialogues.jsonl.zip"
     turns = read_turns(str(path), "utterance")
     for missing, share in (("WeatherQueryApi", 0.033), ("EventOnDate*", 0.107)):

@@ -2,89 +2,60 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
+import sys
 import warnings
-from typing import Any, get_args
+from json import dumps as to_json
+from typing import Any
 
-from doppel.privacy.accounting import (
-    ACCOUNTANTS,
-    Accountant,
-    CalibrationError,
-    Mechanism,
-    compute_epsilon,
-    default_delta,
-)
+from doppel.privacy.accounting import ACCOUNTANTS, Accountant, compute_epsilon, default_delta
+from doppel.privacy.mechanism import CalibrationError, Mechanism
 from doppel.privacy.spec import PrivacySpec
 from doppel.privacy.spec import plan as make_plan
 
 GPT2_SMALL_PARAMETERS = 124_439_808
 
-DESCRIPTION = """\
-Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
-feel. Nothing is spent and no data are read.
 
-noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
-sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
-gradients agree, so it is a lower bound on the true ratio). The clipping norm C cancels. Compare plans by it.
-"""
+def plan(
+    *,
+    num_units: int,
+    batch_size: int,
+    epochs: list[float],
+    target_epsilon: float,
+    delta: float | None = None,
+    accountant: Accountant = "pld",
+    unit: str = "utterance",
+    num_parameters: int = GPT2_SMALL_PARAMETERS,
+    json: bool = False,
+) -> None:
+    """What a private run would need and promise, before anything is spent.
 
+    Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
+    feel. Nothing is spent and no data are read.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `plan` to a parser."""
-    parser.description = DESCRIPTION
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--num-units", type=int, required=True, metavar="N", help="units in the private data")
-    parser.add_argument("--batch-size", type=int, required=True, metavar="B", help="expected units per step")
-    parser.add_argument(
-        "--epochs",
-        type=float,
-        nargs="+",
-        required=True,
-        metavar="T",
-        help="epochs per stage; several stages share one sigma and one budget (two-stage: --epochs 2 8)",
-    )
-    parser.add_argument(
-        "--target-epsilon", type=float, required=True, metavar="E", help="budget of all stages together"
-    )
-    parser.add_argument("--delta", type=float, metavar="D", help="default: 1/(N ln N)")
-    parser.add_argument(
-        "--accountant",
-        choices=get_args(Accountant),
-        default="pld",
-        help="which bound to calibrate with (default: pld)",
-    )
-    parser.add_argument("--unit", default="utterance", help="what one neighbour adds or removes (default: utterance)")
-    parser.add_argument(
-        "--num-parameters",
-        type=int,
-        default=GPT2_SMALL_PARAMETERS,
-        metavar="d",
-        help="trained parameters, for noise-to-signal (default: GPT-2 small, 124,439,808)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
+    sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
+    gradients agree, so it is a lower bound on the true ratio). The clipping norm C cancels. Compare plans by it.
 
-
-def run(args: argparse.Namespace) -> None:
-    """Print the plan.
+    Args:
+        num_units: Units N in the private data.
+        batch_size: Expected units B per step.
+        epochs: Epochs per stage; several stages share one sigma and one budget (two-stage: --epochs 2 8).
+        target_epsilon: Budget of all stages together.
+        delta: Failure probability; 1/(N ln N) if left out.
+        accountant: Which bound to calibrate with.
+        unit: What one neighbour adds or removes.
+        num_parameters: Trained parameters d, for noise-to-signal (default: GPT-2 small).
+        json: Print one JSON object instead of a table.
 
     Raises:
-        CalibrationError: If the plan makes no sense or cannot be met.
+        CalibrationError: The plan makes no sense or cannot be met.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said in the report instead
-        spec = make_plan(
-            args.num_units,
-            args.batch_size,
-            args.epochs,
-            args.target_epsilon,
-            delta=args.delta,
-            accountant=args.accountant,
-            unit=args.unit,
-        )
-    result = report(spec, args.num_parameters)
-    print(json.dumps(result, indent=2) if args.json else table(result))
+        spec = make_plan(num_units, batch_size, epochs, target_epsilon, delta=delta, accountant=accountant, unit=unit)
+    result = report(spec, num_parameters)
+    sys.stdout.write((to_json(result, indent=2) if json else table(result)) + "\n")
 
 
 def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> dict[str, Any]:

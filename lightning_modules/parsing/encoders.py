@@ -1,4 +1,4 @@
-"""Source vectors from any Hugging Face encoder, trained along or fixed."""
+"""The source encoders: any of Hugging Face, trained along or fixed, or token embeddings of our own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,67 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from doppel.errors import UserError
-from lightning_modules.base_models import load_tokenizer
-from lightning_modules.parsing.source_encoder import SourceBatch, SourceEncoder
+from lightning_modules.base_models import BaseModelError, load_model, load_tokenizer
+from lightning_modules.parsing.attention import sinusoids
+from lightning_modules.parsing.source_encoder import EncoderArguments, SourceBatch, SourceEncoder
+
+
+def make_encoder(arguments: EncoderArguments, load_weights: bool) -> SourceEncoder:
+    """The encoder that the arguments name.
+
+    Args:
+        arguments: Which one.
+        load_weights: Whether to load pretrained weights; fixed ones are loaded always.
+
+    Raises:
+        UserError: There is no such encoder.
+    """
+    if arguments.name == "small":
+        if not arguments.trainable or arguments.num_layers < 1:
+            raise UserError(
+                "encoder: small has no features of its own: set trainable to true and num_layers to 2 or more, "
+                f"or take another encoder; got {arguments}"
+            )
+        return SmallEncoder(arguments.tokenizer)
+    return HuggingFaceEncoder(
+        arguments.name, arguments.trainable, arguments.num_frozen_layers, load_weights or not arguments.trainable
+    )
+
+
+class SmallEncoder(SourceEncoder):
+    """Embeddings of byte-pair tokens with positions, for machines without a hub; the layers on top are the parser's.
+
+    Args:
+        tokenizer: Folder of a tokenizer; if a causal language model lies there, its token embeddings are the start.
+        size: Width where there is no model to take it from.
+    """
+
+    def __init__(self, tokenizer: str, size: int = 256) -> None:
+        super().__init__()
+        self.tokenizer = load_tokenizer(tokenizer)
+        try:
+            start = load_model(tokenizer).get_input_embeddings().state_dict()["weight"]
+        except BaseModelError:
+            start = torch.randn(len(self.tokenizer), size) * size**-0.5
+        self.embedding = nn.Embedding.from_pretrained(start.clone(), freeze=False)
+        self.norm = nn.LayerNorm(start.shape[1])
+        self.size = start.shape[1]
+
+    def special_ids(self) -> tuple[list[int], list[int]]:
+        """The tokenizer's first token, alone at the start."""
+        return [self.tokenizer.bos_token_id or 0], []
+
+    def features(self, batch: SourceBatch) -> Tensor:
+        """Normalised embeddings with positions."""
+        embedded_BLD: Tensor = self.norm(self.embedding(batch.ids))
+        return embedded_BLD + sinusoids(batch.ids.shape[1], self.size, embedded_BLD.device)
 
 
 class HuggingFaceEncoder(SourceEncoder):
     """An encoder from a folder, from the hub, or from a package (``minilm``).
 
-    Fixed features are the mean over all layers, as in the paper (SPEC.md §1, "Parser"); a trainable encoder gives its
-    last layer, and its token embeddings stay as they are, for an utterance in the training data touches few of them.
+    Fixed features are the mean over all layers (Zhou et al., 2022). A trainable encoder gives its last layer. Its token
+    embeddings stay as they are, because the training utterances touch few of them.
 
     Args:
         name: Folder, hub name, or ``minilm``.
@@ -64,8 +116,7 @@ class HuggingFaceEncoder(SourceEncoder):
 
     def tokenize(self, pieces: Sequence[str]) -> list[list[int]]:
         """Word pieces of each piece; those beyond the encoder's positions are left out."""
-        tokens: list[list[int]] = self.tokenizer(list(pieces), add_special_tokens=False)["input_ids"]
-        room = self.max_length
+        tokens, room = super().tokenize(pieces), self.max_length
         for number, ids in enumerate(tokens):
             tokens[number] = ids[:room]
             room -= len(tokens[number])
@@ -73,8 +124,9 @@ class HuggingFaceEncoder(SourceEncoder):
 
     def special_ids(self) -> tuple[list[int], list[int]]:
         """The tokenizer's marks of a sentence's start and end."""
-        first = self.tokenizer.cls_token_id if self.tokenizer.cls_token_id is not None else self.tokenizer.bos_token_id
-        last = self.tokenizer.sep_token_id if self.tokenizer.sep_token_id is not None else self.tokenizer.eos_token_id
+        t = self.tokenizer
+        first = t.bos_token_id if t.cls_token_id is None else t.cls_token_id
+        last = t.eos_token_id if t.sep_token_id is None else t.sep_token_id
         return [first or 0], [last or 0]
 
     def train(self, mode: bool = True) -> HuggingFaceEncoder:

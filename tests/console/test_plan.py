@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 
 import pytest
 
-from commands import plan
+from doppel.console.command import call as call_command
+from doppel.console.plan import plan
 from doppel.errors import UserError
 
 CALL = ["--num-units", "20000", "--batch-size", "500", "--epochs", "2", "8", "--target-epsilon", "4"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *extra: str, call: list[str] = CALL) -> str:
-    parser = argparse.ArgumentParser("plan")
-    plan.add_arguments(parser)
-    plan.run(parser.parse_args([*call, *extra]))
+    call_command(plan, [*call, *extra], "doppel plan")
     return capsys.readouterr().out
 
 

@@ -1,22 +1,20 @@
-"""Split annotated turns into a public part that lacks a function, a private part without trees, and a test part.
+"""Annotated turns, split for the experiment of Mireshghallah et al. (2023, section 5.4).
 
-The experiment of Mireshghallah et al. (section 5.4): developers know a small public set D_pub in which a function
-does not occur; users, whose utterances D_priv nobody may read, already ask for it.
+Developers know a small public set D_pub in which a function does not occur; users, whose utterances D_priv nobody may
+read, already ask for it.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from datamodules.cache import data_fingerprint
-from datamodules.readers import expand_path, read_turns
+from datamodules.readers import data_fingerprint, expand_path, read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.files import write_json, write_json_lines
@@ -25,95 +23,91 @@ from doppel.lispress import function_types, uses_function
 By = Literal["turn", "dialogue"]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``python cli.py partition``."""
-    parser.add_argument("--train", required=True, help="annotated turns: dialogue or plain JSON lines, or embedded:…")
-    parser.add_argument(
-        "--missing",
-        metavar="PATTERN",
-        help="function that the public part must lack: a name, or a prefix with a star, such as 'EventOnDate*'; "
-        "without it the public part is a uniform share",
-    )
-    parser.add_argument("--public-share", type=float, default=0.1, help="share of train that is public (default: 0.1)")
-    parser.add_argument("--test", metavar="FILE", help="turns of the test; without it they are cut off train")
-    parser.add_argument(
-        "--test-share", type=float, help="share of --test (default: all of it), or of train without --test"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="seed of the split (default: %(default)s)")
-    parser.add_argument(
-        "--by", choices=("turn", "dialogue"), default="turn", help="split turns (as the paper) or whole dialogues"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the three parts and partition.json")
-    parser.add_argument(
-        "--private-diagnostics",
-        action="store_true",
-        help="also count the function in the private part (private/…: these values are not DP)",
-    )
+def partition(
+    *,
+    train: str,
+    out: Path,
+    missing: str | None = None,
+    public_share: float = 0.1,
+    test: str | None = None,
+    test_share: float | None = None,
+    seed: int = 1,
+    by: By = "turn",
+    private_diagnostics: bool = False,
+) -> None:
+    """Split annotated turns into a public part that lacks a function, a private part without trees, and a test part.
 
+    Writes one JSON line a turn, and partition.json, which says how the parts were made. private.jsonl holds utterances
+    and units alone, so that no stage can use the trees of private turns by mistake. Two files exist for the experiment
+    alone, for they hold what nobody would have: private_gold.jsonl, the same lines with their trees, for diagnosis, and
+    full.jsonl, every training turn that is not tested on, with its tree, for the high-resource parser that stands in
+    for human annotators.
 
-def run(args: argparse.Namespace) -> None:
-    """Write the parts into ``--out``, one JSON line a turn, and ``partition.json``, which says how they were made.
-
-    ``private.jsonl`` holds utterances and units alone, so that no stage can use the trees of private turns by
-    mistake. Two files exist for the experiment alone, for they hold what nobody would have: ``private_gold.jsonl``,
-    the same lines with their trees, for diagnosis, and ``full.jsonl``, every training turn that is not tested on, with
-    its tree, for the high-resource parser that stands in for human annotators.
+    Args:
+        train: Annotated turns: dialogue or plain JSON lines, or embedded:…
+        out: Folder for the parts and partition.json.
+        missing: Function that the public part must lack: a name, or a prefix with a star, such as 'EventOnDate*';
+            without it the public part is a uniform share.
+        public_share: Share of train that is public.
+        test: Turns of the test; without it they are cut off train.
+        test_share: Share of --test (default: all of it), or of train without --test (default: 0.1).
+        seed: Seed of the split.
+        by: Split turns (as the paper) or whole dialogues.
+        private_diagnostics: Also count the function in the private part (private/…: these values are not DP).
 
     Raises:
         DataError: An input cannot be used, or the function does not occur.
     """
-    train = _read(args.train, args.by)
-    test = None if args.test is None else _read(args.test, args.by)
-    parts = partition(
-        train,
-        test,
-        missing=args.missing,
-        public_share=args.public_share,
-        test_share=args.test_share,
-        seed=args.seed,
-        by=args.by,
+    turns = _read(train, by)
+    parts = split(
+        turns,
+        None if test is None else _read(test, by),
+        missing=missing,
+        public_share=public_share,
+        test_share=test_share,
+        seed=seed,
+        by=by,
     )
-    for name, turns, with_tree in (
+    for name, part, with_tree in (
         ("public", parts.public, True),
         ("private", parts.private, False),
         ("private_gold", parts.private, True),
         ("test", parts.test, True),
         ("full", parts.full, True),
     ):
-        write_json_lines(args.out / f"{name}.jsonl", (_record(turn, with_tree) for turn in turns))
-    num_in_test = sum(_uses(turn, args.missing) for turn in parts.test)
+        write_json_lines(out / f"{name}.jsonl", (_record(turn, with_tree) for turn in part))
+    num_in_test = sum(_uses(turn, missing) for turn in parts.test)
     summary: dict[str, Any] = {
-        "train": args.train,
-        "fingerprint": data_fingerprint(expand_path(args.train)),
-        "test": args.test,
-        "test_fingerprint": None if args.test is None else data_fingerprint(expand_path(args.test)),
-        "missing_function": args.missing,
-        "public_share": args.public_share,
-        "test_share": args.test_share,
-        "by": args.by,
-        "seed": args.seed,
-        "num_train": len(train),
+        "train": train,
+        "fingerprint": data_fingerprint(expand_path(train)),
+        "test": test,
+        "test_fingerprint": None if test is None else data_fingerprint(expand_path(test)),
+        "missing_function": missing,
+        "public_share": public_share,
+        "test_share": test_share,
+        "by": by,
+        "seed": seed,
+        "num_train": len(turns),
         "num_public": len(parts.public),
         "num_dropped": len(parts.dropped),
         "num_private": len(parts.private),
         "num_test": len(parts.test),
         "num_test_with_function": num_in_test,
     }
-    if args.private_diagnostics:
-        summary["private/num_with_function"] = sum(_uses(turn, args.missing) for turn in parts.private)
-    write_json(args.out / "partition.json", summary)
+    if private_diagnostics:
+        summary["private/num_with_function"] = sum(_uses(turn, missing) for turn in parts.private)
+    write_json(out / "partition.json", summary)
     width = max(map(len, summary))
     print("\n".join(f"{name:{width}}  {'–' if value is None else value}" for name, value in summary.items()))
-    if num_in_test == 0 and args.missing is not None:
+    if num_in_test == 0 and missing is not None:
         sys.stderr.write(
-            f"warning: no turn of the test has {args.missing}: the breakdown by function will be empty; give a larger "
-            "test\n"
+            f"warning: no turn of the test has {missing}: the breakdown by function will be empty; give a larger test\n"
         )
 
 
 @dataclass(frozen=True)
 class Partition:
-    """What `partition` returns.
+    """What :func:`split` returns.
 
     Attributes:
         public: D_pub: turns with trees, none of which has the missing function.
@@ -130,7 +124,7 @@ class Partition:
     full: list[Turn]
 
 
-def partition(
+def split(
     train: Sequence[Turn],
     test: Sequence[Turn] | None,
     *,
@@ -231,7 +225,7 @@ def _read(path: str, by: By) -> list[Turn]:
     if by == "dialogue":
         return read_turns(path, "dialogue")
     turns = read_turns(path, "utterance")  # their units are NAME/NUMBER, or NUMBER where there is no name
-    return [Turn(t.utterance, t.parse, t.unit.rpartition("/")[0] or t.unit, t.domain) for t in turns]
+    return [replace(turn, unit=turn.unit.rpartition("/")[0] or turn.unit) for turn in turns]
 
 
 def _record(turn: Turn, with_tree: bool) -> dict[str, str | None]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from pathlib import Path
 
 import pytest
 import yaml
 
-from datamodules.download import DATASETS, download
+import cli
+from commands.data.download import DATASETS, fetch
 from doppel.errors import DataError
 
 CONTENT = b"dialogues" * 50_000
@@ -30,7 +30,7 @@ def describe(datasets: Path, url: str | None = None, sha256: str | None = None) 
 def test_a_verified_file_arrives_whole(datasets: Path, tmp_path: Path) -> None:
     describe(datasets, sha256=hashlib.sha256(CONTENT).hexdigest())
     folder = tmp_path / "data" / "toy"
-    (path,) = download("toy", folder, datasets)
+    (path,) = fetch("toy", folder, datasets)
     assert path == folder / "train.zip"
     assert path.read_bytes() == CONTENT
     assert list(folder.iterdir()) == [path], "no temporary file is left"
@@ -39,7 +39,7 @@ def test_a_verified_file_arrives_whole(datasets: Path, tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_not_fetched_again(datasets: Path, tmp_path: Path) -> None:
     describe(datasets, url="https://unreachable.invalid/x")
     (tmp_path / "train.zip").write_bytes(b"mine")
-    assert download("toy", tmp_path, datasets) == [tmp_path / "train.zip"]
+    assert fetch("toy", tmp_path, datasets) == [tmp_path / "train.zip"]
     assert (tmp_path / "train.zip").read_bytes() == b"mine"
 
 
@@ -47,18 +47,18 @@ def test_another_digest_is_refused_and_nothing_is_kept(datasets: Path, tmp_path:
     describe(datasets, sha256="0" * 64)
     folder = tmp_path / "data"
     with pytest.raises(DataError, match="the sha256 of .* remove the file and fetch it again"):
-        download("toy", folder, datasets)
+        fetch("toy", folder, datasets)
     assert list(folder.iterdir()) == []
 
 
 def test_an_unknown_digest_is_shown_with_a_warning(
-    datasets: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    datasets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     describe(datasets)
-    with caplog.at_level(logging.WARNING):
-        download("toy", tmp_path / "data", datasets)
-    assert "unverified" in caplog.text
-    assert hashlib.sha256(CONTENT).hexdigest() in caplog.text
+    fetch("toy", tmp_path / "data", datasets)
+    told = capsys.readouterr().err
+    assert "unverified" in told
+    assert hashlib.sha256(CONTENT).hexdigest() in told
 
 
 @pytest.mark.parametrize("url", ["https://unreachable.invalid/x", "file:///nowhere/train.zip"])
@@ -66,7 +66,7 @@ def test_a_closed_network_says_which_file_to_put_where(datasets: Path, tmp_path:
     describe(datasets, url=url)
     folder = tmp_path / "data"
     with pytest.raises(DataError) as raised:
-        download("toy", folder, datasets)
+        fetch("toy", folder, datasets)
     message = str(raised.value)
     assert "\n" not in message
     assert all(part in message for part in (url, "https://example.org/toy", str(folder / "train.zip")))
@@ -74,7 +74,17 @@ def test_a_closed_network_says_which_file_to_put_where(datasets: Path, tmp_path:
 
 def test_an_unknown_release_lists_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no data set 'gpt': .*|choose from smcalflow, treedst"):
-        download("gpt", tmp_path)
+        fetch("gpt", tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--out", "--directory"])
+def test_the_command_says_where_the_files_are(
+    option: str, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    describe(datasets, sha256=hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setattr(fetch, "__defaults__", (datasets,))
+    assert cli.main(["download", "toy", option, str(tmp_path / "here")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'here' / 'train.zip'}\n"
 
 
 def test_the_shipped_list_is_complete() -> None:

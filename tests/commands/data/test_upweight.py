@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from commands.upweight import weigh, weight_of
+from commands.data.upweight import weigh, weight_of
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
 from doppel.parsing.vocabulary import ActionVocabulary

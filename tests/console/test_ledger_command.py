@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from commands import ledger as command
+from doppel.console.command import call as call_command
+from doppel.console.ledger import ledger as command
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
@@ -26,15 +26,14 @@ def run_dir(tmp_path: Path) -> Path:
             planned_steps=planned,
             data_fingerprint="0123456789abcdef",
         )
-        ledger.spend(name, done)
+        for _ in range(done):
+            ledger.spend(name)
         (tmp_path / stage).mkdir()
     return tmp_path
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    parser = argparse.ArgumentParser("ledger")
-    command.add_arguments(parser)
-    command.run(parser.parse_args(argv))
+    call_command(command, list(argv), "doppel ledger")
     return capsys.readouterr().out
 
 
@@ -66,5 +65,5 @@ def test_no_ledger_and_a_damaged_one_are_one_line(run_dir, tmp_path_factory, cap
         run(capsys, str(tmp_path_factory.mktemp("empty")))
     with (run_dir / "ledger.jsonl").open("a") as file:
         file.write('{"type": "refund"}\n')
-    with pytest.raises(UserError, match="line 6"):
+    with pytest.raises(UserError, match="line 31"):
         run(capsys, str(run_dir))

@@ -1,0 +1,140 @@
+"""What all data modules share: ranks, steps, the codec, evaluation files, and loaders that Lightning leaves alone."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader, Dataset
+
+from datamodules.codec import Codec
+from datamodules.readers import expand_path
+from datamodules.step_batches import RangeSampler, StepBatches, StepDataLoader, UnitSampler
+from doppel.errors import DataError
+
+Batch = TypeVar("Batch")
+
+
+class DataModule(LightningDataModule):
+    """Base of the data modules.
+
+    Attributes:
+        codec: Overrides the codec of the trainer's model, for use without a trainer.
+    """
+
+    codec: Codec | None = None
+
+    def require_codec(self) -> Codec:
+        """The codec set here, else that of the trainer's model.
+
+        Raises:
+            RuntimeError: There is neither.
+        """
+        if self.codec is not None:
+            return self.codec
+        if self.trainer is None:
+            raise RuntimeError("a data module without a trainer needs its `codec` attribute set")
+        codec = self.trainer.lightning_module.codec
+        assert isinstance(codec, Codec)
+        return codec
+
+    def rank_and_world_size(self) -> tuple[int, int]:
+        """Rank of this process and number of processes."""
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def sharded(self, batches: Dataset[Any] | Sequence[Any]) -> DataLoader[Any]:
+        """A loader of every ``world_size``-th batch, in order, none repeated."""
+        rank, world_size = self.rank_and_world_size()
+        num_batches = len(batches)  # type: ignore[arg-type]
+        sampler = RangeSampler(lambda: range(rank, num_batches, world_size))
+        return DataLoader(batches, sampler=sampler, batch_size=None)  # type: ignore[arg-type]
+
+
+class TrainingDataModule(DataModule, ABC):
+    """Base of the data modules that train: logical batches by their step, and evaluation files.
+
+    Args:
+        val_path: Validation file; None for none. ``$VARIABLE`` is filled in.
+        test_path: Test file, likewise.
+        num_workers: Worker processes of the training loader.
+
+    Attributes:
+        evaluation: Batches over all ranks, by name: ``val``, ``test``.
+    """
+
+    def __init__(self, val_path: str | None = None, test_path: str | None = None, num_workers: int = 0) -> None:
+        super().__init__()
+        self.val_path = None if val_path is None else expand_path(val_path)
+        self.test_path = None if test_path is None else expand_path(test_path)
+        self.num_workers = num_workers
+        self.evaluation: dict[str, Dataset[Any] | Sequence[Any]] = {}
+        self._is_loaded = False
+
+    @abstractmethod
+    def load_train(self) -> None:
+        """Read the training data."""
+
+    @abstractmethod
+    def load_evaluation(self, name: str, path: str) -> Dataset[Any] | Sequence[Any]:
+        """Batches of a file, over all ranks; ``name`` is ``val`` or ``test``."""
+
+    def setup(self, stage: str) -> None:
+        """Read what the stage needs; later calls reuse it.
+
+        Raises:
+            DataError: A path that the stage needs is not set, or a file cannot be used.
+        """
+        if stage == "fit" and not self._is_loaded:
+            self.load_train()
+            self._is_loaded = True
+        for name, path, stages in (
+            ("val", self.val_path, ("fit", "validate")),
+            ("test", self.test_path, ("test",)),
+        ):
+            if stage in stages and name not in self.evaluation:
+                if path is not None:
+                    self.evaluation[name] = self.load_evaluation(name, path)
+                elif stage != "fit":
+                    raise DataError(f"there is nothing to {stage} on: set {name}_path")
+
+    def steps(self, sampler: UnitSampler, make: Callable[[int, list[int]], Batch]) -> StepDataLoader[Batch]:
+        """A loader of the sampler's batches, beginning at the step that the trainer has reached."""
+        return StepDataLoader(StepBatches(sampler, make), self.global_step, self.num_workers)
+
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Validation batches, sharded by rank; empty without ``val_path``."""
+        return self._evaluation_dataloader("val")
+
+    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Test batches, sharded by rank; empty without ``test_path``."""
+        return self._evaluation_dataloader("test")
+
+    def _evaluation_dataloader(self, name: str) -> DataLoader[Any] | list[Any]:
+        if name in self.evaluation:
+            return self.sharded(self.evaluation[name])
+        warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
+        return []
+
+    def global_step(self) -> int:
+        """Optimiser steps taken so far."""
+        return self.trainer.global_step if self.trainer else 0
+
+    @property
+    def seed(self) -> int:
+        """``seed_everything``, for a data order that makes no privacy claim."""
+        return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+
+def check_limits(**limits: int | None) -> None:
+    """Refuse arguments below 1.
+
+    Raises:
+        DataError: One is, by name.
+    """
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise DataError(f"{name} is {value}: it must be at least 1")

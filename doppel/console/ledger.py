@@ -1,0 +1,81 @@
+"""What a run has spent, per mechanism and composed."""
+
+from __future__ import annotations
+
+import sys
+from json import dumps as to_json
+from pathlib import Path
+from typing import Any
+
+from doppel.privacy.ledger import Ledger, LedgerError
+
+FILE_NAME = "ledger.jsonl"
+
+
+def ledger(run_dir: Path, *, json: bool = False) -> None:
+    """What a run has spent, per mechanism and composed.
+
+    Print every mechanism, every scope (a released system) against its target, and everything composed. Reads only;
+    steps that a crash rolled back stay spent.
+
+    Args:
+        run_dir: Run folder, a stage folder in it, or the ledger file.
+        json: Print one JSON object instead of tables.
+
+    Raises:
+        LedgerError: There is no ledger, or it cannot be read.
+    """
+    summary = Ledger(find(run_dir)).summary()
+    sys.stdout.write((to_json(summary, indent=2) if json else tables(summary)) + "\n")
+
+
+def find(run_dir: Path) -> Path:
+    """The ledger file of a run folder, of a stage folder inside one, or the file itself.
+
+    Raises:
+        LedgerError: If there is none.
+    """
+    for candidate in (run_dir, run_dir / FILE_NAME, run_dir.parent / FILE_NAME):
+        if candidate.is_file():
+            return candidate
+    raise LedgerError(
+        f"{run_dir}: no {FILE_NAME} here or one folder up: name the folder of a private run (one with `privacy:` set)."
+    )
+
+
+def tables(summary: dict[str, Any]) -> str:
+    """The summary for people."""
+    mechanisms = [
+        {
+            "mechanism": m["id"],
+            "unit": m["unit"],
+            "q": f"{m['sample_rate']:.5g}",
+            "sigma": f"{m['noise_multiplier']:.4f}",
+            "C": f"{m['max_grad_norm']:g}",
+            "B": f"{m['batch_size']:,}",
+            "N": f"{m['num_units']:,}",
+            "steps": f"{m['done_steps']:,}/{m['planned_steps']:,}",
+            "epsilon alone": f"{m['epsilon']:.3f}",
+            "data": m["data_fingerprint"][:12],
+        }
+        for m in summary["mechanisms"]
+    ]
+    scopes = [
+        {
+            "scope": name,
+            "unit": s["unit"],
+            "epsilon": "none" if s["epsilon"] is None else f"{s['epsilon']:.3f}",
+            "target": f"{s['target_epsilon']:g}",
+            "delta": f"{s['delta']:.3g}",
+            "accountant": s["accountant"],
+            "steps": f"{s['steps_done']:,}/{s['steps_planned']:,}",
+        }
+        for name, s in summary["scopes"].items()
+    ]
+    return "\n\n".join([*(_aligned(rows) for rows in (mechanisms, scopes) if rows), summary["statement"]])
+
+
+def _aligned(records: list[dict[str, str]]) -> str:
+    rows = [list(records[0]), *(list(record.values()) for record in records)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
