@@ -14,25 +14,25 @@ from collections.abc import Sequence
 from doppel.console import dispatch
 
 COMMANDS = {
-    "fit": "commands.launch.lightning_cli:fit",
-    "validate": "commands.launch.lightning_cli:validate",
-    "test": "commands.launch.lightning_cli:test",
-    "predict": "commands.launch.lightning_cli:predict",
+    "fit": "commands.launch.train:fit",
+    "validate": "commands.launch.train:validate",
+    "test": "commands.launch.train:test",
+    "predict": "commands.launch.train:predict",
     "audit": "commands.audit:main",
     "plan": "doppel.console.plan:plan",
     "ledger": "doppel.console.ledger:ledger",
-    "evaluate": "commands.evaluation.evaluate",
-    "parser-metrics": "commands.evaluation.parser_metrics",
-    "report": "commands.results.report",
-    "sync": "commands.sync",
-    "completion": "commands.completion",
-    "histogram": "commands.privacy.histogram",
-    "results": "commands.results.results",
-    "select": "commands.evaluation.select",
+    "evaluate": "commands.evaluation.evaluate:evaluate",
+    "parser-metrics": "commands.evaluation.parser_metrics:parser_metrics",
+    "select": "commands.evaluation.select:select",
+    "report": "commands.results.report:report",
+    "results": "commands.results.results:results",
+    "histogram": "commands.privacy.histogram:histogram",
     "download": "commands.data.download:download",
     "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",
     "upweight": "commands.data.upweight:upweight",
+    "sync": "commands.sync",
+    "completion": "commands.completion",
 }
 
 

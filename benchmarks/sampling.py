@@ -31,7 +31,7 @@ from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, PreTrain
 
 from datamodules.codec import Codec
 from datamodules.readers import read_turns
-from lightning_modules.base_models import load_model, load_tokenizer
+from lightning_modules.backbone.base_models import load_model, load_tokenizer
 from lightning_modules.decoding.decode import decode
 from lightning_modules.decoding.slots import DrawingRule, Request
 

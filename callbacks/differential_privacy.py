@@ -1,75 +1,58 @@
-"""The one callback that makes any Doppel training run differentially private."""
+"""The one callback that makes a training run differentially private."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.types import STEP_OUTPUT
-from torch import Tensor
 from torch.optim import Optimizer
 
-from datamodules.batch import LogicalBatch, MicroBatch
-from doppel.errors import UserError
-from doppel.phases import phase
+from datamodules.batch import LogicalBatch
+from datamodules.private_data import PrivateData, missing_members
 from doppel.privacy.accounting import Accountant
 from doppel.privacy.arguments import PrivacyArguments
-from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
-from doppel.privacy.noise import GaussianNoise, Secret
+from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
 from doppel.privacy.spec import PrivacySpec, plan
-from lightning_modules.gradients import GradientReducer
-from lightning_modules.loss_scale import StaticLossScale
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
+from lightning_modules.training.loss_scale import StaticLossScale
+from lightning_modules.training.step_policy import PlainStep
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 log = logging.getLogger(__name__)
 
-
-def _unweighted(losses: Tensor, batch: MicroBatch) -> Tensor:
-    return losses  # the clipper weighs the gradients, after it has clipped them
-
-
-class PrivateTrainingError(UserError):
-    """A setting that would break the guarantee."""
+__all__ = ["DifferentialPrivacy", "PrivateTrainingError"]
 
 
 class DifferentialPrivacy(Callback):
-    """Trains with DP-SGD: per-sample clipping, Gaussian noise, accounting in a ledger (SPEC.md §0).
+    """Trains a :class:`LogicalBatchModule` on :class:`PrivateData` with DP-SGD (Abadi et al., 2016).
 
     Without this callback the same configuration is the non-private run.
 
     Formal guarantees:
         Neighbouring data sets differ by one *unit*. The data module draws each unit independently with rate q = B/N
-        (Poisson). The clipper adds clip(gᵤ, C) of each sampled unit u to the gradient, so adding or removing one unit
-        moves the sum by at most C in L2 norm; ranks hold disjoint parts of one sample, so this holds for their sum too.
-        Noise of standard deviation σC is added once to that sum (all ranks share one secret stream and add the same
-        noise), and the division by the public B is post-processing. Where turns carry weights in [0, 1], the clipped
-        gradient of a unit is multiplied by the mean weight of its rows in the step, a function of that unit alone: its
-        norm stays at most C, and nothing is normalised by the weights of others. Every step is therefore one
-        Poisson-subsampled Gaussian mechanism (q, σ); every step, an empty one too, is written to the ledger *before*
-        its batch is computed, so ε of the ledger is never below what was released. Steps that a crash rolled back stay
-        spent.
+        (Poisson). :class:`~doppel.privacy.private_step.PrivateStep`, which this callback puts into the module, clips
+        each sampled unit to norm C, adds noise σC once to the sum over ranks, and divides by the public B; it holds the
+        argument for that. A unit with weights in [0, 1] contributes its clipped gradient times the mean weight of its
+        rows, a function of that unit alone. Every step is therefore one Poisson-subsampled Gaussian mechanism (q, σ);
+        every step, an empty one too, is written to the ledger *before* its batch is computed, so ε of the ledger is
+        never below what was released. Steps that a crash rolled back stay spent.
 
-    Dropout draws from a secret of its own, anew for each step and rank. A row's mask depends on its place in the batch,
-    so under a seed that the reader knows, one unit more would change the masks of the others, and the sum by more than
-    C. Masks that nobody knows are independent of the unit's presence: given the same masks for the units that they
-    share, neighbouring data sets differ by one clipped gradient, and the mechanism is a mixture of such Gaussians.
-
-    What would break this is refused at start, by name: a sampler other than Poisson, ``gradient_clip_val``,
-    ``accumulate_grad_batches``, automatic optimisation, BatchNorm and layers without a clipping rule, gradients summed
-    in half precision, a DDP strategy with a reducer.
+    What would break this is refused at start, by name: a module or a data module that does not follow the protocol
+    (``docs/own-model.md``), a sampler other than Poisson, ``gradient_clip_val``, ``accumulate_grad_batches``, automatic
+    optimisation, BatchNorm and layers without a clipping rule, gradients summed in half precision, a DDP strategy with
+    a reducer. An optimiser step without noise is refused when it comes.
 
     Precision ``16-mixed``, for devices without bfloat16, trains under a constant loss scale, for Lightning's gradient
-    scaler skips steps depending on the data (see :class:`~lightning_modules.loss_scale.StaticLossScale`). A unit whose
-    gradient is not finite contributes zero. Nothing public tells how many did: if a run does not learn, look at
-    ``private/num_nonfinite`` behind closed doors, and lower the scale.
+    scaler skips steps depending on the data (see :class:`StaticLossScale`). A unit whose gradient is not finite
+    contributes zero. Nothing public tells how many did: if a run does not learn, look at ``private/num_nonfinite``
+    behind closed doors, and lower the scale.
 
     Args:
         privacy: What the user decides; the other arguments are its fields, for configurations that still name them.
@@ -106,8 +89,8 @@ class DifferentialPrivacy(Callback):
             histogram_noise_multiplier,
         )
         self.spec: PrivacySpec | None = None
-        self.ledger: Ledger | None = None
-        self.clipper: PerSampleClipper | None = None
+        self.ledger: Ledger | None = None  # of rank 0 alone
+        self.step: PrivateStep | None = None
         self._loss_scale = 1.0
         self._mechanism_id = ""
         self._affordable = 0
@@ -118,93 +101,39 @@ class DifferentialPrivacy(Callback):
         """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler."""
         if stage != "fit":
             return
-        self._refuse(trainer, pl_module)
+        data = getattr(trainer, "datamodule", None)
+        reasons = [*_module_reasons(pl_module), *_data_reasons(data), *_trainer_reasons(trainer)]
+        scale = self.privacy.fp16_loss_scale
+        if not 1 <= scale < math.inf:
+            reasons.append(f"fp16_loss_scale is {scale}; give a finite number of at least 1")
+        if reasons:
+            raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
         precision = trainer.precision_plugin
         if isinstance(precision, MixedPrecision) and precision.precision == "16-mixed":
-            self._loss_scale = self.privacy.fp16_loss_scale
-            trainer.strategy.precision_plugin = StaticLossScale(self.privacy.fp16_loss_scale, precision.device)
+            self._loss_scale = scale
+            trainer.strategy.precision_plugin = StaticLossScale(scale, precision.device)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Calibrate σ, open the ledger, attach the clipper."""
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        assert trainer.max_epochs is not None
+        """Calibrate σ, open the ledger, make the module's step private."""
+        assert isinstance(pl_module, LogicalBatchModule) and trainer.max_epochs is not None
+        data = cast(PrivateData, trainer.datamodule)  # type: ignore[attr-defined]
         epochs = self.privacy.epochs or [float(trainer.max_epochs)]
-        if trainer.max_epochs not in epochs:
-            raise PrivateTrainingError(
-                f"trainer.max_epochs is {trainer.max_epochs}, but the budget is planned for stages of {epochs} epochs: "
-                "set max_epochs to one of them, or list it in the callback's epochs"
-            )
-        self.spec = spec = plan(
-            num_units=data.num_units,
-            batch_size=data.batch_size,
-            epochs=epochs,
-            target_epsilon=self.privacy.target_epsilon,
-            delta=self.privacy.delta,
-            accountant=self.privacy.accountant,
-            unit=data.unit,
-            max_grad_norm=self.privacy.max_grad_norm,
-            max_rows_per_unit=getattr(data, "max_rows_per_unit", None),
-            histogram_noise_multiplier=self.privacy.histogram_noise_multiplier,
-        )
-        before = {} if self._restored is None else self._restored["spec"]  # older checkpoints have fewer fields
-        changed = sorted(name for name, value in before.items() if spec.to_dict()[name] != value)
-        if changed:
-            raise PrivateTrainingError(
-                f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "
-                "resume with the settings it was started with, or start a new run"
-            )
+        self.spec = spec = self._plan(data, epochs, trainer.max_epochs)
         planned_steps = spec.stage_steps[epochs.index(trainer.max_epochs)]
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         trainer.fit_loop.epoch_loop.max_steps = wanted_steps
-        affordable = 0
-        if trainer.is_global_zero:
-            if self.privacy.ledger_path is None:
-                raise PrivateTrainingError(
-                    "DifferentialPrivacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config"
-                )
-            self.ledger = Ledger(self.privacy.ledger_path)
-            self._mechanism_id = self.ledger.open_mechanism(
-                scope=self.privacy.scope,
-                stage=self.privacy.stage or "fit",
-                spec=spec,
-                planned_steps=planned_steps,
-                data_fingerprint=data.data_fingerprint,
-            )
-            if caveat := getattr(data, "privacy_caveat", None):
-                self.ledger.add_caveat(self.privacy.scope, caveat, voids=False)
-            affordable = self.ledger.affordable(self._mechanism_id)
+        affordable = self._open_ledger(data, spec, planned_steps) if trainer.is_global_zero else 0
         self._affordable = trainer.strategy.broadcast(affordable)
         self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
-        remaining = wanted_steps - self._num_steps  # the trainer restores its own counters after this hook
-        if self._affordable == 0 and remaining > 0:
-            raise BudgetExceededError(
-                f"the ledger {self.privacy.ledger_path} has no step left for scope {self.privacy.scope!r} (target ε = "
-                f"{self.privacy.target_epsilon:g}): use the model that is there, or start another run folder"
-            )
-        if self._affordable < remaining:
-            log.warning(
-                "%d steps remain but the budget affords %d (steps rolled back by a crash stay spent): "
-                "training will stop there",
-                remaining,
-                self._affordable,
-            )
-        self.clipper = PerSampleClipper(pl_module, max_grad_norm=self.privacy.max_grad_norm)
-        self._noise = GaussianNoise(spec.noise_multiplier, self.privacy.max_grad_norm, seed=self.privacy.seed)
-        self._noise.share_secret(trainer.strategy.broadcast)
-        self._public_hooks = (
-            pl_module.micro_batch_context,
-            pl_module.metric_name,
-            pl_module.run_trunk,
-            pl_module.weigh_losses,
-            pl_module.step_seed,
+        self._check_budget(remaining=wanted_steps - self._num_steps)  # the trainer's own counters are restored later
+        self.step = pl_module.step_policy = PrivateStep(
+            pl_module,
+            spec,
+            trainer.strategy.broadcast,
+            self._loss_scale,
+            self.privacy.log_private_diagnostics,
+            self.privacy.seed,
         )
-        dropout = Secret(self.privacy.seed)
-        pl_module.step_seed = lambda step, rank: dropout.derive("dropout", step, rank) % 2**63  # type: ignore
-        pl_module.weigh_losses = _unweighted  # type: ignore[assignment]
-        if pl_module.is_compiled:
-            pl_module.run_trunk = self.clipper.compile(pl_module.trunk, pl_module.compile_backend)  # type: ignore
-        pl_module.micro_batch_context = self._clipped  # type: ignore[assignment]
-        pl_module.metric_name = self._metric_name  # type: ignore[assignment]
         for logger in trainer.loggers:
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
@@ -224,11 +153,12 @@ class DifferentialPrivacy(Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Add the noise, once for all ranks, to the clipped sum that was divided by the expected batch size."""
-        assert self.spec is not None
-        parameters = (p for p in pl_module.parameters() if p.requires_grad)
-        with phase("noise"):
-            self._noise.add_(parameters, step=trainer.global_step, divisor=self.spec.batch_size)
+        """Refuse gradients that had no noise, as of a module whose own ``training_step`` leaves out the policy."""
+        if self.step is None or self.step.finished != trainer.global_step:
+            raise PrivateTrainingError(
+                f"{type(pl_module).__name__} takes an optimiser step on gradients without noise: let its training_step "
+                "be that of LogicalBatchModule, or call begin_step and end_step once for each logical batch"
+            )
 
     def on_train_batch_end(
         self,
@@ -248,17 +178,11 @@ class DifferentialPrivacy(Callback):
             trainer.should_stop = True
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Detach from the module."""
-        if self.clipper is not None:
-            self.clipper.close()
-            self.clipper = None
-            (  # type: ignore[assignment]
-                pl_module.micro_batch_context,
-                pl_module.metric_name,
-                pl_module.run_trunk,
-                pl_module.weigh_losses,
-                pl_module.step_seed,
-            ) = self._public_hooks
+        """Give the module its ordinary step back."""
+        if self.step is not None:
+            self.step.close()
+            self.step = None
+            cast(LogicalBatchModule, pl_module).step_policy = PlainStep()
 
     def state_dict(self) -> dict[str, Any]:
         """The specification that the weights were trained under, the mechanism in the ledger, and steps taken."""
@@ -273,22 +197,66 @@ class DifferentialPrivacy(Callback):
         """Keep the checkpoint's specification, to compare it with this run's."""
         self._restored = state_dict
 
-    @contextmanager
-    def _clipped(self, batch: MicroBatch, reducer: GradientReducer | None) -> Iterator[None]:
-        assert self.clipper is not None
-        with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
-            yield
-        on_ready = None if reducer is None else reducer.ready
-        with phase("clip"):
-            self.clipper.accumulate(self._loss_scale, batch.weights, on_ready)
+    def _plan(self, data: PrivateData, epochs: list[float], max_epochs: int) -> PrivacySpec:
+        """The specification of this run; it must be that of the checkpoint it goes on from."""
+        if max_epochs not in epochs:
+            raise PrivateTrainingError(
+                f"trainer.max_epochs is {max_epochs}, but the budget is planned for stages of {epochs} epochs: "
+                "set max_epochs to one of them, or list it in privacy.epochs"
+            )
+        spec = plan(
+            num_units=data.num_units,
+            batch_size=data.batch_size,
+            epochs=epochs,
+            target_epsilon=self.privacy.target_epsilon,
+            delta=self.privacy.delta,
+            accountant=self.privacy.accountant,
+            unit=data.unit,
+            max_grad_norm=self.privacy.max_grad_norm,
+            max_rows_per_unit=data.max_rows_per_unit,
+            histogram_noise_multiplier=self.privacy.histogram_noise_multiplier,
+        )
+        before = {} if self._restored is None else self._restored["spec"]  # older checkpoints have fewer fields
+        changed = sorted(name for name, value in before.items() if spec.to_dict()[name] != value)
+        if changed:
+            raise PrivateTrainingError(
+                f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "
+                "resume with the settings it was started with, or start a new run"
+            )
+        return spec
 
-    def _metric_name(self, name: str, is_public: bool) -> str | None:
-        if is_public:
-            return name
-        return f"private/{name.replace('/', '_')}" if self.privacy.log_private_diagnostics else None
+    def _open_ledger(self, data: PrivateData, spec: PrivacySpec, planned_steps: int) -> int:
+        """Announce the mechanism; how many of its steps the budget affords."""
+        if self.privacy.ledger_path is None:
+            raise PrivateTrainingError("privacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config")
+        self.ledger = Ledger(self.privacy.ledger_path)
+        self._mechanism_id = self.ledger.open_mechanism(
+            scope=self.privacy.scope,
+            stage=self.privacy.stage or "fit",
+            spec=spec,
+            planned_steps=planned_steps,
+            data_fingerprint=data.data_fingerprint,
+        )
+        if data.privacy_caveat:
+            self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
+        return self.ledger.affordable(self._mechanism_id)
+
+    def _check_budget(self, remaining: int) -> None:
+        if self._affordable == 0 and remaining > 0:
+            raise BudgetExceededError(
+                f"the ledger {self.privacy.ledger_path} has no step left for scope {self.privacy.scope!r} (target ε = "
+                f"{self.privacy.target_epsilon:g}): use the model that is there, or start another run folder"
+            )
+        if self._affordable < remaining:
+            log.warning(
+                "%d steps remain but the budget affords %d (steps rolled back by a crash stay spent): "
+                "training will stop there",
+                remaining,
+                self._affordable,
+            )
 
     def _log(self, trainer: pl.Trainer, exact: bool) -> None:
-        if self.ledger is None or self.spec is None:
+        if self.ledger is None or self.spec is None or self.step is None:
             return
         metrics = {
             "dp/epsilon": self.ledger.epsilon(self.privacy.scope, fast=not exact),
@@ -297,38 +265,54 @@ class DifferentialPrivacy(Callback):
             "dp/sample_rate": self.spec.sample_rate,
             "dp/num_steps": float(self.ledger.spent_steps(self._mechanism_id)),
         }
-        if self.privacy.log_private_diagnostics and self.clipper is not None:
-            metrics["private/num_nonfinite"] = float(self.clipper.num_nonfinite)
+        if self.privacy.log_private_diagnostics:
+            metrics["private/num_nonfinite"] = float(self.step.clipper.num_nonfinite)
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
 
-    def _refuse(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        data: Any = getattr(trainer, "datamodule", None)
-        reasons = []
-        if trainer.gradient_clip_val:
-            reasons.append("trainer.gradient_clip_val is set; remove it, max_grad_norm clips each unit")
-        if trainer.accumulate_grad_batches != 1:
-            reasons.append("trainer.accumulate_grad_batches is not 1; a logical batch is one step, use batch_size")
-        if pl_module.automatic_optimization or not hasattr(pl_module, "micro_batch_context"):
-            reasons.append(f"{type(pl_module).__name__} does not train by logical batches; use a CausalLM")
-        if getattr(data, "sampling", None) != "poisson":
-            reasons.append("the data module does not draw Poisson samples; set data.init_args.sampling: poisson")
-        if trainer.precision not in ("32-true", "64-true", "bf16-mixed", "16-mixed"):
-            reasons.append(
-                f"precision {trainer.precision} sums gradients and noise in half precision; use 32-true, bf16-mixed, "
-                "or 16-mixed on devices without bfloat16"
-            )
-        if not 1 <= self.privacy.fp16_loss_scale < math.inf:
-            reasons.append(f"fp16_loss_scale is {self.privacy.fp16_loss_scale}; give a finite number of at least 1")
-        if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
-            reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")
-        elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
-            reasons.append(
-                f"strategy {type(trainer.strategy).__name__} is not supported; set trainer.strategy: ddp_logical"
-            )
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
-            reasons.append("trainer.fast_dev_run would spend budget on a debugging step; leave out the DP overlay")
-        if getattr(trainer, "overfit_batches", 0):
-            reasons.append("trainer.overfit_batches repeats batches; remove it")
-        if reasons:
-            raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
+
+def _module_reasons(module: pl.LightningModule) -> list[str]:
+    name = type(module).__name__
+    if not isinstance(module, LogicalBatchModule) or module.automatic_optimization:
+        return [
+            f"{name} does not train by logical batches; derive it from lightning_modules.training."
+            "logical_batch_module.LogicalBatchModule and define losses(batch), as docs/own-model.md shows"
+        ]
+    if module.not_private_because is not None:
+        return [f"{name} cannot be trained privately, for {module.not_private_because}"]
+    return []
+
+
+def _data_reasons(data: object) -> list[str]:
+    if getattr(data, "sampling", None) != "poisson":
+        return ["the data module does not draw Poisson samples; set data.init_args.sampling: poisson"]
+    missing = missing_members(data)
+    if missing:
+        return [
+            f"{type(data).__name__} does not say {', '.join(missing)}; give it what "
+            "datamodules.private_data.PrivateData names, as docs/own-model.md shows"
+        ]
+    return []
+
+
+def _trainer_reasons(trainer: pl.Trainer) -> list[str]:
+    reasons = []
+    if trainer.gradient_clip_val:
+        reasons.append("trainer.gradient_clip_val is set; remove it, max_grad_norm clips each unit")
+    if trainer.accumulate_grad_batches != 1:
+        reasons.append("trainer.accumulate_grad_batches is not 1; a logical batch is one step, use batch_size")
+    if trainer.precision not in ("32-true", "64-true", "bf16-mixed", "16-mixed"):
+        reasons.append(
+            f"precision {trainer.precision} sums gradients and noise in half precision; use 32-true, bf16-mixed, "
+            "or 16-mixed on devices without bfloat16"
+        )
+    if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
+        reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")
+    elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
+        name = type(trainer.strategy).__name__
+        reasons.append(f"strategy {name} is not supported; set trainer.strategy: ddp_logical")
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        reasons.append("trainer.fast_dev_run would spend budget on a debugging step; leave out the privacy key")
+    if getattr(trainer, "overfit_batches", 0):
+        reasons.append("trainer.overfit_batches repeats batches; remove it")
+    return reasons

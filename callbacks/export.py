@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lightning_modules.lora import merged_weights
+from lightning_modules.backbone.lora import merged_weights
 
 
 class ExportPretrained(Callback):

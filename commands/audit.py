@@ -11,9 +11,9 @@ from typing import Any
 from lightning.pytorch.cli import LightningArgumentParser
 
 from commands.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
-from commands.evaluation.evaluate import write_json
-from commands.launch.lightning_cli import CHECKPOINT, PRIVACY, WANDB, DoppelCLI
+from commands.launch.lightning_cli import CHECKPOINT, WANDB, DoppelCLI
 from doppel.errors import UserError
+from doppel.files import write_json
 
 FILE_NAME = "audit.json"
 NOTE = (
@@ -61,16 +61,15 @@ class AuditCLI(DoppelCLI):
         for callback in trainer.callbacks or []:
             if callback.class_path == CHECKPOINT:
                 callback.init_args.dirpath = None
-            elif callback.class_path == PRIVACY:
-                callback.init_args.ledger_path = str(run_dir / "ledger.jsonl")
-                callback.init_args.stage = STAGE
+        if config.privacy is not None:
+            config.privacy.ledger_path, config.privacy.stage = str(run_dir / "ledger.jsonl"), STAGE
         super().before_instantiate_classes()
 
     def before_audit(self) -> None:
         """Note what must not change when an interrupted audit goes on."""
         config = json.loads(self._parser(STAGE).dump(self.config[STAGE], format="json", skip_none=False))
         kept = {name: config["trainer"].get(name) for name in ("callbacks", "max_epochs", "max_steps", "precision")}
-        kept |= {name: config.get(name) for name in ("model", "data", "seed_everything")}
+        kept |= {name: config.get(name) for name in ("model", "data", "seed_everything", "privacy")}
         digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
         self.trainer.settings = digest  # type: ignore[attr-defined]
 
@@ -89,7 +88,7 @@ def main(argv: list[str]) -> int:
     report = {**cli.trainer.report, "note": NOTE}  # type: ignore[attr-defined]
     folder = Path(cli.trainer.default_root_dir)
     text = render(report)
-    write_json(report, folder / FILE_NAME)
+    write_json(folder / FILE_NAME, report)
     shown = folder / "audit.txt"
     shown.touch(mode=0o600)
     shown.write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
+from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
 from datamodules.readers import expand_path
 from datamodules.step_batches import RangeSampler, StepBatches, StepDataLoader, UnitSampler
@@ -27,6 +29,11 @@ class DataModule(LightningDataModule):
     """
 
     codec: Codec | None = None
+
+    def prepare_data(self) -> None:
+        """Read before Lightning opens a logger, so that data that cannot be used start no run there."""
+        if self.trainer is not None and self.trainer.state.fn is not None:
+            self.setup(self.trainer.state.fn)
 
     def require_codec(self) -> Codec:
         """The codec set here, else that of the trainer's model.
@@ -127,6 +134,46 @@ class TrainingDataModule(DataModule, ABC):
     def seed(self) -> int:
         """``seed_everything``, for a data order that makes no privacy claim."""
         return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+
+class PredictionDataModule(DataModule, ABC):
+    """Prompts in batches of similar length, sharded by rank, less those already answered.
+
+    The writer of the answers sets ``done`` before the loader is made, so an interrupted run goes on where it stopped,
+    under any number of ranks.
+
+    Attributes:
+        batch_size: Most prompts on a rank that are answered together; fewer where all ranks would not have a batch.
+        done: Indices that are already written.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        check_limits(batch_size=batch_size)
+        self.batch_size = batch_size
+        self.done: set[int] = set()
+
+    @property
+    @abstractmethod
+    def num_total(self) -> int:
+        """Answers over all ranks, with those already written; known after ``setup``."""
+
+    @abstractmethod
+    def length(self, index: int) -> int:
+        """Length of a prompt."""
+
+    @abstractmethod
+    def make(self, indices: list[int]) -> PromptBatch:
+        """The batch of some prompts."""
+
+    def predict_dataloader(self) -> DataLoader[PromptBatch]:
+        """Batches of prompts that are not done yet, longest first, on this rank."""
+        # Lightning cannot see the indices inside a batch of ours, and says so; the batch carries them itself.
+        warnings.filterwarnings("ignore", message="Couldn't infer the batch indices")
+        todo = [index for index in range(self.num_total) if index not in self.done]
+        todo.sort(key=self.length, reverse=True)
+        size = max(1, min(self.batch_size, math.ceil(len(todo) / self.rank_and_world_size()[1])))
+        return self.sharded([self.make(todo[start : start + size]) for start in range(0, len(todo), size)])
 
 
 def check_limits(**limits: int | None) -> None:

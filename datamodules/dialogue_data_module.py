@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import cached_property
 from typing import Literal
 
 import torch.distributed as dist
@@ -34,8 +35,6 @@ class DialogueDataModule(TrainingDataModule):
     vary in size and may be empty. The draw comes from the operating system's entropy, not from
     ``seed_everything``. An epoch is ceil(1 / q) steps. Where training resumes, sampling goes on at the
     trainer's ``global_step``.
-
-    Lightning leaves the samplers alone whether ``use_distributed_sampler`` is true or false.
 
     Args:
         train_path: Training file: dialogue JSON lines or plain lines (``.jsonl``, ``.gz``, ``.zip``), or
@@ -112,7 +111,6 @@ class DialogueDataModule(TrainingDataModule):
         self.fixed_shapes = fixed_shapes
         self.selection = Selection(keep_function, shuffle_trees, keep_share)
         self._units: EncodedUnits | None = None
-        self._fingerprint: str | None = None
 
     def load_train(self) -> None:
         """Read, tokenise and group the training turns."""
@@ -169,12 +167,10 @@ class DialogueDataModule(TrainingDataModule):
             "shuffled rows, not of the people behind them; a diagnostic, not to be released"
         )
 
-    @property
+    @cached_property
     def data_fingerprint(self) -> str:
         """SHA-256 of the training file's content and of what is selected from it."""
-        if self._fingerprint is None:
-            self._fingerprint = data_fingerprint(self.train_path, self.selection)
-        return self._fingerprint
+        return data_fingerprint(self.train_path, self.selection)
 
     def train_dataloader(self) -> DataLoader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""

@@ -59,32 +59,28 @@ class EncodedTurns:
 def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
     """Tokenise turns in batches, with a progress bar when there are many."""
     unit_index: dict[str, int] = {}
-    flat: list[NDArray[np.int32]] = []
-    rows_per_turn, num_over_long = codec.rows_per_turn, 0
-    lengths = np.zeros(len(turns) * rows_per_turn, dtype=np.int64)
-    num_prompt = np.zeros(len(turns) * rows_per_turn, dtype=np.int32)
     units = np.array([unit_index.setdefault(turn.unit, len(unit_index)) for turn in turns], dtype=np.int32)
     weights = np.array([turn.weight for turn in turns], dtype=np.float32)
+    rows: list[NDArray[np.int32]] = []
+    num_prompt: list[int] = []
+    num_over_long = 0
     with tqdm(total=len(turns), desc="tokenising", unit="turn", disable=len(turns) <= _PROGRESS_FROM) as progress:
         for start in range(0, len(turns), _CHUNK):
             chunk = list(turns[start : start + _CHUNK])
-            for row, encoded in enumerate(codec.encode_all(chunk), start * rows_per_turn):
-                ids, prompt = encoded.input_ids, encoded.num_prompt
-                if len(ids) > codec.max_length:
-                    ids, prompt = [codec.bos_id, codec.eos_id], 2
-                    num_over_long += 1
-                flat.append(np.array(ids, dtype=np.int32))
-                lengths[row] = len(ids)
-                num_prompt[row] = prompt
+            for encoded in codec.encode_all(chunk):
+                is_over_long = len(encoded.input_ids) > codec.max_length
+                num_over_long += is_over_long
+                rows.append(
+                    np.array([codec.bos_id, codec.eos_id] if is_over_long else encoded.input_ids, dtype=np.int32)
+                )
+                num_prompt.append(2 if is_over_long else encoded.num_prompt)
             progress.update(len(chunk))
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    ids_of_all = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
     return EncodedTurns(
-        ids_of_all,
-        offsets,
-        num_prompt,
-        units.repeat(rows_per_turn),
-        num_over_long,
-        rows_per_turn,
-        None if (weights == 1).all() else weights.repeat(rows_per_turn),
+        ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32),
+        offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),
+        num_prompt=np.array(num_prompt, dtype=np.int32),
+        unit_index=units.repeat(codec.rows_per_turn),
+        num_over_long=num_over_long,
+        rows_per_turn=codec.rows_per_turn,
+        weights=None if (weights == 1).all() else weights.repeat(codec.rows_per_turn),
     )

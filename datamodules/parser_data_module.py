@@ -10,14 +10,14 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
+from datamodules.batch import ParserBatch, TurnBatch
 from datamodules.data_module import TrainingDataModule, check_limits
-from datamodules.parser_batch import ParserBatch, TurnBatch
 from datamodules.readers import expand_path, read_turns
 from datamodules.shuffling import BucketedBatches
 from datamodules.turn import Turn
 from doppel.errors import DataError
+from doppel.parsing.actions import split_source
 from doppel.parsing.oracle import Actions, encode
-from doppel.parsing.source import split_source
 from doppel.parsing.vocabulary import PAD, ActionVocabulary
 
 log = logging.getLogger(__name__)
@@ -127,8 +127,8 @@ class ParserDataModule(TrainingDataModule):
         callbacks = self.trainer.callbacks if self.trainer else []  # type: ignore[attr-defined]
         if any(type(callback).__name__ == "DifferentialPrivacy" for callback in callbacks):
             raise DataError(
-                "a semantic parser cannot be trained with the DifferentialPrivacy callback, for its vocabulary is read "
-                "off the training trees: leave the overlay out, and train on public or synthetic turns"
+                "a semantic parser cannot be trained with DifferentialPrivacy, for its vocabulary is read off the "
+                "training trees: set privacy: null, and train on public or synthetic turns"
             )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datamodules.data_module import check_limits
-from datamodules.prediction_data_module import PredictionDataModule
-from datamodules.prompt_batch import PromptBatch
+from datamodules.batch import PromptBatch
+from datamodules.data_module import PredictionDataModule, check_limits
 from doppel.errors import DataError
 from doppel.files import read_json_lines
 
@@ -44,26 +43,25 @@ class PromptDataModule(PredictionDataModule):
         self._input_ids: list[list[int]] = []
 
     def setup(self, stage: str) -> None:
-        """Read and tokenise the prompts."""
+        """Read and tokenise the prompts; later calls reuse them."""
         codec = self.require_codec()
+        if self._prompts:
+            return
+        if self.prompts_path is None and codec.source is not None:
+            raise DataError(
+                f"the model writes {codec.target!r} given {codec.source!r}, but prompts_path is not set: "
+                "give the file of the stage before"
+            )
         if self.prompts_path is None:
-            if codec.source is not None:
-                raise DataError(
-                    f"the model writes {codec.target!r} given {codec.source!r}, but prompts_path is not set: "
-                    "give the file of the stage before"
-                )
             self._prompts, self._input_ids = [None], [codec.encode_prompt(None)]
-        else:
-            if codec.source is None:
-                raise DataError(
-                    f"prompts_path is {self.prompts_path}, but the model takes no prompt: remove it, "
-                    "or use a model with a source"
-                )
-            texts = _read_prompts(Path(self.prompts_path), self.prompt_field or codec.source)
-            if self.num_samples is not None:
-                texts = texts[: self.num_samples]
-            self._prompts = list(texts)
-            self._input_ids = codec.encode_prompts(texts)
+            return
+        if codec.source is None:
+            raise DataError(
+                f"prompts_path is {self.prompts_path}, but the model takes no prompt: remove it, "
+                "or use a model with a source"
+            )
+        texts = _read_prompts(Path(self.prompts_path), self.prompt_field or codec.source)[: self.num_samples]
+        self._prompts, self._input_ids = list(texts), codec.encode_prompts(texts)
 
     @property
     def num_total(self) -> int:

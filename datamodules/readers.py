@@ -174,10 +174,8 @@ def _file_turns(path: Path, unit: Unit, with_trees: bool, needs: Sequence[Field]
         where = f"{path}:{number}"
         if not with_trees:
             record.pop("parse", None)
-        is_dialogue = "turns" in record
-        for turn in (
-            _dialogue_turns(record, unit, where, number) if is_dialogue else [_plain_turn(record, unit, where, number)]
-        ):
+        read = _dialogue_turns if "turns" in record else _plain_turn
+        for turn in read(record, unit, where, number):
             for name in needs:
                 if getattr(turn, name) is None:
                     raise DataError(f"{where}: no {name!r}, which this model needs: {_WAYS_OUT[name]}")
@@ -213,19 +211,19 @@ def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: in
         yield Turn(utterance, _tree(_text(turn, "lispress", at), at), name, domain)
 
 
-def _plain_turn(record: dict[str, Any], unit: Unit, where: str, number: int) -> Turn:
+def _plain_turn(record: dict[str, Any], unit: Unit, where: str, number: int) -> Iterator[Turn]:
     utterance = _text(record, "utterance", where)
     parse = None if record.get("parse") is None else _tree(_text(record, "parse", where), where)
     domain = None if record.get("domain") is None else _text(record, "domain", where)
     name, weight = record.get("unit"), _weight(record, where)
     if unit == "utterance":  # every line is a unit of its own, whatever name it carries
-        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain, weight)
+        name = str(number) if name is None else f"{name}/{number}"
     if name is None:
         raise DataError(
             f"{where}: no 'unit', which says whose line this is: add one to every line, "
             "or train with unit=utterance (each line protected by itself)"
         )
-    return Turn(utterance, parse, str(name), domain, weight)
+    yield Turn(utterance, parse, str(name), domain, weight)
 
 
 def _weight(record: dict[str, Any], where: str) -> float:

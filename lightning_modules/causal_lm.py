@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
 
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
 from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation
-from datamodules.prompt_batch import PromptBatch
 from datamodules.readers import expand_path
 from datamodules.turn import Field
-from doppel.compilation import compile_static
 from doppel.errors import UserError
-from doppel.phases import phase
-from lightning_modules.base_models import (
+from lightning_modules.backbone.base_models import (
     check_compilable,
     checkpoint_activations,
     load_model,
     load_tokenizer,
     longest_example,
 )
-from lightning_modules.fuse_head import fuse_head
+from lightning_modules.backbone.fuse_head import fuse_head
+from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
+from lightning_modules.backbone.warm_start import WarmStart
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
-from lightning_modules.gradients import GradientReducer
-from lightning_modules.lora import LoraArguments, add_adapters, check_same_adapters
-from lightning_modules.step_seed import StepSeed, public_step_seed
 from lightning_modules.text_metrics import text_metrics
-from lightning_modules.warm_start import WarmStart
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 def adamw(params: Any) -> Optimizer:
@@ -50,25 +44,7 @@ def constant(optimizer: Optimizer) -> LRScheduler:
     return ConstantLR(optimizer, factor=1.0)
 
 
-def _no_context(batch: MicroBatch, reducer: GradientReducer | None) -> AbstractContextManager[Any]:
-    return nullcontext() if reducer is None else reducer.watching()
-
-
-#: What a micro-batch's forward and backward pass run in; the reducer is given with the last one of a step.
-MicroBatchContext = Callable[[MicroBatch, GradientReducer | None], AbstractContextManager[Any]]
-
-
-def _weighted(losses: Tensor, batch: MicroBatch) -> Tensor:
-    if batch.weights is None:
-        return losses
-    return losses * batch.weights.to(losses.dtype).repeat_interleave(batch.rows_per_unit)
-
-
-def _same_name(name: str, is_public: bool) -> str:
-    return name
-
-
-class CausalLM(LightningModule):
+class CausalLM(LogicalBatchModule):
     """Language model p(target | source) over a Hugging Face causal LM.
 
     Args:
@@ -119,7 +95,6 @@ class CausalLM(LightningModule):
         test_featurizer: str | None = None,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False
         self.model = load_model(base_model, init=init, dropout=dropout).train()
         self.lora = lora
         warm_start = None if init_weights is None else WarmStart.read(expand_path(init_weights))
@@ -137,11 +112,10 @@ class CausalLM(LightningModule):
         if activation_checkpointing:
             checkpoint_activations(self.model)
         self.is_compiled = compile
-        #: Computes the hidden states of a training step from ids; a callback may put its own here.
+        #: Computes the hidden states of a training step from ids; compiled during a fit where that is wished for.
         self.run_trunk: Callable[[Tensor], Tensor] = self.trunk
         if compile:
             check_compilable(self.model, self.head_loss is not None, activation_checkpointing)
-            self.run_trunk = compile_static(self.trunk, self.compile_backend)
         length = longest_example(self.model, max_length)
         self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation)
         if warm_start is not None:
@@ -151,15 +125,6 @@ class CausalLM(LightningModule):
         self.sampling = sampling
         self.test_metrics = text_metrics(target, test_featurizer) if test_metrics else None
         self._test_is_public = False
-        #: Context of every micro-batch's forward and backward; a callback may put its own here.
-        self.micro_batch_context: MicroBatchContext = _no_context
-        self._reducer: GradientReducer | None = None
-        #: Seeds what the model draws in a step, such as dropout; a callback may put its own here.
-        self.step_seed: StepSeed = public_step_seed
-        #: Maps the losses of a micro-batch's rows to those that are differentiated: times the weights of their units.
-        self.weigh_losses: Callable[[Tensor, MicroBatch], Tensor] = _weighted
-        #: Maps (metric name, batch is public) to the name to log it under, or to None to keep it in the process.
-        self.metric_name: Callable[[str, bool], str | None] = _same_name
 
     def trunk(self, input_ids: Tensor) -> Tensor:
         """Hidden states [rows, T, D], which the head is applied to."""
@@ -201,45 +166,14 @@ class CausalLM(LightningModule):
             )
 
     def on_fit_start(self) -> None:
-        """Buffers of gradients belong to one fit: parameters may be on another device in the next."""
-        self._reducer = None
+        """Compile the trunk as the step policy does."""
+        super().on_fit_start()
+        if self.is_compiled:
+            self.run_trunk = self.step_policy.compile(self.trunk, self.compile_backend)
 
-    def on_train_start(self) -> None:
-        """Start a gradient scaler: it takes no step before it has scaled a loss, and the first batch may be empty."""
-        if self.trainer.scaler is not None:
-            self.trainer.scaler.scale(torch.zeros((), device=self.device))
-
-    def on_train_batch_start(self, batch: LogicalBatch, batch_idx: int) -> None:
-        """Seed dropout by the step, whatever was drawn before: a resumed run draws what an undisturbed one draws."""
-        seed = self.step_seed(self.trainer.global_step, self.global_rank)
-        if seed is not None:
-            torch.manual_seed(seed)
-
-    def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
-        """One optimiser step on one logical batch; an empty batch steps too."""
-        optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)
-        if self._reducer is None:
-            self._reducer = GradientReducer(p for p in self.parameters() if p.requires_grad)
-        self._reducer.zero()
-        total = torch.zeros((), device=self.device)
-        for number, micro_batch in enumerate(batch.micro_batches, start=1):
-            is_last = number == len(batch.micro_batches)
-            with self.micro_batch_context(micro_batch, self._reducer if is_last else None):
-                with phase("forward"):
-                    losses = self.losses(micro_batch) / micro_batch.rows_per_unit
-                    loss = self.weigh_losses(losses, micro_batch).sum()
-                with phase("backward"):
-                    self.manual_backward(loss)
-            total += losses.detach().sum()
-        with phase("reduce"):
-            self._reducer.reduce(batch.expected_num_units)
-        optimizer.step()
-        scheduler = self.lr_schedulers()
-        assert isinstance(scheduler, LRScheduler)
-        scheduler.step()
-        self.log("train/learning_rate", scheduler.get_last_lr()[0])
-        self._log("train/loss", total / max(batch.num_units, 1), batch, prog_bar=True)
+    def teardown(self, stage: str) -> None:
+        """Let go of what was compiled for a fit."""
+        self.run_trunk = self.trunk
 
     def validation_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """Mean loss of the rows."""
@@ -268,9 +202,7 @@ class CausalLM(LightningModule):
         if self.test_metrics is None or not any(m.update_called for m in self.test_metrics.values()):
             return
         for name, value in self.test_metrics.compute().items():
-            public_name = self.metric_name(f"test/{name}", self._test_is_public)
-            if public_name is not None:
-                self.log(public_name, value.float(), rank_zero_only=True)
+            self.log_metric(f"test/{name}", value.float(), self._test_is_public, rank_zero_only=True)
         self.test_metrics.reset()
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
@@ -302,10 +234,5 @@ class CausalLM(LightningModule):
             has_loss = (micro_batch.labels[:, 1:] != IGNORE_INDEX).any(1)
             if has_loss.any():
                 loss = self.losses(micro_batch)[has_loss].mean()
-                self._log(name, loss, batch, batch_size=int(has_loss.sum()), on_step=False, on_epoch=True)
-
-    def _log(self, name: str, value: Tensor, batch: LogicalBatch, **kwargs: Any) -> None:
-        public_name = self.metric_name(name, batch.is_public)
-        if public_name is not None:
-            kwargs.setdefault("batch_size", max(batch.num_units, 1))
-            self.log(public_name, value, **kwargs)
+                num_rows = int(has_loss.sum())
+                self.log_metric(name, loss, batch.is_public, batch_size=num_rows, on_step=False, on_epoch=True)

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import LambdaLR
@@ -15,19 +14,17 @@ from torch.optim.optimizer import Optimizer
 from torchmetrics import MetricCollection
 from tqdm import tqdm
 
-from datamodules.parser_batch import ParserBatch, TurnBatch
-from datamodules.prompt_batch import PromptBatch
+from datamodules.batch import ParserBatch, PromptBatch, TurnBatch
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
-from doppel.parsing.source import split_source
+from doppel.parsing.actions import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.generation import Sample
-from lightning_modules.gradients import GradientReducer
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.greedy import greedy_parse
 from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
-from lightning_modules.step_seed import public_step_seed
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 def adamw(params: Any) -> Optimizer:
@@ -42,7 +39,7 @@ class Fields(NamedTuple):
     target: str = "parse"
 
 
-class SemanticParser(LightningModule):
+class SemanticParser(LogicalBatchModule):
     """Transformer encoder–decoder over graph actions with pointers (Zhou et al. 2022; SPEC.md §1, "Parser").
 
     Every output is a well-formed graph and Lispress: a state machine masks what would not be. The vocabulary of actions
@@ -63,6 +60,8 @@ class SemanticParser(LightningModule):
         functions: Functions whose turns ``test`` also reports on, such as ``[WeatherQueryApi, EventOnDate*]``.
     """
 
+    not_private_because = "its vocabulary of actions is read off the training trees"
+
     def __init__(
         self,
         encoder: EncoderArguments = EncoderArguments(),  # noqa: B008 (frozen)
@@ -78,7 +77,6 @@ class SemanticParser(LightningModule):
         functions: list[str] | None = None,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False
         self.encoder_arguments = encoder
         self.decoder_arguments = decoder
         self.max_actions = max_actions
@@ -93,7 +91,6 @@ class SemanticParser(LightningModule):
         #: The actions; None until training data or a checkpoint tells.
         self.vocabulary: ActionVocabulary | None = None
         self.network: ParserNetwork | None = None
-        self._reducer: GradientReducer | None = None
         self.val_metrics = parser_metric_collection(prefix="val/")
         self.test_metrics = parser_metric_collection(functions or (), prefix="test/")
 
@@ -159,43 +156,21 @@ class SemanticParser(LightningModule):
         network.train(was_training)
         return trees
 
-    def on_fit_start(self) -> None:
-        """Buffers of gradients belong to one fit."""
-        self._reducer = None
-
-    def on_train_start(self) -> None:
-        """Start a gradient scaler: it takes no step before it has scaled a loss, and a rank's batch may be empty."""
-        if self.trainer.scaler is not None:
-            self.trainer.scaler.scale(torch.zeros((), device=self.device))
-
-    def on_train_batch_start(self, batch: ParserBatch, batch_idx: int) -> None:
-        """Seed dropout by the step, whatever was drawn before: a resumed run draws what an undisturbed one draws."""
-        seed = public_step_seed(self.trainer.global_step, self.global_rank)
-        if seed is not None:
-            torch.manual_seed(seed)
-
-    def training_step(self, batch: ParserBatch, batch_idx: int) -> None:
+    def training_step(self, batch: ParserBatch, batch_idx: int) -> None:  # type: ignore[override]
         """One optimiser step; a rank without a turn steps too."""
         network, _ = self._ready()
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
-        if self._reducer is None:
-            self._reducer = GradientReducer(p for group in optimizer.param_groups for p in group["params"])
-        self._reducer.zero()
+        reducer = self.begin_step(p for group in optimizer.param_groups for p in group["params"])
         if batch.sources:
             losses = self._losses(network, batch, self.label_smoothing)
-            with self._reducer.watching():
+            with reducer.watching():
                 self.manual_backward(losses.total)
             per_action = 1 / max(losses.num_actions, 1)
             self.log("train/loss", losses.total.detach() * per_action, prog_bar=True)
             self.log("train/pointer_loss", losses.pointers.detach() * per_action)
             self.log("train/copy_loss", losses.copies.detach() * per_action)
-        self._reducer.reduce(batch.num_actions)
-        optimizer.step()
-        scheduler = self.lr_schedulers()
-        assert isinstance(scheduler, LambdaLR)
-        scheduler.step()
-        self.log("train/learning_rate", scheduler.get_last_lr()[0])
+        self.end_step(reducer, batch.num_actions)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clip the gradient of the whole batch, which a gradient scaler has unscaled by now."""

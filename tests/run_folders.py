@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from commands.results.report import MODELS_OF
+from commands.launch.systems import system
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
 
@@ -72,13 +72,15 @@ def make_run(
     systems = {"one_stage": {}, "two_stage": {}} if metrics is None else metrics
     privacy = None
     if epsilon is not None:
-        private = {**systems, **fields.get("parser_metrics", {})}.keys() - {"none", "full", *MODELS_OF}
+        names = {**systems, **fields.get("parser_metrics", {})}.keys() - {"none", "full"}
+        private = {name for name in names if system(name).scope == name}
         text, scopes = _ledger(tuple(sorted(private)), spec(epsilon, delta, unit), done, fingerprint)
         (folder / "ledger.jsonl").write_text(text)
         scopes = json.loads(json.dumps(scopes))
         privacy = {**next(iter(scopes.values())), "systems": scopes}
     content: dict[str, Any] = {
         "experiment": "smcalflow-small",
+        "table": "main",
         "seed": seed,
         "commit": "0123456789abcdef",
         "base_model": "models/base",
@@ -87,7 +89,7 @@ def make_run(
         "num_samples": 1711,
         "parser": "runs/parser/last.ckpt cafe0123",
         "privacy": privacy,
-        "metrics": {system: {**METRICS, "featurizer": "models/base", **values} for system, values in systems.items()},
+        "metrics": {name: {**METRICS, "featurizer": "models/base", **values} for name, values in systems.items()},
         **fields,
     }
     if report:
@@ -100,9 +102,9 @@ def _ledger(systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint
     """A ledger's text and the scopes of its summary."""
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
-        for system in systems:
+        for scope in systems:
             name = ledger.open_mechanism(
-                scope=system, stage="fit", spec=terms, planned_steps=20, data_fingerprint=fingerprint
+                scope=scope, stage="fit", spec=terms, planned_steps=20, data_fingerprint=fingerprint
             )
             if done:
                 for _ in range(done):

@@ -18,24 +18,12 @@ import cli
 from commands.launch.run_folder import last_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
-PIPELINES = sorted(p.parent for p in (ROOT / "configs" / "experiments").glob("*/pipeline.env"))
-STAGES = {
-    "one_stage": ("utterance_lm", "dp_one_stage"),
-    "domain": ("domain2utterance", "dp_domain"),
-    "parse_tree": ("parse_tree_lm", "dp_two_stage"),
-    "parse2utterance": ("parse2utterance", "dp_two_stage"),
-}
+DATA = "datamodules.dialogue_data_module.DialogueDataModule"
+PRIVATE = ["--privacy.accountant=rdp", "--privacy.epochs=[1]", "--privacy.scope=one_stage"]
 
 
 def configs(*names: str) -> list[str]:
     return [argument for name in names for argument in ("--config", str(ROOT / "configs" / f"{name}.yaml"))]
-
-
-def stage_configs(experiment: str, stage: str, private: bool = True) -> list[str]:
-    model, overlay = STAGES[stage]
-    folder = f"experiments/{experiment}"
-    names = ["trainer", model, f"{folder}/data", f"{folder}/{stage}"]
-    return configs(*names, *([f"{folder}/{overlay}"] if private else []))
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +36,10 @@ def _own_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def small(tiny_model: str, corpus: str, tmp_path: Path) -> list[str]:
     """Arguments that make a quickstart stage tiny."""
     return [
+        *configs("utterance_lm"),
         f"--model.init_args.base_model={tiny_model}",
+        f"--data={DATA}",
         f"--data.init_args.train_path={corpus}",
-        "--data.init_args.val_path=null",
         "--data.init_args.batch_size=12",
         "--trainer.accelerator=cpu",
         "--trainer.logger=false",
@@ -71,52 +60,16 @@ def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str])
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("experiment", "stage"),
-    [(folder.name, stage) for folder in PIPELINES for stage in STAGES if (folder / f"{stage}.yaml").exists()],
-)
-def test_shipped_configurations_parse(experiment: str, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        cli.main(["fit", *stage_configs(experiment, stage), "--print_config"])
-    assert done.value.code == 0
-    config = yaml.safe_load(capsys.readouterr().out)
-    callbacks = {c["class_path"].rsplit(".", 1)[-1]: c["init_args"] for c in config["trainer"]["callbacks"]}
-    assert set(callbacks) == {"ModelCheckpoint", "WandbLineage", "Preemption", "DifferentialPrivacy"}
-    assert config["trainer"]["max_epochs"] in callbacks["DifferentialPrivacy"]["epochs"]
-    assert config["trainer"]["logger"]["init_args"]["offline"] is True
-
-
-@pytest.mark.parametrize("folder", PIPELINES, ids=lambda folder: folder.name)
-def test_an_experiment_is_whole_and_in_the_table(folder: Path) -> None:
-    table = (folder.parent / "README.md").read_text()
-    assert f"`{folder.name}`" in table
-    assert {f"{stage}.yaml" for stage in ("data", "one_stage", "parse_tree", "parse2utterance")} <= {
-        path.name for path in folder.iterdir()
-    }
-    settings = dict(
-        line.split("=", 1)
-        for line in (folder / "pipeline.env").read_text().splitlines()
-        if "=" in line and line[0] != "#"
-    )
-    assert "NUM_SAMPLES" in settings
-    for system in settings.get("SYSTEMS", "").split():
-        assert system in ("two_stage", "constrained", "full") or (folder / f"{system}.yaml").exists()
-    for name, value in settings.items():
-        if name.startswith("EPOCHS"):
-            assert len(value.split()) == 3
-
-
-@pytest.mark.parametrize("names", [("trainer", "pretrain"), ("trainer", "utterance_lm", "experiments/quickstart/data")])
-@pytest.mark.parametrize(
-    "overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora", "dp"), ("debug/fast_dev_run",), ("dp",)]
-)
+@pytest.mark.parametrize("names", [("pretrain",), ("utterance_lm",)])
+@pytest.mark.parametrize("overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora",), ("debug/fast_dev_run",)])
 def test_shipped_overlays_parse(
     names: tuple[str, ...], overlay: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if names[1] == "pretrain" and overlay in (("gpu",), ("v100",), ("compile",)):
+    if names[0] == "pretrain" and overlay in (("gpu",), ("v100",), ("compile",)):
         overlay = ()
     with pytest.raises(SystemExit) as done:
-        cli.main(["fit", *configs(*names, *overlay), "--print_config"])
+        data = [] if names[0] == "pretrain" else [f"--data={DATA}", "--data.train_path=embedded:train"]
+        cli.main(["fit", *configs(*names), *data, *configs(*overlay), "--print_config"])
     assert done.value.code == 0
     assert "class_path" in capsys.readouterr().out
 
@@ -125,9 +78,9 @@ def test_shipped_overlays_parse(
 def test_print_config_works_for_every_command_and_can_be_given_back(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    used = ("trainer", "parse2utterance") + (("sample",) if name == "predict" else ("experiments/quickstart/data",))
+    data = configs("sample") if name == "predict" else [f"--data={DATA}", "--data.train_path=embedded:train"]
     printed = []
-    for arguments in (configs(*used), ["--config", str(tmp_path / "printed.yaml")]):
+    for arguments in ([*configs("parse2utterance"), *data], ["--config", str(tmp_path / "printed.yaml")]):
         with pytest.raises(SystemExit) as done:
             cli.main([name, *arguments, "--print_config"])
         assert done.value.code == 0
@@ -148,8 +101,7 @@ def test_help_of_a_callback_says_what_its_arguments_do(path: str, capsys: pytest
 def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone(
     tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    privacy = ["--trainer.callbacks.init_args.accountant=rdp", "--trainer.callbacks.init_args.epochs=[1]"]
-    arguments = ["fit", *stage_configs("quickstart", "one_stage"), *privacy, "--trainer.max_epochs=1", *small]
+    arguments = ["fit", *small, *PRIVATE, "--trainer.max_epochs=1"]
     assert cli.main(arguments) == 0
     run = tmp_path / "run"
     assert (run / "one_stage" / "checkpoints" / "last.ckpt").is_file()
@@ -165,21 +117,21 @@ def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone
 def test_lightnings_fast_dev_run_is_refused_in_a_private_stage(
     small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["fit", *stage_configs("quickstart", "one_stage"), *small, "--trainer.fast_dev_run=1"]) == 2
+    assert cli.main(["fit", *small, *PRIVATE, "--trainer.fast_dev_run=1"]) == 2
     assert "fast_dev_run" in capsys.readouterr().err
     assert not list(tmp_path.rglob("ledger.jsonl"))
 
 
 @pytest.mark.parametrize(("overlay", "private"), [("fast_dev_run", True), ("fast_dev_run", False), ("profiler", True)])
 def test_debug_overlays_run(tmp_path: Path, small: list[str], overlay: str, private: bool) -> None:
-    debug = [*small, *configs(f"debug/{overlay}"), "--trainer.max_steps=2"]
-    assert cli.main(["fit", *stage_configs("quickstart", "one_stage", private=private), *debug]) == 0
+    debug = [*configs(f"debug/{overlay}"), "--trainer.max_steps=2", "--trainer.max_epochs=1"]
+    assert cli.main(["fit", *small, *(PRIVATE if private else []), *debug]) == 0
     stage = tmp_path / "run" / "one_stage"
     assert (stage / "step_times.json").is_file() == bool(list(stage.glob("*.trace.json"))) == (overlay == "profiler")
 
 
 def test_the_overfit_overlay_learns_its_units_by_heart(tmp_path: Path, small: list[str]) -> None:
-    fit = [*stage_configs("quickstart", "one_stage", private=False), *small, *configs("debug/overfit")]
+    fit = [*small, *configs("debug/overfit"), "--model.init_args.optimizer=torch.optim.AdamW"]
     logger = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.init_args.save_dir={tmp_path}"]
     fit += ["--trainer.max_epochs=40", "--trainer.log_every_n_steps=1", "--model.init_args.optimizer.init_args.lr=0.02"]
     assert cli.main(["fit", *fit, *logger]) == 0
@@ -227,7 +179,7 @@ def test_bad_data_is_a_one_line_error(
     path = tmp_path / "bad.jsonl"
     if content is not None:
         path.write_text(content)
-    fit = ["fit", *stage_configs("quickstart", "one_stage", private=False), *small, "--trainer.max_epochs=1"]
+    fit = ["fit", *small, "--trainer.max_epochs=1"]
     assert cli.main([*fit, f"--data.init_args.train_path={path}", *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
@@ -240,7 +192,7 @@ def test_bad_data_is_a_one_line_error(
     [
         (["--trainer.gradient_clip_val=1.0"], "gradient_clip_val"),
         (["--data.init_args.sampling=shuffle"], "sampling: poisson"),
-        (["--trainer.callbacks.init_args.target_epsilon=1e-9"], "epsilon"),
+        (["--privacy.target_epsilon=1e-9"], "epsilon"),
         (["--trainer.max_epochs=3"], "max_epochs"),
         (["--model.init_args.base_model=no/such/model"], "no/such/model"),
     ],
@@ -248,8 +200,7 @@ def test_bad_data_is_a_one_line_error(
 def test_bad_settings_are_one_line_errors(
     small: list[str], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    privacy = ["--trainer.callbacks.init_args.accountant=rdp", "--trainer.callbacks.init_args.epochs=[1]"]
-    fit = ["fit", *stage_configs("quickstart", "one_stage"), *privacy, "--trainer.max_epochs=1", *small]
+    fit = ["fit", *small, *PRIVATE, "--trainer.max_epochs=1"]
     assert cli.main([*fit, *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
@@ -265,7 +216,7 @@ def test_bf16_on_a_device_without_it_is_refused(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_70", "sm_80"])
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
-    fit = ["fit", *stage_configs("quickstart", "one_stage"), *small, "--trainer.precision=bf16-mixed"]
+    fit = ["fit", *small, *PRIVATE, "--trainer.precision=bf16-mixed"]
     assert cli.main([*fit, "--trainer.accelerator=auto"]) == 2
     assert "Tesla V100 has no bfloat16; set trainer.precision: 16-mixed" in capsys.readouterr().err
 
@@ -280,8 +231,7 @@ def test_a_model_with_an_unsupported_layer_is_refused_by_name(
     tokenizer.save_pretrained(folder)
     config = MambaConfig(vocab_size=len(tokenizer), hidden_size=16, state_size=4, num_hidden_layers=1)
     MambaForCausalLM(config).save_pretrained(folder)
-    privacy = ["--trainer.callbacks.init_args.accountant=rdp", "--trainer.callbacks.init_args.epochs=[1]"]
-    fit = ["fit", *stage_configs("quickstart", "one_stage"), *privacy, "--trainer.max_epochs=1", *small]
+    fit = ["fit", *small, *PRIVATE, "--trainer.max_epochs=1"]
     assert cli.main([*fit, f"--model.init_args.base_model={folder}", "--model.init_args.max_length=64"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")

@@ -13,7 +13,7 @@ import pytest
 import cli
 from doppel.console.command import command_parser
 from doppel.console.dispatch import load
-from tests.markdown_blocks import ROOT, anchors, blocks, code, commands, links, words
+from markdown_blocks import ROOT, anchors, blocks, code, commands, links, words
 
 PAGES = sorted(
     page

@@ -46,26 +46,24 @@ def extraction_report(
     report: dict[str, Any] = {
         "num_samples": len(samples),
         "shares": {name: _shares(texts, private) for name, private in origins.items()},
-        "extracted": {
-            name: {
-                "num_canaries": len(group),
-                "exact": sum(found.is_exact(targets[i]) for i in group),
-                "near": sum(found.is_near(targets[i]) for i in group),
-            }
-            for name, group in groups.items()
-        },
+        "extracted": {name: _counts([(found, targets[i]) for i in group]) for name, group in groups.items()},
     }
     if codec.source is not None:
         answers = {sample["canary"]: sample["text"] for sample in samples if sample["canary"] is not None}
-        report["prompted"] = {}
-        for name, group in groups.items():
-            asked = [(CopyIndex([targets[i]]), answers[i]) for i in group if i in answers]
-            report["prompted"][name] = {
-                "num_canaries": len(asked),
-                "exact": sum(index.is_exact(text) for index, text in asked),
-                "near": sum(index.is_near(text) for index, text in asked),
-            }
+        report["prompted"] = {
+            name: _counts([(CopyIndex([targets[i]]), answers[i]) for i in group if i in answers])
+            for name, group in groups.items()
+        }
     return report
+
+
+def _counts(asked: Sequence[tuple[CopyIndex, str]]) -> dict[str, int]:
+    """How many canaries there are, and how many texts are copies of them."""
+    return {
+        "num_canaries": len(asked),
+        "exact": sum(index.is_exact(text) for index, text in asked),
+        "near": sum(index.is_near(text) for index, text in asked),
+    }
 
 
 def _shares(texts: Sequence[str], private: Sequence[str]) -> dict[str, float | None]:

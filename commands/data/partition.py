@@ -141,11 +141,7 @@ def split(
     Args:
         train: Annotated turns.
         test: Turns to test on; None cuts them off ``train``.
-        missing: Function that the public part must lack (a pattern of `doppel.lispress.uses_function`), or None.
-        public_share: Share of ``train``, in (0, 1), whose turns without the function become public.
-        test_share: Share of ``test`` (None: all), or of ``train`` if ``test`` is None (None: 0.1).
-        seed: Seed of the split.
-        by: ``"turn"``: turns are drawn; ``"dialogue"``: all turns with one ``unit`` fall into the same part.
+        missing: As for :func:`partition`, and likewise the other arguments.
 
     Returns:
         Three disjoint parts, each in the order of the input.
@@ -169,8 +165,8 @@ def split(
     if test is not None:
         test_order = _order(test, seed, by)
         rest = _take(test, test_order[: max(1, round(test_share * len(test_order)))])
-    public = [turn for turn in share if turn.parse is not None and not _uses(turn, missing)]
     dropped = [turn for turn in share if turn.parse is None or _uses(turn, missing)]
+    public = [turn for turn in share if turn.parse is not None and not _uses(turn, missing)]
     tested = [turn for turn in rest if turn.parse is not None]
     for name, turns in (("public", public), ("private", private), ("test", tested)):
         if not turns:
@@ -229,6 +225,5 @@ def _read(path: str, by: By) -> list[Turn]:
 
 
 def _record(turn: Turn, with_tree: bool) -> dict[str, str | None]:
-    if not with_tree:
-        return {"utterance": turn.utterance, "unit": turn.unit}
-    return {"utterance": turn.utterance, "parse": turn.parse, "unit": turn.unit}
+    tree = {"parse": turn.parse} if with_tree else {}
+    return {"utterance": turn.utterance, **tree, "unit": turn.unit}

@@ -1,19 +1,7 @@
-"""Choose among setups: discard those whose samples are noise to a fluency sifter, rank the rest.
-
-The rule of Mireshghallah et al. (2023): among setups whose synthetic utterances have a mean loss of at most 2.0 under
-a language model fine-tuned on public utterances, the best MAUVE + F.Overlap wins.
-
-Formal guarantees:
-    Each run's samples are (ε, δ)-DP, and so is all that is computed of them and of public text: the sifter's losses
-    (if the sifter is public), and metrics against a *public* reference. Choosing by such numbers is post-processing,
-    and costs what was tried: releasing the winner of k runs on the same data spends at most the sum of their ε.
-    Choosing by metrics against the private data, or a private test split, is *not* covered by any ε that is printed.
-"""
+"""Choosing among setups: the noise to a fluency sifter is discarded, the rest is ranked."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
 from dataclasses import dataclass
@@ -21,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from commands.evaluation.sifter import Sifter
-from commands.results.paper import systems
+from commands.launch.run_record import RunRecord
 from commands.results.pool import Group, pool
-from commands.results.report import synthetic_path
 from commands.results.runs import Point, read_runs
-from commands.results.tables import SECTION_FIELDS, format_epsilon
+from commands.results.sections import CONTEXT, format_epsilon, label_of
+from commands.results.table import Table
 from doppel.errors import UserError
+from doppel.files import write_json
 
 _SCORE = ("mauve", "parsed_function_overlap")
-#: Setups are ranked among those that agree in all of these.
-COMPARABLE = (*SECTION_FIELDS, "epsilon", "delta", "unit", "accountant", "num_compared")
 _CAVEAT = (
     "Choosing among runs by metrics against the private data or a private test split is not covered by any ε here; "
     "choosing by a public reference and a public sifter is. Whether {references} is public is for you to know."
@@ -55,55 +42,56 @@ class Setup:
     rank: int | None = None
     why: str = ""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``python cli.py select``."""
-    parser.add_argument("runs_dir", type=Path, help="folder below which the runs lie, with their samples")
-    parser.add_argument(
-        "--sifter",
-        required=True,
-        help="UtteranceLM fine-tuned on public turns: its run folder, checkpoint, or a model folder or hub name",
-    )
-    parser.add_argument(
-        "--max-loss", type=float, default=2.0, help="discard setups above it, nats per token (default: %(default)s)"
-    )
-    parser.add_argument("--out", type=Path, help="JSON file (RUNS_DIR/selection.json)")
+    @property
+    def context(self) -> str:
+        """Setups are ranked among those whose context is the same."""
+        return repr([self.group.key[name] for name in CONTEXT])
 
 
-def run(args: argparse.Namespace) -> None:
-    """Judge, print, and write the JSON file.
+def select(runs_dir: Path, *, sifter: str, max_loss: float = 2.0, out: Path | None = None) -> None:
+    """Choose among setups: discard those whose samples are noise to a fluency sifter, rank the rest.
+
+    The rule of Mireshghallah et al., 2023: among setups whose synthetic utterances have a mean loss of at most 2.0
+    under a language model fine-tuned on public utterances, the best MAUVE + F.Overlap wins.
+
+    Each run's samples are (ε, δ)-DP, and so is all that is computed of them and of public text: the sifter's losses (if
+    the sifter is public), and metrics against a *public* reference. Choosing by such numbers is post-processing, and
+    costs what was tried: releasing the winner of k runs on the same data spends at most the sum of their ε. Choosing by
+    metrics against the private data, or a private test split, is *not* covered by any ε that is printed.
+
+    Args:
+        runs_dir: Folder below which the runs lie, with their samples.
+        sifter: UtteranceLM fine-tuned on public turns: its run folder, checkpoint, or a model folder or hub name.
+        max_loss: Discard setups above it, nats per token.
+        out: JSON file (default: RUNS_DIR/selection.json).
 
     Raises:
         UserError: There is no candidate, or the sifter cannot be used.
     """
-    runs = read_runs(args.runs_dir)
+    runs = read_runs(runs_dir)
     groups = [group for group in pool(runs.points) if group.key["kind"] == "generation" and group.points]
     if not groups:
-        raise UserError(f"{args.runs_dir} holds no run that can be judged: `python cli.py results` says why")
-    sifter = Sifter(args.sifter)
+        raise UserError(f"{runs_dir} holds no run that can be judged: `python cli.py results` says why")
+    model = Sifter(sifter)
     caveats = [_CAVEAT.format(references=" and ".join(sorted({str(group.key["reference"]) for group in groups})))]
-    if not sifter.check_is_public({group.key["fingerprint"] for group in groups}):
-        caveats.append(f"What the sifter {args.sifter} learnt from cannot be told here: it must be public text.")
-    setups = judge(groups, args.runs_dir, sifter, args.max_loss)
+    if not model.check_is_public({group.key["fingerprint"] for group in groups}):
+        caveats.append(f"What the sifter {sifter} learnt from cannot be told here: it must be public text.")
+    setups = judge(groups, runs_dir, model, max_loss)
     spent = total_spent(groups)
-    print(format_setups(setups, args.max_loss))
+    print(format_setups(setups, max_loss))
     for statement in (*spent.values(), *caveats):
         print(f"\n{statement}")
     for problem in runs.problems:
-        print(f"left out: {problem.path}{f', {problem.system}' if problem.system else ''}: {problem.text}")
+        print(f"left out: {problem}")
     content = {
-        "sifter": args.sifter,
-        "max_loss": args.max_loss,
+        "sifter": sifter,
+        "max_loss": max_loss,
         "setups": [_to_json(setup) for setup in setups],
         "if_all_were_released": spent,
         "caveats": caveats,
     }
-    out = args.out or args.runs_dir / "selection.json"
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror}); give another --out") from error
+    out = out or runs_dir / "selection.json"
+    write_json(out, content)
     print(f"\nWritten to {out}")
 
 
@@ -120,26 +108,26 @@ def judge(groups: list[Group], root: Path, sifter: Sifter, max_loss: float) -> l
     for group in groups:
         losses = [_mean_loss(root / point.path, point, sifter) for point in group.points]
         known = [loss for loss in losses if loss is not None]
-        values = [group.cell(name).mean for name in _SCORE]
-        numbers = [value for value in values if value is not None]
+        cells = {name: group.cell(name) for name in _SCORE}
+        means = [cell.mean for cell in cells.values() if cell.mean is not None]
         setup = Setup(
             group,
             mean_loss=statistics.fmean(known) if known and len(known) == len(losses) else None,
-            score=sum(numbers) if len(numbers) == len(_SCORE) else None,
+            score=sum(means) if len(means) == len(cells) else None,
         )
-        lacking = [name for name, value in zip(_SCORE, values, strict=True) if value is None]
+        lacking = [name for name, cell in cells.items() if cell.mean is None]
         if setup.mean_loss is None:
             setup.why = f"{len(losses) - len(known)} of {len(losses)} runs have no samples beside the report"
         elif setup.mean_loss > max_loss:
             setup.why = "discarded: mean loss above the bound"
         elif lacking:
-            setup.why = f"no {' and no '.join(lacking)} ({group.cell(lacking[0]).note})"
+            setup.why = f"no {' and no '.join(lacking)} ({cells[lacking[0]].note})"
         setups.append(setup)
-    setups.sort(key=lambda s: (_context(s), bool(s.why), -(s.score or 0)))
+    setups.sort(key=lambda s: (s.context, bool(s.why), -(s.score or 0)))
     ranked: dict[str, int] = {}
     for setup in setups:
         if not setup.why:
-            ranked[_context(setup)] = setup.rank = ranked.get(_context(setup), 0) + 1
+            ranked[setup.context] = setup.rank = ranked.get(setup.context, 0) + 1
     return setups
 
 
@@ -169,36 +157,29 @@ def total_spent(groups: list[Group]) -> dict[str, str]:
 
 def format_setups(setups: list[Setup], max_loss: float) -> str:
     """An aligned table for each set of comparable setups."""
-    lines: list[str] = []
-    context = ""
+    tables: dict[str, Table] = {}
+    headings = ["rank", "loss", "MAUVE", "F.Overlap", "sum", "ε spent", "seeds", "setup"]
     for setup in setups:
         key, group = setup.group.key, setup.group
-        if _context(setup) != context:
-            context = _context(setup)
-            lines += ["", f"{key['data']} ({str(key['fingerprint'])[:8]}), target ε {format_epsilon(key['epsilon'])}, "]
-            lines[-1] += f"model {key['base_model']}, {key['num_samples']} samples; bound {max_loss:g} nats per token"
-            lines.append("rank  loss   MAUVE  F.Overlap  sum    ε spent  seeds  setup")
-        values = [setup.mean_loss, group.cell("mauve").mean, group.cell("parsed_function_overlap").mean, setup.score]
-        loss, mauve, overlap, score = ("–" if value is None else f"{value:.3f}" for value in values)
+        about = f"{key['data']} ({str(key['fingerprint'])[:8]}), target ε {format_epsilon(key['epsilon'])}, model "
+        about += f"{key['base_model']}, {key['num_samples']} samples; bound {max_loss:g} nats per token"
+        values = [setup.mean_loss, *(group.cell(name).mean for name in _SCORE), setup.score]
+        numbers = [None if value is None else f"{value:.3f}" for value in values]
         spent = "∞" if group.spent is None else f"{group.spent:.3f}"
-        name = f"{key['experiment']}, {systems().get(key['system'], key['system'])}"
-        line = f"{setup.rank or '–':<4}  {loss:5}  {mauve:5}  {overlap:9}  {score:5}  {spent:7}  {len(group.points):<5}"
-        lines.append(f"{line}  {name}{f': {setup.why}' if setup.why else ''}")
-    return "\n".join(lines).strip("\n")
+        name = f"{key['experiment']}, {label_of(key['system'])}{f': {setup.why}' if setup.why else ''}"
+        table = tables.setdefault(f"{setup.context}\n{about}", Table(headings))
+        table.rows.append([setup.rank, *numbers, spent, len(group.points), name])
+    return "\n\n".join("\n".join((about.rpartition("\n")[2], table.text("<"))) for about, table in tables.items())
 
 
 def _mean_loss(folder: Path, point: Point, sifter: Sifter) -> float | None:
     from commands.evaluation.evaluate import read_synthetic
 
-    path = synthetic_path(folder, point.key["system"])
+    path = RunRecord(folder).synthetic(point.key["system"])
     if not path.exists():
         return None
     losses = sifter.losses([turn.utterance for turn in read_synthetic(path)])
     return float(losses.double().mean())
-
-
-def _context(setup: Setup) -> str:
-    return repr([setup.group.key[name] for name in COMPARABLE])
 
 
 def _to_json(setup: Setup) -> dict[str, Any]:

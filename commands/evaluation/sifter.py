@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import yaml
-
+from commands.launch.run_record import StageConfig
 from doppel.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -37,11 +36,11 @@ class Sifter:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.config: dict[str, Any] = {}
+        self.config: StageConfig | None = None
         file = Path(path).expanduser()
         if file.is_dir() and (file / "checkpoints" / "last.ckpt").is_file():
             file = file / "checkpoints" / "last.ckpt"
-        self.model = self._from_checkpoint(file) if file.is_file() else self._from_folder(path)
+        self.model = self._from_checkpoint(file) if file.is_file() else _from_folder(path)
         self.model.eval()
 
     def check_is_public(self, fingerprints: Collection[str]) -> bool:
@@ -56,23 +55,18 @@ class Sifter:
         Raises:
             SifterError: It did.
         """
-        from datamodules.readers import data_fingerprint, expand_path
-        from datamodules.selection import Selection
-
-        init = self.config.get("data", {}).get("init_args", {})
-        is_private = any("DifferentialPrivacy" in str(c) for c in self.config.get("trainer", {}).get("callbacks") or ())
-        if is_private:
-            return True
-        if not init.get("train_path"):
+        if self.config is None or not self.config.data.get("train_path"):
             return False
+        if self.config.privacy is not None:
+            return True
         try:
-            own = data_fingerprint(expand_path(init["train_path"]), Selection.from_config(init))
+            own = self.config.fingerprint()
         except DataError:
             return False  # its file is gone, or a variable in its path is not set
         if own in fingerprints:
             raise SifterError(
-                f"the sifter {self.path} was trained without DP on {init['train_path']}, the private data of the "
-                "candidates: what it says would leak. Train it on public turns, as configs/experiments/selection does"
+                f"the sifter {self.path} was trained without DP on {self.config.data['train_path']}, the private data "
+                "of the candidates: what it says would leak. Train it on public turns, as the experiment sifter does"
             )
         return True
 
@@ -87,23 +81,20 @@ class Sifter:
         examples = [[codec.bos_id, *ids, codec.eos_id] for ids in codec.tokenize(list(texts))]
         return text_losses(self.model.model, [ids[: codec.max_length] for ids in examples])
 
-    def _from_folder(self, path: str) -> UtteranceLM:
-        from lightning_modules.utterance_lm import UtteranceLM
-
-        return UtteranceLM(base_model=path, test_metrics=False)
-
     def _from_checkpoint(self, file: Path) -> UtteranceLM:
-        from lightning_modules.lora import LoraArguments
+        from lightning_modules.backbone.lora import LoraArguments
+        from lightning_modules.backbone.warm_start import WarmStart
         from lightning_modules.utterance_lm import UtteranceLM
-        from lightning_modules.warm_start import WarmStart
 
-        config = file.parent.parent / "config.yaml"
-        if not config.is_file():
-            raise SifterError(f"{file} has no {config}: give a checkpoint in its run folder, or a model folder")
-        self.config = yaml.safe_load(config.read_text(encoding="utf-8"))
-        init = self.config["model"]["init_args"]
-        if "UtteranceLM" not in self.config["model"]["class_path"]:
-            raise SifterError(f"{file} is a {self.config['model']['class_path']}: the sifter must be an UtteranceLM")
+        folder = file.parent.parent
+        if not (folder / "config.yaml").is_file():
+            raise SifterError(
+                f"{file} has no {folder}/config.yaml: give a checkpoint in its run folder, or a model folder"
+            )
+        self.config = StageConfig.read(folder)
+        class_path, init = self.config.content["model"]["class_path"], self.config.model
+        if "UtteranceLM" not in class_path:
+            raise SifterError(f"{file} is a {class_path}: the sifter must be an UtteranceLM")
         model = UtteranceLM(
             base_model=init["base_model"],
             max_length=init.get("max_length"),
@@ -114,3 +105,9 @@ class Sifter:
         start.check_text_format(model.codec)
         start.load_into(model.model)
         return model
+
+
+def _from_folder(path: str) -> UtteranceLM:
+    from lightning_modules.utterance_lm import UtteranceLM
+
+    return UtteranceLM(base_model=path, test_metrics=False)

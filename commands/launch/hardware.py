@@ -10,15 +10,23 @@ import torch
 from doppel.errors import UserError
 
 
-def check_gpu(precision: str) -> None:
-    """Refuse a PyTorch without code for the GPU that is there, and bfloat16 where there is none.
+def check_hardware(accelerator: str, precision: str) -> None:
+    """Refuse a GPU that is not there or that PyTorch has no code for, and bfloat16 where there is none.
 
     Args:
+        accelerator: ``trainer.accelerator``.
         precision: ``trainer.precision``.
 
     Raises:
-        UserError: The installation, or the precision, does not fit the GPU.
+        UserError: The machine, the installation or the precision does not fit.
     """
+    is_there = torch.cuda.is_available() or torch.backends.mps.is_available()
+    if accelerator in ("gpu", "cuda") and not is_there:
+        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+        raise UserError(
+            f"trainer.accelerator is {accelerator}, but PyTorch finds no GPU here{built}: run on a node that has one "
+            "(`nvidia-smi` lists them), or set --trainer.accelerator=cpu"
+        )
     if not torch.cuda.is_available():
         return
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()

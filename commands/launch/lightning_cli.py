@@ -1,10 +1,10 @@
-"""LightningCLI with Doppel's run folder."""
+"""LightningCLI with Doppel's run folder and the key ``privacy``."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,37 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
 
+from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.slurm_job import SlurmJob
-from commands.launch.hardware import check_gpu
-from commands.launch.parser import DoppelArgumentParser
+from commands.launch.hardware import check_hardware
+from commands.launch.parser import PRIVACY, DoppelArgumentParser, listed_privacy
 from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from doppel.privacy.arguments import PrivacyArguments
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
-PRIVACY = "callbacks.differential_privacy.DifferentialPrivacy"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 WANDB = "lightning.pytorch.loggers.WandbLogger"
-
-
-# An advertisement for another package at every start.
-logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-    lambda record: "litlogger" not in record.getMessage()
-)
+_HERE = "."
+DEFAULTS = Path(__file__).parents[2] / "configs" / "trainer.yaml"
 
 
 class RunFolderConfig(SaveConfigCallback):
-    """Writes the configuration into the run folder, one file per subcommand: config.yaml of fit, predict.yaml, …"""
+    """Writes the configuration into the run folder, one file per subcommand: config.yaml of fit, predict.yaml, …
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    It is the configuration as it was given: what follows from the run folder is left open, so that the file starts the
+    same training in another folder.
+
+    Args:
+        given: The configuration before anything was filled in.
+    """
+
+    def __init__(self, *args: Any, given: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "overwrite": True})
+        self.config = given
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Save before anything runs."""
@@ -49,14 +55,22 @@ class RunFolderConfig(SaveConfigCallback):
 
 
 class DoppelCLI(LightningCLI):
-    """``fit``, ``validate``, ``test`` and ``predict`` with one extra option, ``--run_dir PIPELINE/STAGE``.
+    """``fit``, ``validate``, ``test`` and ``predict`` with two more keys, ``run_dir`` and ``privacy``.
 
     The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
     ledger beside it in PIPELINE. W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
-    goes on with its W&B run.
+    goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults.
+
+    A ``fit`` with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
+    callbacks; one with ``privacy: null`` is the same training without a guarantee, and says so.
+
+    Args:
+        args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
+        trainer_class: Class of the trainer, whose methods are the subcommands.
     """
 
-    def __init__(self, trainer_class: type[Trainer] = Trainer) -> None:
+    def __init__(self, args: Sequence[str] | None = None, trainer_class: type[Trainer] = Trainer) -> None:
+        defaults = {"default_config_files": [str(DEFAULTS)]}
         super().__init__(
             model_class=LightningModule,
             datamodule_class=LightningDataModule,
@@ -64,20 +78,37 @@ class DoppelCLI(LightningCLI):
             subclass_mode_model=True,
             subclass_mode_data=True,
             save_config_callback=RunFolderConfig,
-            parser_kwargs={"default_env": False},
+            parser_kwargs={"default_env": False, **{name: dict(defaults) for name in self.subcommands()}},
             parser_class=DoppelArgumentParser,
             auto_configure_optimizers=False,
             seed_everything_default=1,
+            args=None if args is None else list(args),
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The run folder."""
+        """The run folder and the guarantee."""
         parser.add_argument(
             "--run_dir",
             type=str | None,
             default=None,
             help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl. $VARIABLE is filled in",
         )
+        parser.add_argument(
+            "--privacy",
+            type=PrivacyArguments | None,
+            default=None,
+            help="DP-SGD, such as --privacy.target_epsilon=3; null trains without a guarantee",
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse; a logger that wants a ``save_dir`` and has none gets the run folder."""
+        args = sys.argv[1:] if args is None else args
+        try:
+            self.config = parser.parse_args(args)
+        except UserError as error:
+            if "save_dir" not in str(error) or "required" not in str(error):
+                raise
+            self.config = parser.parse_args([*args, f"--trainer.logger.init_args.save_dir={_HERE}"])
 
     def instantiate_classes(self) -> None:
         """Build what the configuration describes.
@@ -95,31 +126,47 @@ class DoppelCLI(LightningCLI):
             raise UserError(f"the configuration does not build: {reasons[0]}") from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """A trainer that leaves requeueing to :class:`~callbacks.preemption.Preemption`.
+        """A trainer with the guarantee that is asked for, whose requeueing is left to Preemption.
 
         Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
         """
-        plugins = self._get(self.config_init, "trainer", default={}).get("plugins") or []
-        plugins = plugins if isinstance(plugins, list) else [plugins]
+        given = self._get(self.config_init, "trainer", default={})
+        plugins = _listed(given.get("plugins"))
         if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
             kwargs.setdefault("plugins", [*plugins, SLURMEnvironment(auto_requeue=False)])
+        privacy = self._get(self.config_init, "privacy")
+        if privacy is not None and self.trains:
+            kwargs.setdefault("callbacks", [DifferentialPrivacy(privacy), *_listed(given.get("callbacks"))])
         return super().instantiate_trainer(**kwargs)
 
+    @property
+    def trains(self) -> bool:
+        """Whether the command takes training steps."""
+        return self.subcommand not in ("validate", "test", "predict")
+
     def before_instantiate_classes(self) -> None:
-        """Fill in what follows from the run folder and the hardware."""
+        """Refuse what cannot work; fill in what follows from the run folder and the hardware."""
         config = self.config[self.subcommand] if self.subcommand else self.config
         trainer = config.trainer
-        check_gpu(str(trainer.precision or ""))
+        self.save_config_kwargs = {"given": config.clone()}
+        if any(callback.class_path == PRIVACY for callback in _listed(trainer.callbacks)):
+            raise UserError(listed_privacy())
+        check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
         if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
             raise UserError(
                 "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place where a logical batch "
-                "is one step: remove them, and use data.init_args.batch_size and the callback's max_grad_norm"
+                "is one step: remove them, and use data.init_args.batch_size and privacy.max_grad_norm"
             )
         if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
             trainer.strategy = LogicalBatchDDPStrategy.strategy_name
-        if config.run_dir is None:
-            return
-        run_dir = Path(os.path.expandvars(config.run_dir))
+        if config.privacy is None and self.trains:
+            rank_zero_info("privacy: null. This training has no guarantee and spends nothing of a budget.")
+        if config.run_dir is not None:
+            self._fill(config, Path(os.path.expandvars(config.run_dir)))
+
+    def _fill(self, config: Any, run_dir: Path) -> None:
+        """Fill in what follows from the run folder."""
+        trainer = config.trainer
         run_dir.mkdir(parents=True, exist_ok=True)
         job = SlurmJob.current()
         if job is not None:
@@ -127,22 +174,28 @@ class DoppelCLI(LightningCLI):
         if config.get("ckpt_path") == "last":
             config.ckpt_path = last_checkpoint(run_dir)
         trainer.default_root_dir = str(run_dir)
-        loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
-        for logger in loggers:
+        for logger in _listed(trainer.logger):
+            init: Any = getattr(logger, "init_args", {})
+            if "save_dir" in init:
+                init.save_dir = str(run_dir) if init.save_dir in (None, _HERE) else init.save_dir
             if getattr(logger, "class_path", None) == WANDB:
-                logger.init_args.save_dir = str(run_dir)
-                logger.init_args.name = logger.init_args.name or run_dir.name
+                init.save_dir = str(run_dir)
+                init.name = init.name or run_dir.name
                 sweep_run = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
-                logger.init_args.id = logger.init_args.id or sweep_run or wandb_id(run_dir, job)
+                init.id = init.id or sweep_run or wandb_id(run_dir, job)
                 names = {"group": run_dir.parent.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
-        for callback in trainer.callbacks or []:
-            path, init = callback.class_path, callback.init_args
-            if path == CHECKPOINT and init.dirpath is None:
-                init.dirpath = str(run_dir / "checkpoints")
-            elif path == PRIVACY:
-                init.ledger_path = init.ledger_path or str(run_dir.parent / "ledger.jsonl")
-                init.stage = init.stage or run_dir.name
+        for callback in _listed(trainer.callbacks):
+            if callback.class_path == CHECKPOINT and callback.init_args.dirpath is None:
+                callback.init_args.dirpath = str(run_dir / "checkpoints")
+        if config.privacy is not None:
+            config.privacy.ledger_path = config.privacy.ledger_path or str(run_dir.parent / "ledger.jsonl")
+            config.privacy.stage = config.privacy.stage or run_dir.name
+
+
+def _listed(value: Any) -> list[Any]:
+    """What Lightning takes as one thing, a list of them, or nothing."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _num_devices(devices: Any) -> int:
@@ -153,28 +206,3 @@ def _num_devices(devices: Any) -> int:
     return (
         max(int(devices), 1) if str(devices).lstrip("-").isdigit() and int(devices) >= 0 else torch.cuda.device_count()
     )
-
-
-def fit(argv: list[str]) -> None:
-    """Train a model on data: Lightning's `fit`."""
-    _run("fit", argv)
-
-
-def validate(argv: list[str]) -> None:
-    """Evaluate a checkpoint on validation data: Lightning's `validate`."""
-    _run("validate", argv)
-
-
-def test(argv: list[str]) -> None:
-    """Evaluate a checkpoint on test data: Lightning's `test`."""
-    _run("test", argv)
-
-
-def predict(argv: list[str]) -> None:
-    """Write samples of a checkpoint: Lightning's `predict`."""
-    _run("predict", argv)
-
-
-def _run(command: str, argv: list[str]) -> None:
-    sys.argv = [sys.argv[0], command, *argv]  # Lightning re-runs this command line on the other ranks
-    DoppelCLI()

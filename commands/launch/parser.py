@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from typing import NoReturn
+
 from lightning.pytorch.cli import LightningArgumentParser
 
 from doppel.console.errors import NearestKey
+from doppel.errors import UserError
+from doppel.privacy.arguments import PrivacyArguments
+
+PRIVACY = "callbacks.differential_privacy.DifferentialPrivacy"
 
 
 class DoppelArgumentParser(NearestKey, LightningArgumentParser):
     """Lightning's parser without abbreviations, with errors that name the nearest key."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Say what is wrong, and how privacy is configured where a configuration does it as it was done before."""
+        if PRIVACY in message:
+            raise UserError(listed_privacy()) from ex
+        old = re.search(r"Option '(\w+)' is not accepted", message)
+        if old and "trainer.callbacks" in message and old[1] in {field.name for field in fields(PrivacyArguments)}:
+            raise UserError(f"no callback has an argument {old[1]!r}: write --privacy.{old[1]}") from ex
+        super().error(message, ex)
+
+
+def listed_privacy() -> str:
+    """What to write instead of the callback."""
+    return (
+        "trainer.callbacks lists DifferentialPrivacy: remove it there, and write its arguments below the key `privacy` "
+        "at the top of the configuration, such as `privacy: {target_epsilon: 3.0}`; null is the run without privacy"
+    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.results.paper import systems
 from commands.results.pool import Cell
 from commands.results.render import format_data
-from commands.results.tables import Row, Section, format_epsilon
+from commands.results.sections import Row, Section, format_epsilon, label_of
+from doppel.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,9 @@ _DASHES = ("-", "-.", ":")
 #: Settings that split a system into several lines.
 _APART = ("experiment", "delta", "unit", "accountant", "caveats", "num_compared")
 
+#: (system, label) → ε → row
+Lines = dict[tuple[str, str], dict[float, Row]]
+
 
 def plot(section: Section, folder: Path) -> tuple[list[Path], list[str]]:
     """Draw every metric of a table against ε.
@@ -51,59 +54,46 @@ def plot(section: Section, folder: Path) -> tuple[list[Path], list[str]]:
     from matplotlib.figure import Figure
 
     lines, notes = _lines(section)
-    finite = sorted({e for line in lines.values() for e in line if e < math.inf} | _paper_epsilons(section))
     if not lines:
         return [], notes
-    place = {epsilon: float(index) for index, epsilon in enumerate(finite)}
-    place[math.inf] = len(finite) + 0.4
-    has_infinity = any(math.inf in line for line in lines.values()) or (math.inf, "two_stage") in section.table.values
+    values = section.layout.values
+    epsilons = {e for line in lines.values() for e in line} | {e for e, _ in values if e is not None}
+    finite = sorted(epsilons - {math.inf})
+    place = {epsilon: float(index) for index, epsilon in enumerate(finite)} | {math.inf: len(finite) + 0.4}
+    has_infinity = any(math.inf in line for line in lines.values()) or (math.inf, "two_stage") in values
 
-    metrics = section.table.metrics
+    metrics = section.layout.metrics
     columns = 2 if len(metrics) > 1 else 1
     rows = math.ceil(len(metrics) / columns)
     figure = Figure(figsize=(4.6 * columns, 3.1 * rows + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for index, (metric, axis) in enumerate(zip(metrics, axes, strict=False)):
-        drawn: list[str] = []
-        for (system, label), line in lines.items():
-            cells = {epsilon: row.cells[index] for epsilon, row in line.items()}
-            _draw(axis, place, cells, system, label, metric.scale, drawn.count(system))
-            drawn.append(system)
-        for system in dict.fromkeys(name for name, _ in lines):
-            _draw_paper(axis, place, section, system, index)
-        axis.set_title(metric.label, loc="left", fontsize=10)
-        ticks = finite + ([math.inf] if has_infinity else [])
-        axis.set_xticks([place[e] for e in ticks], [f"{e:g}" if e < math.inf else "∞\nnot private" for e in ticks])
-        axis.set_xlabel("ε")
-        axis.set_ylim(bottom=0)
-        axis.grid(axis="y", color="#dddddd", linewidth=0.6)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
-        if has_infinity and finite:
-            axis.axvline(len(finite) - 0.3, color="#bbbbbb", linewidth=0.8, linestyle=":")
-            axis.set_xlim(-0.35, place[math.inf] + 0.35)
-    for axis in axes[len(metrics) :]:
-        axis.set_visible(False)
     handles: dict[str, Any] = {}
-    for axis in axes[: len(metrics)]:
+    for index, (metric, axis) in enumerate(zip(metrics, axes, strict=False)):
+        _draw_metric(axis, place, section, lines, index)
+        axis.set_title(metric.label, loc="left", fontsize=10)
+        _label_epsilons(axis, place, finite, has_infinity)
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
+    for axis in axes[len(metrics) :]:
+        axis.set_visible(False)
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False, fontsize=8.5
     )
-    figure.suptitle(_title(section), fontsize=10)
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = _stem(section)
-    files = [folder / f"{stem}.{suffix}" for suffix in ("png", "svg")]
-    for file in files:
+    key, paper = section.key, section.layout.title.rsplit(", ", 1)[-1]
+    title = f"{format_data(key)}, model {key['base_model']}, {key['num_samples']} samples; dashed: the paper, {paper}"
+    figure.suptitle(title, fontsize=10)
+    files = [folder / f"{_stem(section)}.{suffix}" for suffix in ("png", "svg")]
+    for path in files:
         # without a date, so that the same runs give the same file
-        figure.savefig(file, dpi=160, metadata={"Date": None} if file.suffix == ".svg" else None)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        with whole_file(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)
     return files, notes
 
 
-def _lines(section: Section) -> tuple[dict[tuple[str, str], dict[float, Row]], list[str]]:
-    """(system, label) → ε → row; settings that ε does not tell apart get lines of their own."""
+def _lines(section: Section) -> tuple[Lines, list[str]]:
+    """The lines to draw, and what cannot be; settings that ε does not tell apart get lines of their own."""
     by_line: dict[tuple[str, ...], dict[float, list[Row]]] = {}
     unbounded: list[Row] = []
     for row in section.rows:
@@ -122,12 +112,9 @@ def _lines(section: Section) -> tuple[dict[tuple[str, str], dict[float, Row]], l
             by_line.setdefault(name, {}).setdefault(math.inf, []).append(row)
     notes, lines = [], {}
     for name, line in by_line.items():
-        differing = [
-            f"{field} {name[1 + index]}"
-            for index, field in enumerate(_APART)
-            if len({other[1 + index] for other in by_line if other[0] == name[0]}) > 1
-        ]
-        label = systems().get(name[0], name[0]) + (f" ({', '.join(differing)})" if differing else "")
+        same = [other for other in by_line if other[0] == name[0]]
+        differing = [f"{f} {name[i]}" for i, f in enumerate(_APART, start=1) if len({other[i] for other in same}) > 1]
+        label = label_of(name[0]) + (f" ({', '.join(differing)})" if differing else "")
         kept = {epsilon: rows[0] for epsilon, rows in line.items() if len(rows) == 1}
         for epsilon in line.keys() - kept.keys():
             told = format_epsilon(epsilon)
@@ -137,76 +124,82 @@ def _lines(section: Section) -> tuple[dict[tuple[str, str], dict[float, Row]], l
     return lines, notes
 
 
+def _draw_metric(axis: Axes, place: dict[float, float], section: Section, lines: Lines, index: int) -> None:
+    """Draw our lines, then the paper's."""
+    scale = section.layout.metrics[index].scale
+    drawn: list[str] = []
+    for (system, label), line in lines.items():
+        points = ((epsilon, row.cells[index]) for epsilon, row in sorted(line.items()))
+        variant = drawn.count(system)  # another setting of the same system
+        style = _style(system, markersize=6)
+        if variant:
+            style |= {"markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": _DASHES[variant % len(_DASHES)]}
+        _draw(axis, place, points, scale, label, style)
+        drawn.append(system)
+    for system in dict.fromkeys(drawn):
+        found = (
+            (e, re.match(r"[\d.]+", cells[index]))
+            for (e, name), cells in section.layout.values.items()
+            if name == system
+        )
+        values = sorted((epsilon, float(number.group())) for epsilon, number in found if number and epsilon in place)
+        _draw_paper(axis, place, values, f"paper: {label_of(system)}", system)
+
+
 def _draw(
     axis: Axes,
     place: dict[float, float],
-    cells: dict[float, Cell],
-    system: str,
-    label: str,
+    cells: Iterable[tuple[float, Cell]],
     scale: float,
-    variant: int,
+    label: str,
+    style: dict[str, Any],
 ) -> None:
-    colour, marker = _STYLE.get(system, _FALLBACK)
-    style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6}
-    if variant:  # another setting of the same system
-        style |= {"markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": _DASHES[variant % len(_DASHES)]}
-    points = sorted(
-        (e, cell.mean * scale, (cell.std or 0) * scale) for e, cell in cells.items() if cell.mean is not None
-    )
+    points = [(e, cell.mean * scale, (cell.std or 0) * scale) for e, cell in cells if cell.mean is not None]
     finite = [(place[e], mean, std) for e, mean, std in points if e < math.inf]
     if finite:
         xs, means, stds = zip(*finite, strict=True)
         axis.plot(xs, means, linewidth=1.8, label=label, **style)
         low = [mean - std for mean, std in zip(means, stds, strict=True)]
         high = [mean + std for mean, std in zip(means, stds, strict=True)]
-        axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+        axis.fill_between(xs, low, high, color=style["color"], alpha=0.18, linewidth=0)
     for epsilon, mean, std in points:
         if epsilon == math.inf or len(finite) == 1:  # elsewhere the band says it
             own = None if finite else label
             axis.errorbar(place[epsilon], mean, std, capsize=3, linewidth=1.2, label=own, **style)
 
 
-def _draw_paper(axis: Axes, place: dict[float, float], section: Section, system: str, index: int) -> None:
-    colour, marker = _STYLE.get(system, _FALLBACK)
-    values = []
-    for (epsilon, name), cells in section.table.values.items():
-        number = re.match(r"[\d.]+", cells[index])
-        if name == system and epsilon in place and number:
-            values.append((epsilon, float(number.group())))
-    values.sort()
-    label = f"paper: {systems().get(system, system)}"
-    style: dict[str, Any] = {
-        "color": colour, "marker": marker, "markersize": 4.5, "fillstyle": "none", "linewidth": 1.1, "linestyle": "--"
-    }  # fmt: skip
+def _draw_paper(
+    axis: Axes, place: dict[float, float], values: list[tuple[float, float]], label: str, system: str
+) -> None:
+    style = _style(system, markersize=4.5, fillstyle="none", linewidth=1.1, linestyle="--", alpha=0.8)
     finite = [(place[e], value) for e, value in values if e < math.inf]
     if finite:
-        axis.plot(*zip(*finite, strict=True), label=label, alpha=0.8, **style)
+        axis.plot(*zip(*finite, strict=True), label=label, **style)
     for epsilon, value in values:
         if epsilon == math.inf:
-            axis.plot(place[epsilon], value, label=None if finite else label, alpha=0.8, **style)
+            axis.plot(place[epsilon], value, label=None if finite else label, **style)
 
 
-def _paper_epsilons(section: Section) -> set[float]:
-    return {epsilon for epsilon, _ in section.table.values if epsilon is not None and epsilon < math.inf}
+def _label_epsilons(axis: Axes, place: dict[float, float], finite: list[float], has_infinity: bool) -> None:
+    ticks = finite + [math.inf] * has_infinity
+    axis.set_xticks([place[e] for e in ticks], [f"{e:g}" if e < math.inf else "∞\nnot private" for e in ticks])
+    axis.set_xlabel("ε")
+    axis.set_ylim(bottom=0)
+    axis.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    if has_infinity and finite:
+        axis.axvline(len(finite) - 0.3, color="#bbbbbb", linewidth=0.8, linestyle=":")
+        axis.set_xlim(-0.35, place[math.inf] + 0.35)
 
 
-def _title(section: Section) -> str:
-    key = section.key
-    paper = section.table.title.rsplit(", ", 1)[-1]
-    return f"{format_data(key)}, model {key['base_model']}, {key['num_samples']} samples; dashed: the paper, {paper}"
+def _style(system: str, **more: Any) -> dict[str, Any]:
+    colour, marker = _STYLE.get(system, _FALLBACK)
+    return {"color": colour, "marker": marker, **more}
 
 
 def _stem(section: Section) -> str:
     key = section.key
-    parts: Sequence[str] = (
-        "table",
-        section.table.id.lower(),
-        str(key["data"]),
-        str(key["fingerprint"])[:8],
-        str(key["base_model"]),
-        str(key["num_samples"]),
-        "parser",
-        str(key["parser"])[-12:],
-        str(key["featurizer"]),
-    )
-    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-")
+    parts = ("table", section.layout.id.lower(), key["data"], str(key["fingerprint"])[:8], key["base_model"])
+    parts += (key["num_samples"], "parser", str(key["parser"])[-12:], key["featurizer"])
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(map(str, parts))).strip("-")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from commands.results.runs import KEY_FIELDS, Point
+from commands.results.runs import Point
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ class Cell:
     std: float | None
     num: int
     note: str = ""
+
+    @classmethod
+    def of(cls, values: Sequence[float], note: str = "") -> Cell:
+        """The cell of one value a seed."""
+        mean = statistics.fmean(values) if values else None
+        return cls(mean, statistics.stdev(values) if len(values) > 1 else None, len(values), note)
 
 
 @dataclass(frozen=True)
@@ -53,18 +59,12 @@ class Group:
 
     def cell(self, metric: str) -> Cell:
         """A metric over the group's seeds."""
-        values = [point.values[metric] for point in self.points if point.values.get(metric) is not None]
-        numbers = [value for value in values if value is not None]
-        lacking = [point for point in self.points if point.values.get(metric) is None]
-        note = "; ".join(dict.fromkeys(_why(point, metric) for point in lacking))
-        if lacking and numbers:
+        found = [(point, point.values.get(metric)) for point in self.points]
+        numbers = [value for _, value in found if value is not None]
+        note = "; ".join(dict.fromkeys(_why(point, metric) for point, value in found if value is None))
+        if note and numbers:
             note = f"only {len(numbers)} of {len(self.points)} seeds: {note}"
-        return Cell(
-            mean=statistics.fmean(numbers) if numbers else None,
-            std=statistics.stdev(numbers) if len(numbers) > 1 else None,
-            num=len(numbers),
-            note=note,
-        )
+        return Cell.of(numbers, note)
 
     def metrics(self) -> list[str]:
         """Every metric that some run has."""
@@ -79,7 +79,7 @@ def pool(points: Iterable[Point]) -> list[Group]:
     """
     by_key: dict[tuple[Any, ...], list[Point]] = {}
     for point in points:
-        by_key.setdefault(tuple(point.key[name] for name in KEY_FIELDS), []).append(point)
+        by_key.setdefault(tuple(point.key.values()), []).append(point)
     return [_group(members) for members in by_key.values()]
 
 
@@ -92,11 +92,10 @@ def _group(members: Sequence[Point]) -> Group:
         paths = " and ".join(point.path for point in same)
         if seed is None and len(members) > 1:
             notes.append(f"{paths} left out: without a seed, a repeated run cannot be told from a new one")
-        elif len(same) == 1:
-            kept.append(same[0])
         elif all(point.values == same[0].values for point in same):
             kept.append(same[0])
-            notes.append(f"duplicate seed {seed}: {paths} hold the same numbers, counted once")
+            if len(same) > 1:
+                notes.append(f"duplicate seed {seed}: {paths} hold the same numbers, counted once")
         else:
             notes.append(f"duplicate seed {seed}: {paths} hold different numbers, both left out")
     kept.sort(key=lambda point: -1 if point.seed is None else point.seed)

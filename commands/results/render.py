@@ -1,29 +1,19 @@
-"""Writes result tables as Markdown and CSV."""
+"""Result tables as Markdown and CSV."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from commands.results.paper import systems
-from commands.results.pool import Group
+from commands.results.paper_tables import Metric
+from commands.results.pool import Cell, Group
 from commands.results.privacy import VOID
 from commands.results.runs import KEY_FIELDS
-from commands.results.tables import SECTION_FIELDS, Row, Section, format_cell, format_epsilon
+from commands.results.sections import Row, Section, format_epsilon, label_of
+from commands.results.table import Table, show
 
-#: Columns of a row's setting, with their headings; those that are equal in all rows are said above the table.
-_SETTING = {
-    "delta": "δ",
-    "unit": "unit",
-    "accountant": "accountant",
-    "experiment": "experiment",
-    "num_compared": "compared",
-    "training": "training",
-}
-_LONG = ("num_compared", "training")
-_HEADINGS = {
+#: What a table's rows share, with its heading.
+_SHARED = {
     "data": "data",
     "reference": "reference",
     "base_model": "model",
@@ -33,35 +23,37 @@ _HEADINGS = {
     "counting": "function types",
     "missing_function": "missing function",
 }
+#: Settings of a row: columns where they differ, else said above the table.
+_SETTING = {
+    "delta": "δ",
+    "unit": "unit",
+    "accountant": "accountant",
+    "experiment": "experiment",
+    "num_compared": "compared",
+    "training": "training",
+}
+_LONG = ("num_compared", "training")
 
 
-def markdown(section: Section, beside: str = "paper") -> str:
-    """One table with its setting above and its notes below.
-
-    Args:
-        section: The table.
-        beside: Heading of the columns beside ours; empty leaves them out.
-    """
+def markdown(section: Section) -> str:
+    """One table with its setting above and its notes below."""
     groups = [row.group for row in section.rows if row.group is not None]
     varying = [name for name in _SETTING if _varies(section, name)]
-    constant = [(_HEADINGS[name], _of_section(section, name)) for name in _HEADINGS]
-    constant += [(_SETTING[name], _only(groups, name)) for name in _SETTING if name not in (*varying, "training")]
-    told = " · ".join(f"{heading}: {text}" for heading, text in constant if text != "–")
-    lines = [f"**{told}**", ""]
-    header = ["ε", "system"]
-    for metric in section.table.metrics:
-        header += [metric.label, beside] if beside else [metric.label]
-    header += ["seeds", "ε spent", *(_SETTING[name] for name in varying), "commit"]
+    constant = [(heading, _setting(section.key, name)) for name, heading in _SHARED.items()]
+    constant += [(_SETTING[n], _only(groups, n)) for n in _SETTING if n not in (*varying, "training")]
+    headings = ["ε", "system"]
+    for metric in section.layout.metrics:
+        headings += [metric.label, *([section.beside] if section.beside else [])]
     notes: list[str] = []
-    lines += [_line(header), _line(["---"] * len(header))]
-    lines += [_line(_cells(section, row, varying, notes, bool(beside))) for row in section.rows]
-    lines += [""]
-    lines += [f"- {note}" for note in section.notes]
+    table = Table([*headings, "seeds", "ε spent", *(_SETTING[name] for name in varying), "commit"])
+    table.rows += [_cells(section, row, varying, notes) for row in section.rows]
+    lines = [f"**{' · '.join(f'{heading}: {text}' for heading, text in constant if text != '–')}**", ""]
+    lines += [table.markdown(), "", *(f"- {note}" for note in section.notes)]
     lines += [f"- [{number}] {note}" for number, note in enumerate(notes, start=1)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _cells(section: Section, row: Row, varying: Sequence[str], notes: list[str], has_paper: bool) -> list[str]:
+def _cells(section: Section, row: Row, varying: Sequence[str], notes: list[str]) -> list[str]:
     def mark(note: str) -> str:
         if note not in notes:
             notes.append(note)
@@ -69,69 +61,69 @@ def _cells(section: Section, row: Row, varying: Sequence[str], notes: list[str],
 
     about = "".join(mark(note) for note in row.notes)
     void = row.group is not None and row.group.key["caveats"].startswith(VOID)
-    epsilon = format_epsilon(row.epsilon, row.system) + (" (void: not private)" if void else "")
-    cells = [epsilon, systems().get(row.system, row.system)]
-    for metric, cell, paper in zip(section.table.metrics, row.cells, row.paper, strict=True):
+    cells = [format_epsilon(row.epsilon, row.system) + " (void: not private)" * void, label_of(row.system)]
+    for metric, cell, beside in zip(section.layout.metrics, row.cells, row.beside, strict=True):
         missing = mark(cell.note) if cell.note else about if cell.mean is None else ""
-        cells += [format_cell(cell, metric) + missing, *([paper] if has_paper else [])]
+        cells += [_value(cell, metric) + missing, *([beside] if section.beside else [])]
     if row.group is None:
         return cells + ["–"] * (3 + len(varying))
-    key, spent = row.group.key, row.group.spent
-    cells.append(f"{len(row.group.points)}{about}")
-    cells.append("–" if spent is None else f"{spent:.3f}")
-    cells += [_show(name, key[name]) for name in varying]
-    return [*cells, ", ".join(_commit(commit) for commit in row.group.commits) or "–"]
+    spent = "–" if row.group.spent is None else f"{row.group.spent:.3f}"
+    cells += [f"{len(row.group.points)}{about}", spent, *(_setting(row.group.key, name) for name in varying)]
+    commits = (f"{commit[:8]}{'+dirty' * commit.endswith('+dirty')}" for commit in row.group.commits)
+    return [*cells, ", ".join(commits) or "–"]
 
 
-def csv_table(parts: Iterable[Section], beside: str = "paper") -> str:
+def _value(cell: Cell, metric: Metric) -> str:
+    """Mean ± unbiased standard deviation; a dash where there is no value, no ± where there is one."""
+    if cell.mean is None:
+        return "–"
+    text = f"{cell.mean * metric.scale:.{metric.digits}f}"
+    return text if cell.std is None else f"{text} ± {cell.std * metric.scale:.{metric.digits}f}"
+
+
+def csv_table(parts: Sequence[Section]) -> str:
     """All sections of one table, a line for each row: its setting, then mean, std, seeds and note of each metric."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    header_written = False
+    beside = "difference" if parts[0].beside.startswith("−") else "paper"
+    table = Table(["title", *KEY_FIELDS, "epsilon_spent", "num_seeds", "seeds", "commits", "runs", "notes"])
+    columns = [
+        f"{m.label} {what}" for m in parts[0].layout.metrics for what in ("mean", "std", "seeds", "note", beside)
+    ]
+    table.headings = [*table.headings, *columns]
     for section in parts:
-        if not header_written:
-            header = ["title", *KEY_FIELDS, "epsilon_spent", "num_seeds", "seeds", "commits", "runs", "notes"]
-            for metric in section.table.metrics:
-                header += [f"{metric.label} {what}" for what in ("mean", "std", "seeds", "note", beside)]
-            writer.writerow(header)
-            header_written = True
         for row in section.rows:
-            writer.writerow(_csv_row(section, row))
-    return out.getvalue()
-
-
-def _csv_row(section: Section, row: Row) -> list[Any]:
-    if row.group is not None:
-        fields: list[Any] = [row.group.key[name] for name in KEY_FIELDS]
-        points = row.group.points
-        fields += [row.group.spent, len(points), " ".join(str(point.seed) for point in points)]
-        fields += [" ".join(row.group.commits), " ".join(point.path for point in points)]
-    else:
-        known = {**section.key, "kind": section.table.kind, "system": row.system, "epsilon": row.epsilon}
-        fields = [known.get(name) for name in KEY_FIELDS] + [None, 0, "", "", ""]
-    cells: list[Any] = [section.table.title, *("" if value is None else value for value in fields)]
-    cells.append("; ".join(row.notes))
-    for metric, cell, paper in zip(section.table.metrics, row.cells, row.paper, strict=True):
-        values = [None if value is None else round(value * metric.scale, 6) for value in (cell.mean, cell.std)]
-        cells += ["" if value is None else value for value in values]
-        cells += [cell.num, cell.note, "" if paper == "–" else paper]
-    return cells
+            known = {**section.key, "kind": section.layout.kind, "system": row.system, "epsilon": row.epsilon}
+            key: Mapping[str, Any] = known if row.group is None else row.group.key
+            line = [section.layout.title, *(key.get(name) for name in KEY_FIELDS), *_runs(row.group)]
+            line.append("; ".join(row.notes))
+            for metric, cell, text in zip(section.layout.metrics, row.cells, row.beside, strict=True):
+                line += [*_numbers(cell, metric.scale), cell.num, cell.note, "" if text == "–" else text]
+            table.rows.append(line)
+    return table.csv()
 
 
 def csv_of_all(groups: Iterable[Group]) -> str:
     """Every metric of every setting, a line each."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*KEY_FIELDS, "epsilon_spent", "metric", "mean", "std", "num_seeds", "commits", "runs", "note"])
+    table = Table([*KEY_FIELDS, "epsilon_spent", "metric", "mean", "std", "num_seeds", "commits", "runs", "note"])
     for group in groups:
-        setting = ["" if group.key[name] is None else group.key[name] for name in KEY_FIELDS]
-        runs = " ".join(point.path for point in group.points)
+        spent, _, _, commits, runs = _runs(group)
         for metric in group.metrics():
             cell = group.cell(metric)
-            values = ["" if value is None else round(value, 6) for value in (cell.mean, cell.std)]
-            spent = "" if group.spent is None else group.spent
-            writer.writerow([*setting, spent, metric, *values, cell.num, " ".join(group.commits), runs, cell.note])
-    return out.getvalue()
+            line = [*group.key.values(), spent, metric, *_numbers(cell), cell.num, commits, runs, cell.note]
+            table.rows.append(line)
+    return table.csv()
+
+
+def _runs(group: Group | None) -> list[Any]:
+    """ε spent, number of seeds, seeds, commits and paths of a setting's runs."""
+    if group is None:
+        return [None, 0, "", "", ""]
+    seeds = " ".join(str(point.seed) for point in group.points)
+    paths = " ".join(point.path for point in group.points)
+    return [group.spent, len(group.points), seeds, " ".join(group.commits), paths]
+
+
+def _numbers(cell: Cell, scale: float = 1.0) -> list[float | None]:
+    return [None if value is None else round(value * scale, 6) for value in (cell.mean, cell.std)]
 
 
 def _varies(section: Section, name: str) -> bool:
@@ -139,15 +131,10 @@ def _varies(section: Section, name: str) -> bool:
     told: dict[Any, set[str]] = {}
     for row in section.rows:
         if row.group is not None:
-            short = tuple(_show(other, row.group.key[other]) for other in _SETTING if other not in _LONG)
+            short = tuple(_setting(row.group.key, other) for other in _SETTING if other not in _LONG)
             place = (row.epsilon, row.system, short) if name in _LONG else None
-            told.setdefault(place, set()).add(_show(name, row.group.key[name]))
+            told.setdefault(place, set()).add(_setting(row.group.key, name))
     return any(len(texts - {"–"}) > 1 for texts in told.values())
-
-
-def _of_section(section: Section, name: str) -> str:
-    assert name in SECTION_FIELDS
-    return format_data(section.key) if name == "data" else _show(name, section.key.get(name))
 
 
 def format_data(key: Mapping[str, Any]) -> str:
@@ -157,21 +144,11 @@ def format_data(key: Mapping[str, Any]) -> str:
 
 
 def _only(groups: Sequence[Group], name: str) -> str:
-    told = {_show(name, group.key[name]) for group in groups} - {"–"}
+    told = {_setting(group.key, name) for group in groups} - {"–"}
     return told.pop() if len(told) == 1 else "–"
 
 
-def _show(name: str, value: Any) -> str:
-    if value is None or value == "":
-        return "–"
-    if name == "delta":
-        return f"{value:.3g}"
-    return str(value).replace("|", "\\|")
-
-
-def _commit(commit: str) -> str:
-    return f"{commit[:8]}{'+dirty' if commit.endswith('+dirty') else ''}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _setting(key: Mapping[str, Any], name: str) -> str:
+    if name == "data":
+        return format_data(key)
+    return f"{key[name]:.3g}" if name == "delta" and key[name] is not None else show(key[name] or None)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from commands.results.privacy import OTHER_SYSTEMS, check_privacy, scope_of, training_of
-from commands.results.report import MODELS_OF
+from commands.launch.run_record import RunRecord, table_of
+from commands.launch.systems import system as system_of
+from commands.results.privacy import BASELINES, check_privacy, scope_of
 from doppel.errors import UserError
 
 #: Fields of a report that a number depends on: numbers that differ in one of them never share a cell.
@@ -36,10 +36,10 @@ KEY_FIELDS = [
     "counting",
     "missing_function",
     "experiment",
+    "table",
     "training",
     "sampling",
 ]
-_TIME = re.compile(r', "time": "[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that keeps a run, or one system of it, out of the tables.
+    """Something that keeps a run, or one system of it, out of the tables; None where a field cannot be told.
 
     Attributes:
         path: The run's folder.
         text: What is wrong.
-        system: The system it concerns; None: cannot be told.
-        epsilon: Target ε, None: cannot be told.
-        fingerprint: Of the private data; None: cannot be told.
-        experiment: Of the run; None: cannot be told.
+        system: The system it concerns.
+        epsilon: Target ε.
+        fingerprint: Of the private data.
+        experiment: Of the run.
     """
 
     path: str
@@ -84,6 +84,10 @@ class Problem:
     epsilon: float | None = None
     fingerprint: str | None = None
     experiment: str | None = None
+
+    def __str__(self) -> str:
+        """One line on what was left out and why."""
+        return f"{self.path}{f', {self.system}' if self.system else ''}: {self.text}"
 
 
 @dataclass
@@ -96,123 +100,81 @@ class Runs:
 
 
 def read_runs(root: Path) -> Runs:
-    """Read every run below a folder; a folder with report.json, a ledger or a pipeline's marks is a run.
+    """Read every run below a folder.
 
     Raises:
         UserError: ``root`` is no folder.
     """
-    if not root.is_dir():
-        raise UserError(f"{root} is no folder: give the folder that holds the runs")
     runs = Runs()
-    for folder, subfolders, files in os.walk(root):
-        subfolders.sort()
-        marks = {"report.json", "ledger.jsonl", "settings.env"} & set(files)
-        if marks or ".done" in subfolders:
-            _read_run(Path(folder), os.path.relpath(folder, root), runs)
+    for record in RunRecord.find(root):
+        name = os.path.relpath(record.folder, root)
+        ledger, broken = None, None
+        try:
+            ledger = record.ledger()
+        except UserError as error:
+            broken = f"the ledger cannot be read: {error}"
+        try:
+            report, why = record.report(), "half-done: the folder has no report.json"
+        except UserError as error:
+            report, why = None, str(error)
+        if report is None:
+            runs.problems += _without_report(record, name, why, ledger)
+        elif broken:
+            runs.problems.append(Problem(name, broken))
+        else:
+            try:
+                _read_report(report, ledger, record, name, runs)
+            except UserError as error:
+                runs.problems.append(Problem(name, str(error)))
     return runs
 
 
-def _read_run(folder: Path, name: str, runs: Runs) -> None:
-    ledger, broken = _read_ledger(folder)
-    settings = _read_settings(folder / "settings.env")
-    path = folder / "report.json"
-    if not path.exists():
-        _half_done(name, "half-done: the folder has no report.json", ledger, settings, runs)
-        return
+def _without_report(record: RunRecord, name: str, text: str, ledger: dict[str, Any] | None) -> list[Problem]:
+    """A run without a usable report, under every system that its ledger or its settings name."""
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        _half_done(name, f"report.json is no JSON ({error})", ledger, settings, runs)
-        return
-    if not isinstance(report, dict):
-        _half_done(name, "report.json is not as `report` writes it", ledger, settings, runs)
-        return
-    if broken:
-        runs.problems.append(Problem(name, f"the ledger cannot be read: {broken}"))
-        return
-    is_sweep = any("sweep" in part for part in folder.resolve().parts)  # one setting a run: not for the paper's tables
-    _read_report(report, ledger, settings, name, is_sweep, runs)
-
-
-def _read_ledger(folder: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """The ledger's summary, and what is wrong with the file."""
-    from doppel.privacy.ledger import LedgerError
-
-    path = folder / "ledger.jsonl"
-    if not path.exists():
-        return None, None
-    try:
-        return _Ledger(_TIME.sub("", path.read_text(encoding="utf-8")), path).summary(), None
-    except (OSError, UnicodeDecodeError, LedgerError) as error:
-        return None, str(error)
-
-
-@dataclass(frozen=True)
-class _Ledger:
-    """A ledger by what it says but for the times: the seeds of one setting need one accounting between them."""
-
-    text: str
-    path: Path = field(compare=False)
-
-    @cache  # noqa: B019 (one process reads a folder once)
-    def summary(self) -> dict[str, Any]:
-        from doppel.privacy.ledger import Ledger
-
-        return Ledger(self.path).summary()
-
-
-def _read_settings(path: Path) -> dict[str, str]:
-    if not path.exists():
-        return {}
-    pairs = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines())
-    return {key: value for key, _, value in pairs}
-
-
-def _half_done(name: str, text: str, ledger: dict[str, Any] | None, settings: Mapping[str, str], runs: Runs) -> None:
-    """Note a run without a usable report under every system that its ledger or settings name."""
-    seed = f" (seed {settings['SEED']})" if settings.get("SEED") else ""
-    experiment = settings.get("EXPERIMENT")
-    if ledger and ledger["scopes"]:
-        for scope, told in ledger["scopes"].items():
-            steps = f"; {told['steps_done']} of {told['steps_planned']} planned steps of {scope} are done"
-            prints = {m["data_fingerprint"] for m in ledger["mechanisms"] if m["scope"] == scope}
-            fingerprint = prints.pop() if len(prints) == 1 else None
-            epsilon = told["target_epsilon"]
-            runs.problems.append(Problem(name, text + steps + seed, scope, epsilon, fingerprint, experiment))
-    else:
-        epsilon = float(settings["EPSILON"]) if settings.get("EPSILON") else None
-        runs.problems.append(Problem(name, text + seed, None, epsilon, None, experiment))
+        experiment = record.experiment
+    except UserError as error:
+        return [Problem(name, f"{text}; {error}")]
+    seed = f" (seed {experiment['seed']})" if experiment.get("seed") else ""
+    called = experiment.get("name")
+    if not ledger or not ledger["scopes"]:
+        return [Problem(name, text + seed, None, experiment.get("epsilon"), None, called)]
+    problems = []
+    for scope, told in ledger["scopes"].items():
+        steps = f"; {told['steps_done']} of {told['steps_planned']} planned steps of {scope} are done"
+        fingerprint = _only_fingerprint(ledger, scope)
+        problems.append(Problem(name, text + steps + seed, scope, told["target_epsilon"], fingerprint, called))
+    return problems
 
 
 def _read_report(
-    report: dict[str, Any],
-    ledger: dict[str, Any] | None,
-    settings: Mapping[str, str],
-    name: str,
-    is_sweep: bool,
-    runs: Runs,
+    report: dict[str, Any], ledger: dict[str, Any] | None, record: RunRecord, name: str, runs: Runs
 ) -> None:
     data = _mapping(report.get("data"))
     privacy = report.get("privacy")
     fingerprint = data.get("fingerprint") or _only_fingerprint(ledger)
     blocks = [("generation", system, values) for system, values in _mapping(report.get("metrics")).items()]
     blocks += [("adaptation", system, values) for system, values in _mapping(report.get("parser_metrics")).items()]
-
-    def problem(text: str, system: str | None = None, epsilon: float | None = None) -> None:
-        runs.problems.append(Problem(name, text, system, epsilon, fingerprint, report.get("experiment")))
-
+    problem = partial(Problem, name, fingerprint=fingerprint, experiment=report.get("experiment"))
+    wrong = None
     if not blocks:
-        return problem("report.json has neither metrics nor parser_metrics")
-    if "privacy" not in report:
-        return problem('report.json has no "privacy": whether the run was private cannot be told')
-    if privacy is not None and not isinstance(privacy.get("systems"), dict):
-        return problem('report.json has a "privacy" without "systems"')
+        wrong = "report.json has neither metrics nor parser_metrics"
+    elif "privacy" not in report:
+        wrong = 'report.json has no "privacy": whether the run was private cannot be told'
+    elif privacy is not None and not isinstance(_mapping(privacy).get("systems"), dict):
+        wrong = 'report.json has a "privacy" without "systems"'
+    if wrong:
+        runs.problems.append(problem(wrong))
+        return
+    for left_out, text in _mapping(report.get("left_out")).items():
+        runs.problems.append(problem(text, left_out, report.get("epsilon") or math.inf))
     seed = report.get("seed")
     if not isinstance(seed, int) or isinstance(seed, bool):
         seed = None
         runs.remarks.append(f"{name}: the report names no seed")
     if privacy is not None and ledger is None:
         runs.remarks.append(f"{name}: there is no ledger beside the report, so its ε was not checked")
+    called = report.get("experiment")
     common = {
         # what a report does not say must not be taken for equal
         "data": _data_name(data.get("train")),
@@ -221,21 +183,22 @@ def _read_report(
         "base_model": _tail(report.get("base_model")) or f"unknown ({name})",
         "parser": _parser(report.get("parser")),
         "missing_function": report.get("missing_function"),
-        "experiment": (report.get("experiment") or f"unknown ({name})") + (" (sweep)" if is_sweep else ""),
+        "experiment": called or f"unknown ({name})",
+        "table": report["table"] if "table" in report else table_of(str(called)),
     }
+    # an adaptation's private part is cut by its seed: its report names what it was cut from
+    own = None if report.get("missing_function") else fingerprint
     for kind, system, values in blocks:
         if not isinstance(values, dict):
-            problem(f"report.json: {system} is {type(values).__name__}, not a table of metrics", system)
+            text = f"report.json: {system} is {type(values).__name__}, not a table of metrics"
+            runs.problems.append(problem(text, system))
             continue
-        made_by = MODELS_OF.get(system, system)
-        scope = scope_of(privacy, made_by)
-        # an adaptation's private part is cut by its seed: its report names what it was cut from
-        own = None if report.get("missing_function") else fingerprint
-        told, wrong = check_privacy(made_by, scope, privacy, ledger, own)
+        scope = system_of(system).scope
+        told, wrong = check_privacy(scope, privacy, ledger, own)
         if wrong:
-            problem(wrong, system, told["epsilon"])
+            runs.problems.append(problem(wrong, system, told["epsilon"]))
             continue
-        numbers = {k: _number(v) for k, v in values.items() if not k.startswith("private/") and _is_metric(v)}
+        budget = scope_of(privacy, scope)
         key = {
             **common,
             **told,
@@ -245,24 +208,45 @@ def _read_report(
             "num_compared": values.get("num_compared"),
             "featurizer": _tail(values.get("featurizer")) or "none",
             "counting": values.get("counting") or "none",
-            "training": training_of(made_by, scope, ledger, settings, own is not None),
+            "training": _training(scope, budget, ledger, record, own is not None),
             "sampling": json.dumps(_mapping(report.get("sampling")).get(system), sort_keys=True),
         }
-        runs.points.append(
-            Point(
-                key={k: key[k] for k in KEY_FIELDS},
-                seed=seed,
-                values=numbers,
-                notes=tuple(str(note) for note in values.get("notes") or ()),
-                spent=scope["epsilon"] if scope and system not in OTHER_SYSTEMS else None,
-                commit=str(report.get("commit") or "unknown"),
-                path=name,
-            )
+        point = Point(
+            key={k: key[k] for k in KEY_FIELDS},
+            seed=seed,
+            values={k: _number(v) for k, v in values.items() if not k.startswith("private/") and _is_metric(v)},
+            notes=tuple(str(note) for note in values.get("notes") or ()),
+            spent=budget["epsilon"] if budget and system not in BASELINES else None,
+            commit=str(report.get("commit") or "unknown"),
+            path=name,
         )
+        runs.points.append(point)
 
 
-def _only_fingerprint(ledger: dict[str, Any] | None) -> str | None:
-    prints = {m["data_fingerprint"] for m in ledger["mechanisms"]} if ledger else set()
+def _training(
+    scope: str,
+    budget: dict[str, Any] | None,
+    ledger: dict[str, Any] | None,
+    record: RunRecord,
+    has_own_data: bool,
+) -> str:
+    """Settings of the training as far as the run folder tells, so that sweeps are not taken for seeds."""
+    parts = []
+    if budget:
+        sigma = budget.get("noise_multiplier")
+        parts.append(f"σ {sigma:.4g}" if isinstance(sigma, float) else f"σ {sigma}")
+        parts.append(f"{budget.get('steps_planned')} steps")
+    for m in ledger["mechanisms"] if ledger else ():
+        if m["scope"] == scope:
+            parts.append(f"{m['stage']}: C {m['max_grad_norm']:g}, batch {m['batch_size']}, {m['planned_steps']} steps")
+            parts += [f"data {str(m['data_fingerprint'])[:8]}"] * has_own_data
+    return "; ".join(part for part in (*parts, record.training_settings(scope)) if part)
+
+
+def _only_fingerprint(ledger: dict[str, Any] | None, scope: str | None = None) -> str | None:
+    """The data of all mechanisms of a scope, or of the ledger; None where they differ."""
+    mechanisms = ledger["mechanisms"] if ledger else ()
+    prints = {m["data_fingerprint"] for m in mechanisms if scope in (None, m["scope"])}
     return prints.pop() if len(prints) == 1 else None
 
 
@@ -286,6 +270,7 @@ def _tail(path: Any) -> str | None:
 
 
 def _data_name(train: Any) -> str:
+    """A data set's folder, for people; what may share a cell is decided by the fingerprint."""
     if not isinstance(train, str) or not train:
         return "unknown"
     if train.startswith("embedded:"):
@@ -298,8 +283,5 @@ def _parser(parser: Any) -> str:
     """A parser by its fingerprint where there is one (``path fingerprint`` or a mapping), else by its path."""
     if isinstance(parser, dict):
         parser = parser.get("fingerprint") or parser.get("path")
-    if not parser:
-        return "none"
-    words = str(parser).split()
-    kind: Literal["fingerprint", "path"] = "fingerprint" if len(words) > 1 else "path"
-    return words[-1] if kind == "fingerprint" else _tail(words[0]) or "none"
+    words = str(parser or "").split()
+    return words[-1] if len(words) > 1 else _tail(" ".join(words)) or "none"

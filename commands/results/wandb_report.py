@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from callbacks.wandb_artifacts import artifact, use_artifact
 from commands.launch.run_folder import wandb_id
+from commands.launch.run_record import RunRecord
+
+_CONFIG = ("experiment", "seed", "epsilon", "commit", "base_model", "num_samples")
 
 
-def log_report(run_dir: Path, report: dict[str, Any], synthetic: list[Path]) -> bool:
+def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
     """Log ``report.json`` as an artifact that came from the synthetic files, and its metrics as the run's summary.
 
     Only where the stages of the pipeline have W&B runs: offline if theirs are, and in their project. Figures named
     ``private/…`` are left out of the summary; they are in the report, whose content stays where it is.
 
     Args:
-        run_dir: Folder of the pipeline, which holds ``report.json``.
+        record: The pipeline, whose folder holds ``report.json``.
         report: Its content.
-        synthetic: Files that were evaluated.
 
     Returns:
         Whether there was anything to log to.
     """
-    offline, online = (sorted(run_dir.glob(f"*/wandb/{kind}run-*")) for kind in ("offline-", ""))
-    if not offline and not online:
+    mode = record.wandb_mode
+    if mode is None:
         return False
     import wandb
 
-    folder = run_dir / "report"
+    folder = record.folder / "report"
     folder.mkdir(mode=0o700, exist_ok=True)
     run = wandb.init(
-        project=_project(run_dir),
+        project=record.wandb_project,
         dir=str(folder),
         id=wandb_id(folder),
         resume="allow",
         name="report",
-        group=run_dir.resolve().name,
+        group=record.folder.resolve().name,
         job_type="report",
-        config={
-            name: report[name] for name in ("experiment", "seed", "epsilon", "commit", "base_model", "num_samples")
-        },
-        mode="online" if online else "offline",
+        config={name: report[name] for name in _CONFIG},
+        mode=mode,
     )
     with run:
-        for path in synthetic:
+        for path in map(record.synthetic, report["metrics"]):
             if path.is_file():
                 use_artifact(run, artifact(path, "synthetic"))
         for system, metrics in report["metrics"].items():
@@ -54,14 +51,5 @@ def log_report(run_dir: Path, report: dict[str, Any], synthetic: list[Path]) -> 
             run.summary.update({f"{system}/{name}": value for name, value in numbers.items()})
         for system, spent in (report["privacy"] or {"systems": {}})["systems"].items():
             run.summary.update({f"{system}/epsilon": spent["epsilon"]})
-        run.log_artifact(artifact(run_dir / "report.json", "report"))
+        run.log_artifact(artifact(record.folder / "report.json", "report"))
     return True
-
-
-def _project(run_dir: Path) -> str:
-    for path in sorted(run_dir.glob("*/config.yaml")):
-        loggers = yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"]["logger"]
-        for logger in loggers if isinstance(loggers, list) else [loggers]:
-            if isinstance(logger, dict) and logger["class_path"].endswith("WandbLogger"):
-                return str(logger["init_args"]["project"])
-    return "doppel"

@@ -60,11 +60,26 @@ def explain(message: str, known: Iterable[str], arguments: list[str]) -> str:
         candidates = known
         what = f"there is no option {key!r}"
     else:
-        return " ".join(message.split())
+        return _reason(" ".join(message.split()))
     files = [path for path in _config_files(arguments) if _has_key(path, key.split("."))]
     where = f" ({', '.join(files)})" if files else ""
     nearest = difflib.get_close_matches(key, sorted(set(candidates)), n=1, cutoff=0.6)
     return what + where + (f": did you mean {nearest[0]!r}?" if nearest else "")
+
+
+def _reason(message: str) -> str:
+    """The key whose value does not fit, with dots, and why; without the alternatives that were tried after it."""
+    before, *parts = re.split(r'Parser key "([\w.-]+)":', message)
+    if not parts:
+        return message
+    keys = []
+    for key, text in zip(parts[::2], parts[1::2], strict=True):
+        keys.append(key)
+        if "Does not validate against any of the Union subtypes" not in text:
+            break
+    text = re.sub(r" - Expected a <class 'NoneType'>.*", "", text).strip(" -")
+    found = re.fullmatch(r"Expected a <class '(\w+)'>\. Got value: (.*)", text)
+    return f"{before}{'.'.join(keys)}: " + (f"{found[2]!r} is no {found[1]}" if found else text)
 
 
 def _parameters(class_path: str) -> list[str]:

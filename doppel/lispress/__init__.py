@@ -5,9 +5,9 @@ Lispress 1.0.
 """
 
 from doppel.lispress.anonymise import ANONYMOUS_STRING, anonymise
-from doppel.lispress.error import LispressError
 from doppel.lispress.expression import (
     Expression,
+    LispressError,
     List,
     Number,
     ReaderLiteral,

@@ -13,7 +13,7 @@ from doppel.lispress.names import ApiNames
 
 _NAME = r'[^\s()"\\^#:,\[\]][^\s()"\\,\[\]]*'
 _IS_NAME = re.compile(_NAME).fullmatch
-_TYPE_TOKEN = re.compile(rf"({_NAME})|([\[\],])|(\S)")
+_GENERIC = re.compile(rf"({_NAME})\s*\[\s*({_NAME}(?:\s*,\s*{_NAME})*)\s*\](?=\s*(?:[,\]]|$))")
 
 
 def read_api_names(paths: Sequence[str | Path]) -> ApiNames:
@@ -67,21 +67,16 @@ def _overload(fields: list[str], types: dict[str, int], where: str) -> tuple[str
 
 def _add_types(text: str, types: dict[str, int], where: str) -> None:
     """Add the type and its parts with their numbers of arguments."""
-    open_types: list[tuple[str, int]] = []
-    last = ""
-    for token in _TYPE_TOKEN.finditer(text):
-        name, mark, bad = token.groups()
-        follows_name = bool(last) and last not in "[,"
-        if bad or (name and follows_name) or (mark and not follows_name) or (mark and mark != "[" and not open_types):
-            raise UserError(f"{where}: {text.strip()!r} is no type such as Constraint[Event]")
-        if name:
-            types.setdefault(name, 0)
-        elif mark == "[":
-            open_types.append((last, 1))
-        elif mark == ",":
-            open_types[-1] = (open_types[-1][0], open_types[-1][1] + 1)
-        else:
-            types.__setitem__(*open_types.pop())
-        last = token[0]
-    if open_types or not last or last in "[,":
+
+    def add(generic: re.Match[str]) -> str:
+        arguments = generic[2].split(",")
+        types.update({argument.strip(): 0 for argument in arguments if argument.strip() not in types})
+        types[generic[1]] = len(arguments)
+        return generic[1]
+
+    rest, num_found = text.strip(), 1
+    while num_found:  # the innermost first
+        rest, num_found = _GENERIC.subn(add, rest)
+    if not _IS_NAME(rest):
         raise UserError(f"{where}: {text.strip()!r} is no type such as Constraint[Event]")
+    types.setdefault(rest, 0)

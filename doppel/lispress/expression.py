@@ -1,7 +1,7 @@
 """The six kinds of node of a Lispress expression.
 
-Every node is immutable and hashable, and atoms keep the spelling they were read with (``1.50`` stays
-``1.50``), so that writing an expression gives back its text.
+Every node is immutable and hashable. Atoms keep the spelling they were read with (``1.50`` stays ``1.50``), so that
+writing an expression gives back its text.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-
-from doppel.lispress.error import LispressError
 
 SYMBOL_PATTERN = r'(?:[^\s()"\\^#]|\\.)(?:[^\s()"\\]|\\.)*'
 """A symbol: blanks, brackets, quotes, backslashes need a backslash, and so do ``^`` and ``#`` in front."""
@@ -29,6 +27,25 @@ is_number = re.compile(NUMBER_PATTERN).fullmatch
 
 is_variable = re.compile(r"x[0-9]+").fullmatch
 """Whether a whole text is a variable, which stands for nothing unless ``let`` or ``lambda`` binds it."""
+
+
+class LispressError(ValueError):
+    """A text or an expression is not well-formed Lispress.
+
+    The message never quotes the tree, which may be private: it says what is wrong, the position says where.
+
+    Attributes:
+        message: What is wrong and what was expected, without the position.
+        position: 0-based character offset of the error in the text.
+    """
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message, position)
+        self.message = message
+        self.position = position
+
+    def __str__(self) -> str:
+        return f"{self.message} (at character {self.position})"
 
 
 def is_keyword(text: str) -> bool:

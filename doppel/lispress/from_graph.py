@@ -16,12 +16,11 @@ from doppel.lispress.expression import (
     is_number,
     is_variable,
 )
+from doppel.lispress.forms import BINDERS
 from doppel.lispress.graph import PARAMETER, TYPE, Graph, argument_number, is_type_label
 
 CONSTANTS = frozenset(("true", "false"))
 """Labels that are written bare, where nothing else is said."""
-
-_BINDERS = ("let", "lambda")
 
 
 def to_expression(graph: Graph, constants: Container[str] = CONSTANTS) -> Expression:
@@ -182,11 +181,11 @@ class _Writer:
             expression = self.variables[node]
         elif node in self.lambdas:
             expression = List((symbol, List(tuple(values[:-1])), self._with_bindings(node, values[-1])))
-        elif is_leaf and (label in self.constants or label in _BINDERS):
+        elif is_leaf and (label in self.constants or label in BINDERS):
             expression = symbol
         elif types:
             expression = List((TypeAnnotation(List(tuple(types)), symbol), *values, *keywords))
-        elif not is_leaf and (label in (*_BINDERS, "do") or is_variable(label)):
+        elif not is_leaf and (label in (*BINDERS, "do") or is_variable(label)):
             expression = ReaderLiteral(List((symbol, *values)))
         else:
             expression = List((symbol, *values, *keywords))
@@ -197,39 +196,3 @@ def _argument_number(edge: tuple[str, int]) -> int:
     """Sorts arguments by their numbers, and keywords behind them in the order of the graph."""
     found = argument_number(edge[0])
     return found[1] if found else 1 << 30
-
-
-def bare_symbols(expression: Expression) -> set[str]:
-    """The names that stand bare for a value, such as ``true``, and that no ``let`` or ``lambda`` binds.
-
-    Args:
-        expression: A well-formed expression.
-
-    Returns:
-        The names; a name that is bound anywhere in the expression is not among them.
-    """
-    found: set[str] = set()
-    bound: set[str] = set()
-    todo = [expression]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Symbol):
-            if not node.is_keyword:
-                found.add(node.name)
-        elif isinstance(node, TypeAnnotation):
-            todo.append(node.body)
-        elif isinstance(node, ReaderLiteral):
-            assert isinstance(node.body, List)
-            todo.extend(node.body.items[1:])
-        elif isinstance(node, List):
-            head, *arguments = node.items
-            if isinstance(head, Symbol) and head.name in _BINDERS:
-                assert isinstance(arguments[0], List)
-                step = 2 if head.name == "let" else 1
-                for name in arguments[0].items[::step]:
-                    name = name.body if isinstance(name, TypeAnnotation) else name
-                    assert isinstance(name, Symbol)
-                    bound.add(name.name)
-                arguments = [*(arguments[0].items[1::2] if step == 2 else ()), arguments[1]]
-            todo.extend(arguments)
-    return found - bound

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
-from doppel.lispress.error import LispressError
-from doppel.lispress.expression import Expression, List, ReaderLiteral, Symbol, TypeAnnotation, is_number
+from doppel.lispress.expression import Expression, LispressError, List, ReaderLiteral, Symbol, TypeAnnotation, is_number
+from doppel.lispress.forms import BINDERS
 from doppel.lispress.graph import PARAMETER, to_graph
 from doppel.lispress.reader import read
 from doppel.lispress.validity import require_valid
+from doppel.lispress.writer import write
 
 Counting = Literal["node_labels", "call_heads"]
 """What counts as a function type."""
@@ -68,6 +70,28 @@ def uses_function(tree: str | None, pattern: str) -> bool:
     return any(head.startswith(name) if pattern.endswith("*") else head == name for head in heads)
 
 
+def bare_symbols(tree: Expression) -> set[str]:
+    """The names that stand bare for a value, such as ``true``, and that no ``let`` or ``lambda`` binds.
+
+    Args:
+        tree: A well-formed expression.
+
+    Returns:
+        The names; a name that is bound anywhere in the tree is not among them.
+    """
+    found: set[str] = set()
+    bound: set[str] = set()
+    for node in _values(tree):
+        if isinstance(node, Symbol) and not node.is_keyword:
+            found.add(node.name)
+        elif isinstance(node, List) and (binder := _binder(node)):
+            names = node.items[1]
+            assert isinstance(names, List)
+            for name in names.items[:: 2 if binder == "let" else 1]:
+                bound.add(write(name.body if isinstance(name, TypeAnnotation) else name))
+    return found - bound
+
+
 def _discrete_labels(tree: Expression) -> list[str]:
     labels = to_graph(tree).nodes
     return [label for label in labels if not (label.startswith('"') or label == PARAMETER or is_number(label))]
@@ -75,23 +99,33 @@ def _discrete_labels(tree: Expression) -> list[str]:
 
 def _call_heads(tree: Expression) -> list[str]:
     require_valid(tree)
-    heads: list[str] = []
-    todo: list[Expression] = [tree]
+    heads = [node.items[0] for node in _values(tree) if isinstance(node, List)]
+    return [write(head.body if isinstance(head, TypeAnnotation) else head) for head in heads]
+
+
+def _values(tree: Expression) -> Iterator[Expression]:
+    """The parts of a well-formed tree that stand for values, keywords among them, in the order of the text."""
+    todo = [tree]
     while todo:
         node = todo.pop()
         if isinstance(node, TypeAnnotation):
             todo.append(node.body)
-        elif isinstance(node, ReaderLiteral) and isinstance(node.body, List):
-            todo.extend(reversed(node.body.items[1:]))
+            continue
+        yield node
+        parts: tuple[Expression, ...] = ()
+        if isinstance(node, ReaderLiteral):
+            assert isinstance(node.body, List)
+            parts = node.body.items[1:]
         elif isinstance(node, List):
-            head, *arguments = node.items
-            if isinstance(head, TypeAnnotation):
-                head = head.body
-            assert isinstance(head, Symbol)
-            heads.append(head.name)
-            if head is node.items[0] and head.name in ("let", "lambda"):
-                names, body = arguments
+            parts = node.items[1:]
+            if binder := _binder(node):
+                names, body = parts
                 assert isinstance(names, List)
-                arguments = [*names.items[1::2], body] if head.name == "let" else [body]
-            todo.extend(reversed(arguments))
-    return heads
+                parts = (*names.items[1::2], body) if binder == "let" else (body,)
+        todo.extend(reversed(parts))
+
+
+def _binder(call: List) -> str:
+    """``let`` or ``lambda``, if that heads a call; otherwise nothing."""
+    head = call.items[0]
+    return head.name if isinstance(head, Symbol) and head.name in BINDERS else ""

@@ -6,26 +6,14 @@ from enum import IntEnum, auto
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from doppel.lispress.forms import (
-    OPENERS,
-    Form,
-    Info,
-    Kind,
-    Role,
-    after_item,
-    is_closable,
-    is_finished,
-    levels_to_come,
-    outcome,
-    role_of,
-)
-from doppel.lispress.names import AnyNames, Names, is_escaping
+from doppel.lispress import forms
+from doppel.lispress.forms import OPENERS, Form, Info, Kind, Role, is_closable, outcome, role_of
+from doppel.lispress.names import Names, is_escaping
 from doppel.lispress.reader import MAX_DEPTH
 
 Layout = Literal["any", "raw", "spaced"]
 """``any``: blanks wherever `doppel.lispress.read` takes them. ``raw``: one line with single blanks, as
-`doppel.lispress.write` writes it. ``spaced``: the same with a space inside each quote (see
-:data:`datamodules.linearisation.Linearisation`)."""
+`doppel.lispress.write` writes it. ``spaced``: the same with a space inside each quote."""
 
 _CACHED = 1 << 16
 _IMPOSSIBLE = 1 << 20  # characters, where a table has no name of the kind
@@ -118,7 +106,7 @@ class Recognizer:
     """
 
     def __init__(self, names: Names | None = None, layout: Layout = "any", only_calls: bool = False) -> None:
-        self.names: Names = AnyNames() if names is None else names
+        self.names = Names() if names is None else names
         self.layout = layout
         self.only_calls = only_calls
         self._is_free = layout == "any"
@@ -180,7 +168,7 @@ class Recognizer:
             if move is None:
                 return None
             if isinstance(move, _Stay):
-                if stack.depth + levels_to_come(move.form) > MAX_DEPTH:
+                if stack.depth + forms.levels_to_come(move.form) > MAX_DEPTH:
                     return None
                 return State(move.lex, move.text, stack._replace(form=move.form))
             if isinstance(move, _Open):
@@ -192,23 +180,20 @@ class Recognizer:
 
     def leave(self, stack: Stack, left: Left) -> State | Left:
         """The state after the innermost form of a stack is complete; or the outermost is complete as well."""
-        if stack.outer is None:
-            return left
-        outer = stack.outer
-        return self.resume(outer, left)
+        return left if stack.outer is None else self.resume(stack.outer, left)
 
     def resume(self, stack: Stack, left: Left) -> State | Left:
         """The state after an item of the innermost form of a stack is complete."""
         form = self._after_item(stack.form, left.info)
         stack = stack._replace(form=form)
-        if is_finished(form):
+        if forms.is_finished(form):
             return self.leave(stack, Left(outcome(form), left.is_read))
         return State(_Lex.AFTER, "", stack)
 
     def _open(self, stack: Stack, form: Form) -> State | None:
         depth = stack.depth + 1
         most = self._deepest_value if role_of(stack.form) in (Role.VALUE, Role.PROGRAM) else MAX_DEPTH
-        if depth > most or depth + levels_to_come(form) > MAX_DEPTH or self._end_of(form) >= _IMPOSSIBLE:
+        if depth > most or depth + forms.levels_to_come(form) > MAX_DEPTH or self._end_of(form) >= _IMPOSSIBLE:
             return None
         return State(_Lex.START, "", Stack(form, stack, self.end_after_item(stack.form) + stack.up, depth))
 
@@ -222,7 +207,7 @@ class Recognizer:
             if "" not in self.names.suffixes(form, text):
                 return None
             form = self._after_item(form, text)
-            if is_finished(form):
+            if forms.is_finished(form):
                 return Left(outcome(form), False)
             lex = _Lex.AFTER
         return self._step_between(lex, form, character)
@@ -271,11 +256,11 @@ class Recognizer:
         if text != _CLOSABLE:
             return None
         form = self._after_item(form, None)
-        return Left(outcome(form), True) if is_finished(form) else _Stay(_Lex.AFTER, "", form)
+        return Left(outcome(form), True) if forms.is_finished(form) else _Stay(_Lex.AFTER, "", form)
 
     def _after_item(self, form: Form, info: Info) -> Form:
         """The form after one more item in it."""
-        after = after_item(form, info)
+        after = forms.after_item(form, info)
         if form.stage == 0 and isinstance(info, str):
             if after.kind is Kind.CALL:
                 return after._replace(signature=self.names.signature(info.removeprefix("^")))

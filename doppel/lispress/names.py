@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Protocol
 
 from doppel.lispress.expression import is_keyword, is_number, is_variable
 from doppel.lispress.forms import BINDERS, Form, Kind, Role, Signature, atom_fault, role_of
@@ -18,55 +17,37 @@ _NAMING = (Role.BINDER, Role.PARAMETER)
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class Names(Protocol):
-    """The atoms that may stand at a place."""
+def is_escaping(text: str) -> bool:
+    """Whether an atom ends in a backslash that the next character belongs to."""
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
-    is_table: bool
-    """Whether names come from a table; `#` literals, of older trees, are then left out."""
 
-    characters: frozenset[str]
-    """Characters with which every begun program can be ended."""
+class Names:
+    """The atoms that may stand at a place: here all that the notation allows, as in `doppel.lispress.first_error`.
+
+    Attributes:
+        is_table: Whether names come from a table; ``#`` literals, of older trees, are then left out.
+        characters: Characters with which every begun program can be ended.
+    """
+
+    is_table = False
+    characters = frozenset(' ()"0' + _LETTERS)
 
     def suffixes(self, form: Form, text: str) -> tuple[str, ...]:
         """Endings, the shortest of each kind, that make of `text` an atom that may stand next in `form`.
 
         The empty one is among them if and only if the atom may end as it is. None: no such atom begins with `text`.
         """
-        ...
-
-    def shorten(self, form: Form, text: str) -> str:
-        """A text that stands for `text` and all others that allow the same."""
-        ...
-
-    def signature(self, function: str) -> Signature | None:
-        """What the function takes, or None if anything."""
-        ...
-
-    def type_signature(self, name: str) -> Signature | None:
-        """Number of arguments of a type, or None if any."""
-        ...
-
-
-def is_escaping(text: str) -> bool:
-    """Whether an atom ends in a backslash that the next character belongs to."""
-    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
-
-
-class AnyNames:
-    """Every name that the notation allows, as in `doppel.lispress.first_error`."""
-
-    is_table = False
-    characters = frozenset(' ()"0' + _LETTERS)
-
-    def suffixes(self, form: Form, text: str) -> tuple[str, ...]:
-        """See `Names`."""
         if is_escaping(text):
             return ("a",) if atom_fault(form, text + "a") is None else ()
         now = ("",) if text and atom_fault(form, text) is None else ()
         return now + tuple(c for c in _LETTERS[: len(form.bound) + 1] if atom_fault(form, text + c) is None)[:1]
 
     def shorten(self, form: Form, text: str) -> str:
-        """See `Names`; the names of variables are kept, and what may still become special."""
+        """A text that stands for `text` and all others that allow the same.
+
+        The names of variables are kept, and what may still become special.
+        """
         role = role_of(form)
         if role in _NAMING or text == ":":
             return text
@@ -81,11 +62,11 @@ class AnyNames:
         return start + ORDINARY + ("\\" if is_escaping(text) else "")
 
     def signature(self, function: str) -> Signature | None:
-        """Functions take anything."""
+        """What the function takes, or None if anything."""
         return None
 
     def type_signature(self, name: str) -> Signature | None:
-        """Types take anything."""
+        """Number of arguments of a type, or None if any."""
         return None
 
 
@@ -106,7 +87,7 @@ class _Endings:
         return self._best.get(text, ())
 
 
-class ApiNames:
+class ApiNames(Names):
     """The names of a public API, besides what the notation itself brings.
 
     The notation brings `let`, `lambda`, `do` with any number of statements, `true`, `false`, numbers, strings and the
@@ -146,13 +127,7 @@ class ApiNames:
         """Every function that may head a call."""
         return frozenset(self._signatures)
 
-    @property
-    def types(self) -> frozenset[str]:
-        """Every type."""
-        return frozenset(self._types)
-
     def suffixes(self, form: Form, text: str) -> tuple[str, ...]:
-        """See `Names`."""
         role = role_of(form)
         if role is Role.HEAD:
             return self._heads(text)
@@ -174,16 +149,13 @@ class ApiNames:
         found |= {end for end in ("", "0") if is_number(text + end)}
         return tuple(sorted(found, key=len))
 
-    def shorten(self, form: Form, text: str) -> str:
-        """Every letter counts."""
+    def shorten(self, form: Form, text: str) -> str:  # every letter counts
         return text
 
     def signature(self, function: str) -> Signature | None:
-        """What the function takes."""
         return self._signatures[function]
 
     def type_signature(self, name: str) -> Signature | None:
-        """Number of arguments of a type."""
         return self._types[name]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from doppel.lispress.error import LispressError
 from doppel.lispress.expression import (
     STRING_BODY_PATTERN,
     SYMBOL_PATTERN,
     Expression,
+    LispressError,
     List,
     Number,
     ReaderLiteral,

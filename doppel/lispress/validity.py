@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from doppel.lispress.error import LispressError
-from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation
-from doppel.lispress.forms import (
-    BINDERS,
-    MISPLACED,
-    OPENERS,
-    Form,
-    Info,
-    Kind,
-    Role,
-    after_item,
-    atom_fault,
-    holds,
-    is_closable,
-    outcome,
-    role_of,
+from doppel.lispress import forms
+from doppel.lispress.expression import (
+    Expression,
+    LispressError,
+    List,
+    Number,
+    ReaderLiteral,
+    String,
+    Symbol,
+    TypeAnnotation,
 )
+from doppel.lispress.forms import BINDERS, MISPLACED, OPENERS, Form, Info, Kind, Role
 from doppel.lispress.reader import read_with_starts
 from doppel.lispress.writer import write
 
@@ -66,7 +61,7 @@ def require_valid(expression: Expression) -> None:
 
 def _find_fault(expression: Expression) -> tuple[int, str] | None:
     """The first faulty node: its number in preorder and what is wrong with it."""
-    forms: list[Form] = [Form(Kind.ROOT)]
+    open_forms = [Form(Kind.ROOT)]
     rests: list[Iterator[Expression]] = [iter((expression,))]
     number = -1
     while True:
@@ -74,32 +69,32 @@ def _find_fault(expression: Expression) -> tuple[int, str] | None:
         info: Info = None
         fault: str | None = None
         if node is None:
-            form = forms.pop()
+            form = open_forms.pop()
             rests.pop()
-            if not forms:
+            if not open_forms:
                 return None
-            if form.kind is Kind.CALL and not is_closable(form):
+            if form.kind is Kind.CALL and not forms.is_closable(form):
                 return number, "a keyword without a value"
-            info = outcome(form)
+            info = forms.outcome(form)
         else:
             number += 1
             if isinstance(node, Symbol | Number):
                 info = node.name if isinstance(node, Symbol) else node.spelling
-                fault = atom_fault(forms[-1], info)
+                fault = forms.atom_fault(open_forms[-1], info)
             elif isinstance(node, String):
-                role = role_of(forms[-1])
+                role = forms.role_of(open_forms[-1])
                 fault = None if role is Role.VALUE else MISPLACED[role]
             else:
-                fault = _open(node, forms, rests)
+                fault = _open(node, open_forms, rests)
                 if fault is None:
                     continue
         if fault is not None:
             return number, fault
-        forms[-1] = after_item(forms[-1], info)
+        open_forms[-1] = forms.after_item(open_forms[-1], info)
 
 
 def _open(
-    node: List | TypeAnnotation | ReaderLiteral, forms: list[Form], rests: list[Iterator[Expression]]
+    node: List | TypeAnnotation | ReaderLiteral, open_forms: list[Form], rests: list[Iterator[Expression]]
 ) -> str | None:
     """Open the form of a list, a ``^`` or a ``#``; or say what is wrong with it."""
     mark, parts = "(", node.items if isinstance(node, List) else (node.body,)
@@ -107,7 +102,7 @@ def _open(
         mark, parts = "^", (node.type, node.body)
     elif isinstance(node, ReaderLiteral):
         mark = "#"
-    role = role_of(forms[-1])
+    role = forms.role_of(open_forms[-1])
     kind = OPENERS[mark].get(role)
     if kind is None:
         return MISPLACED[role]
@@ -115,10 +110,10 @@ def _open(
         head = parts[0] if parts else None
         if head is None:
             return "an empty list: a call needs a function name"
-        if isinstance(head, Symbol) and head.name in BINDERS and not holds(Kind.LET, len(parts)):
+        if isinstance(head, Symbol) and head.name in BINDERS and not forms.holds(Kind.LET, len(parts)):
             return f"{head.name} needs a list of names and exactly one body"
-    elif mark == "(" and not holds(kind, len(parts)):
+    elif mark == "(" and not forms.holds(kind, len(parts)):
         return MISPLACED[role]
-    forms.append(Form(kind, bound=forms[-1].bound))
+    open_forms.append(Form(kind, bound=open_forms[-1].bound))
     rests.append(iter(parts))
     return None

@@ -1,8 +1,11 @@
-"""A parse as the sequence of actions that builds it."""
+"""A parse as the sequence of actions that builds it, and the pieces of an utterance that actions copy."""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+_PIECE = re.compile(r"\s*(?:\w+|[^\w\s])|\s+")
 
 
 class Actions(NamedTuple):
@@ -18,3 +21,17 @@ class Actions(NamedTuple):
     ids: list[int]
     pointers: list[int]
     copies: list[int]
+
+
+def split_source(utterance: str) -> list[str]:
+    """Cut an utterance into words and single punctuation marks, each with the white space before it.
+
+    Nothing is lost, so that copying pieces one after the other copies the utterance.
+
+    Args:
+        utterance: Any text, possibly empty.
+
+    Returns:
+        Pieces with ``"".join(pieces) == utterance``. White space at the end of the text is a piece of its own.
+    """
+    return _PIECE.findall(utterance)

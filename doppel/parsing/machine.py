@@ -56,6 +56,10 @@ class ParserMachine:
         vocabulary: The actions.
         num_source_pieces: How many pieces the utterance has.
         max_actions: From this length on, the machine only lets finish what is begun.
+
+    Attributes:
+        done: Whether END was applied.
+        actions: What was applied so far, BOS first.
     """
 
     def __init__(self, vocabulary: ActionVocabulary, num_source_pieces: int, max_actions: int) -> None:
@@ -63,24 +67,14 @@ class ParserMachine:
         self.num_source_pieces = num_source_pieces
         self.max_actions = max_actions
         self._tables = tables_of(vocabulary)
-        self._actions = Actions([BOS], [-1], [-1])
+        self.actions = Actions([BOS], [-1], [-1])
         self._positions = [0]
         self._node_at = {0: 0}
         self._string_ends: dict[int, int] = {}
         self._graph = GrowingGraph(self._tables)
         self._in_string = False
-        self._done = False
+        self.done = False
         self._mask: np.ndarray | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether END was applied."""
-        return self._done
-
-    @property
-    def actions(self) -> Actions:
-        """What was applied so far, BOS first."""
-        return self._actions
 
     @property
     def allowed_copies(self) -> range:
@@ -90,7 +84,7 @@ class ParserMachine:
     @property
     def position(self) -> int:
         """Position of the next action."""
-        return len(self._actions.ids)
+        return len(self.actions.ids)
 
     def allowed(self) -> np.ndarray:
         """Which actions may come next.
@@ -135,7 +129,7 @@ class ParserMachine:
         vocabulary = self.vocabulary
         if not (0 <= action_id < len(vocabulary) and self.allowed()[action_id]):
             raise ValueError(f"action {action_id} is not allowed at position {self.position}: see allowed()")
-        if self._done:
+        if self.done:
             return
         is_arc = vocabulary.is_arc(action_id)
         if is_arc and pointer not in self.allowed_pointers(action_id):
@@ -150,7 +144,7 @@ class ParserMachine:
             else:
                 self._graph.add_left(node, self._tables.left[action_id - vocabulary.first_left_arc])
         elif action_id == END:
-            self._done = True
+            self.done = True
         elif action_id == STRING_CLOSE:
             self._in_string = False
             self._string_ends[self._graph.num_nodes] = self.position
@@ -159,7 +153,7 @@ class ParserMachine:
             self._graph.add_node(action_id, self._name(action_id))
             self._node_at[self.position] = self._graph.num_nodes
             self._positions.append(self.position)
-        ids, pointers, copies = self._actions
+        ids, pointers, copies = self.actions
         ids.append(action_id)
         pointers.append(pointer if is_arc else -1)
         copies.append(copy if action_id == COPY else -1)
@@ -176,7 +170,7 @@ class ParserMachine:
         Raises:
             ValueError: The sequence has no END yet.
         """
-        if not self._done:
+        if not self.done:
             raise ValueError("the parse is not finished: apply actions until done")
         labels = self.vocabulary.right_arcs
         named = [(one - 1, labels[label], other - 1) for one, label, other in self._graph.edges if one]
@@ -194,7 +188,7 @@ class ParserMachine:
     def _allowed_bits(self) -> tuple[int, int, int]:
         """Groups of actions, labels of RA and labels of LA that may come next."""
         graph, right = self._graph, 0
-        if self._done:
+        if self.done:
             return int(Group.PAD), 0, 0
         if self._in_string:
             if self._is_finishing:
@@ -216,12 +210,12 @@ class ParserMachine:
         """The label of a node; a string's pieces are put together."""
         begin = self._positions[node]
         if node not in self._string_ends:
-            return self._name(self._actions.ids[begin])
+            return self._name(self.actions.ids[begin])
         vocabulary, text = self.vocabulary, bytearray()
         for position in range(begin + 1, self._string_ends[node]):
-            action = self._actions.ids[position]
+            action = self.actions.ids[position]
             if action == COPY:
-                piece = source[self._actions.copies[position]]
+                piece = source[self.actions.copies[position]]
                 text += (piece if position > begin + 1 else piece.lstrip()).encode(errors="replace")
             elif action >= vocabulary.first_byte:
                 text.append(action - vocabulary.first_byte)

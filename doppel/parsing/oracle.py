@@ -1,14 +1,12 @@
-"""From tree to actions, to train a parser on, and back."""
+"""From tree to actions, to train a parser on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from doppel.lispress import Graph, String, read, to_graph
-from doppel.parsing.actions import Actions
+from doppel.lispress import String, read, to_graph
+from doppel.parsing.actions import Actions, split_source
 from doppel.parsing.build_order import Step, build_steps
-from doppel.parsing.machine import ParserMachine
-from doppel.parsing.source import split_source
 from doppel.parsing.vocabulary import BOS, COPY, END, STRING_CLOSE, STRING_OPEN, ActionVocabulary
 
 
@@ -34,51 +32,25 @@ def encode(tree: str, utterance: str, vocabulary: ActionVocabulary) -> Actions |
     return None if steps is None else _encode_steps(steps, split_source(utterance), vocabulary)
 
 
-def decode(actions: Actions, utterance: str, vocabulary: ActionVocabulary) -> Graph:
-    """The graph that a finished action sequence builds: the inverse of `encode`.
-
-    Args:
-        actions: BOS … END.
-        utterance: The utterance that COPY actions copy from.
-        vocabulary: The actions.
-
-    Returns:
-        The graph, its nodes numbered in the order of their actions.
-
-    Raises:
-        ValueError: The machine does not allow an action at its place, or END is missing.
-    """
-    source = split_source(utterance)
-    machine = ParserMachine(vocabulary, len(source), max_actions=len(actions.ids) + 1)
-    for action, pointer, copy in list(zip(*actions, strict=True))[1:]:
-        machine.apply(action, pointer, copy)
-    return machine.graph(source)
-
-
 def _encode_steps(steps: list[Step], source: list[str], vocabulary: ActionVocabulary) -> Actions | None:
-    ids, pointers, copies = [BOS], [-1], [-1]
+    actions = [(BOS, -1, -1)]
     positions = []
-    root = vocabulary.first_right_arc
     for step in steps:
-        positions.append(len(ids))
+        positions.append(len(actions))
         if step.label.startswith('"'):
             pieces = _string_actions(String(step.label[1:-1]).value, source, vocabulary)
             if pieces is None:
                 return None
-            ids += (STRING_OPEN, *(action for action, _ in pieces), STRING_CLOSE)
-            copies += (-1, *(copy for _, copy in pieces), -1)
+            actions += ((STRING_OPEN, -1, -1), *((action, -1, copy) for action, copy in pieces), (STRING_CLOSE, -1, -1))
         else:
-            ids.append(vocabulary.node_ids.get(step.label, -1))
-            copies.append(-1)
-        pointers += [-1] * (len(ids) - len(pointers))
+            actions.append((vocabulary.node_ids.get(step.label, -1), -1, -1))
         for arcs, numbers in ((step.right, vocabulary.right_arc_ids), (step.left, vocabulary.left_arc_ids)):
             for arc in arcs:
-                ids.append(root if arc.node < 0 else numbers.get(arc.label, -1))
-                pointers.append(0 if arc.node < 0 else positions[arc.node])
-                copies.append(-1)
-    ids.append(END)
-    pointers.append(-1)
-    copies.append(-1)
+                if arc.node < 0:
+                    actions.append((vocabulary.first_right_arc, 0, -1))
+                else:
+                    actions.append((numbers.get(arc.label, -1), positions[arc.node], -1))
+    ids, pointers, copies = map(list, zip(*actions, (END, -1, -1), strict=True))
     return None if -1 in ids else Actions(ids, pointers, copies)
 
 

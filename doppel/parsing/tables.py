@@ -78,9 +78,9 @@ class Tables:
         self.kinds = {STRING_OPEN: Kind.LEAF} | {id: _kind(label) for label, id in vocabulary.node_ids.items()}
         self.has_lambda = LAMBDA in vocabulary.node_ids
         self.has_pure_type = Group.TYPE in self.groups.values()
-        self._masks: dict[tuple[int, int, int], np.ndarray] = {}
+        self.mask = lru_cache(_MAX_MASKS)(self._mask)
 
-    def mask(self, groups: int, right: int, left: int) -> np.ndarray:
+    def _mask(self, groups: int, right: int, left: int) -> np.ndarray:
         """Which actions are allowed, bool[len(vocabulary)], read-only.
 
         Args:
@@ -88,14 +88,6 @@ class Tables:
             right: Bits of the allowed RA labels.
             left: Bits of the allowed LA labels.
         """
-        found = self._masks.get((groups, right, left))
-        if found is None:
-            if len(self._masks) == _MAX_MASKS:
-                self._masks.clear()
-            found = self._masks[groups, right, left] = self._make_mask(groups, right, left)
-        return found
-
-    def _make_mask(self, groups: int, right: int, left: int) -> np.ndarray:
         vocabulary = self.vocabulary
         mask = np.zeros(len(vocabulary), dtype=bool)
         for action, of_action in self.groups.items():

@@ -10,10 +10,10 @@ from typing import Any
 
 from doppel.errors import UserError
 from doppel.lispress import LispressError, String, read, to_graph
-from doppel.lispress.from_graph import bare_symbols
+from doppel.lispress.function_types import bare_symbols
 from doppel.lispress.graph import TYPE, argument_number
+from doppel.parsing.actions import split_source
 from doppel.parsing.build_order import build_steps
-from doppel.parsing.source import split_source
 
 PAD, BOS, END, STRING_OPEN, STRING_CLOSE, COPY = range(6)
 """The actions that every vocabulary starts with."""

@@ -39,7 +39,7 @@ def trained(folder: Path, base: str, corpus: str, is_compiled: bool, is_private:
     model.on_train_end = lambda: trunks.append(model.run_trunk)  # type: ignore[method-assign]
     trainer.fit(model, data)
     assert isinstance(trunks[0], CompiledFunction) == (is_compiled and is_private)
-    assert not isinstance(model.run_trunk, CompiledFunction), "the callback leaves the module as it was"
+    assert not isinstance(model.run_trunk, CompiledFunction), "the module lets go of it after the fit"
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 

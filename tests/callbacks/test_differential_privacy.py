@@ -23,7 +23,7 @@ from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise
 from lightning_modules.parse2utterance import Parse2Utterance
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -82,7 +82,7 @@ def test_without_noise_and_clipping_it_is_plain_training(
     callback = privacy(tmp_path)
     private = UtteranceLM(base_model=tiny_model, optimizer=sgd)
     monkeypatch.setattr(
-        "callbacks.differential_privacy.PerSampleClipper",
+        "doppel.privacy.private_step.PerSampleClipper",
         lambda model, max_grad_norm: PerSampleClipper(model, max_grad_norm=math.inf),
     )
     fit(tmp_path / "private", private, data_module(corpus), [callback])
@@ -182,6 +182,7 @@ def test_empty_batch_takes_a_noise_only_step(tmp_path: Path, tiny_model: str) ->
     class Empty(LightningDataModule):
         num_units, batch_size, sample_rate, unit = 100, 10, 0.1, "utterance"
         sampling, data_fingerprint = "poisson", "empty"
+        max_rows_per_unit = privacy_caveat = None
 
         def train_dataloader(self) -> Any:
             return torch.utils.data.DataLoader([LogicalBatch([], 0, 10.0)] * 10, batch_size=None)
@@ -228,6 +229,7 @@ def test_a_step_is_taken_even_if_no_gradient_is_finite(tmp_path: Path, tiny_mode
 
     class Nobody(LightningDataModule):
         num_units, batch_size, unit, data_fingerprint, sampling = 60, 12, "utterance", "nobody", "poisson"
+        max_rows_per_unit = privacy_caveat = None
 
         def train_dataloader(self) -> Any:
             return torch.utils.data.DataLoader([LogicalBatch([], 0, 12.0)] * 5, batch_size=None)
@@ -375,7 +377,7 @@ def test_what_breaks_the_guarantee_is_refused_by_name(
 class _Secrets(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         callback = next(c for c in trainer.callbacks if isinstance(c, DifferentialPrivacy))
-        self.secret: bytes = callback._noise._secret._Secret__bytes  # type: ignore[attr-defined]
+        self.secret: bytes = callback.step._noise._secret._Secret__bytes  # type: ignore[attr-defined]
 
 
 def test_nothing_private_and_no_seed_is_written(tmp_path: Path, tiny_model: str, corpus: str) -> None:
@@ -420,6 +422,7 @@ class _FixedBatches(LightningDataModule):
 
     num_units, batch_size, sample_rate, unit = 40, 8, 0.2, "utterance"
     sampling, data_fingerprint = "poisson", "fixed"
+    max_rows_per_unit = privacy_caveat = None
 
     def train_dataloader(self) -> Any:
         rank, world = self.trainer.global_rank, self.trainer.world_size

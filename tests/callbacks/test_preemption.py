@@ -27,7 +27,7 @@ from commands.launch.run_folder import claim
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.noise import GaussianNoise
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -236,9 +236,13 @@ def test_a_batch_job_is_requeued_and_ends_with_its_own_status(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     run = cluster / "run" / "one_stage"
-    names = ["trainer", "utterance_lm", "experiments/quickstart/data", "dp"]
-    command = ["fit", *(argument for name in names for argument in ("--config", f"{ROOT}/configs/{name}.yaml"))]
-    command += ["--trainer.callbacks.init_args.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
+    command = [
+        "fit",
+        "--config",
+        f"{ROOT}/configs/utterance_lm.yaml",
+        "--data=datamodules.dialogue_data_module.DialogueDataModule",
+    ]
+    command += ["--privacy.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
     command += [f"--data.init_args.train_path={corpus}", "--data.init_args.val_path=null", f"--run_dir={run}"]
     command += ["--data.init_args.batch_size=12", "--trainer.accelerator=cpu", "--trainer.max_epochs=1"]
     command += ["--trainer.logger=false", "--trainer.enable_progress_bar=false"]

@@ -16,6 +16,7 @@ from wandb_records import OfflineRun, pieces
 import cli
 from callbacks.slurm_job import SlurmJob
 from commands.launch.run_folder import wandb_id
+from commands.launch.run_record import RunRecord
 from commands.results.wandb_report import log_report
 from commands.sync import offline_runs
 from datamodules.readers import data_fingerprint
@@ -50,9 +51,9 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
 
     prompts = []
     for stage, model in {"parse_tree": "parse_tree_lm", "parse2utterance": "parse2utterance"}.items():
-        fit = command("fit", model, "experiments/quickstart/data", "dp")
-        fit += ["--trainer.callbacks.init_args.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
-        fit += ["--trainer.callbacks.init_args.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / stage}"]
+        fit = command("fit", model) + ["--data=datamodules.dialogue_data_module.DialogueDataModule"]
+        fit += ["--privacy.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
+        fit += ["--privacy.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / stage}"]
         fit += [f"--data.init_args.{path}={corpus}" for path in ("train_path", "val_path")]
         fit += ["--data.init_args.batch_size=12"]
         if stage == "parse_tree":
@@ -70,7 +71,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
     metrics = {"two_stage": {"word_overlap": 0.5, "private/copies": 3}}
     report |= {"metrics": metrics, "privacy": {"systems": {"two_stage": {"epsilon": 7.5}}}}  # type: ignore[dict-item]
     (run / "report.json").write_text(json.dumps(report))
-    assert log_report(run, report, [run / "synthetic.jsonl"])
+    assert log_report(RunRecord(run), report)
     wandb.teardown()  # as at the end of a process: all is written
     yield run
     patch.undo()
@@ -181,7 +182,7 @@ def test_sync_without_a_login_is_a_one_line_error_and_loses_nothing(
 def test_a_folder_without_runs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sync", str(tmp_path)]) == 2
     assert "has no offline W&B runs" in capsys.readouterr().err
-    assert not log_report(tmp_path, {}, [])
+    assert not log_report(RunRecord(tmp_path), {})
 
 
 def test_ids_are_stable_and_those_of_array_tasks_say_so(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from datamodules.turn import Turn
 from doppel.lispress import is_valid
 from doppel.privacy.audit import AuditResult
 from doppel.privacy.noise import GaussianNoise
-from lightning_modules.base_models import load_tokenizer
+from lightning_modules.backbone.base_models import load_tokenizer
 from lightning_modules.utterance_lm import UtteranceLM
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,16 +34,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def arguments(tiny_model: str, corpus: str, model: str = "utterance_lm", epochs: int = 1) -> list[str]:
     """A tiny private run as `fit` and `audit` take it."""
-    names = ("trainer", model, "experiments/quickstart/data", "dp")
     return [
-        *(a for name in names for a in ("--config", str(ROOT / "configs" / f"{name}.yaml"))),
+        "--config",
+        str(ROOT / "configs" / f"{model}.yaml"),
+        "--data=datamodules.dialogue_data_module.DialogueDataModule",
         f"--model.init_args.base_model={tiny_model}",
         "--model.init_args.sampling.num_beams=1",
         "--model.init_args.sampling.max_new_tokens=16",
         f"--data.init_args.train_path={corpus}",
         "--data.init_args.batch_size=20",
-        "--trainer.callbacks.init_args.target_epsilon=1",
-        "--trainer.callbacks.init_args.accountant=rdp",
+        "--privacy.target_epsilon=1",
+        "--privacy.accountant=rdp",
         f"--trainer.max_epochs={epochs}",
         "--trainer.accelerator=cpu",
         "--trainer.logger=false",
@@ -104,7 +105,7 @@ def test_an_engine_without_noise_ends_with_status_one(
         "--data.init_args.batch_size=90",
         "--model.init_args.optimizer=torch.optim.AdamW",
         "--model.init_args.optimizer.init_args.lr=5e-3",
-        "--trainer.callbacks.init_args.delta=1e-5",
+        "--privacy.delta=1e-5",
     ]
     assert cli.main(["audit", *arguments(tiny_model, corpus, epochs=100), *settings, *eager]) == 1
     output = capsys.readouterr()

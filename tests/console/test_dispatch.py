@@ -47,7 +47,7 @@ def test_the_docstring_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["measur"], "there is no command 'measur': did you mean measure?"),
         (["measure", "a", "--num-samples=4", "--num-sample=4"], "no option 'num-sample': did you mean 'num-samples'?"),
-        (["measure", "a", "--num-samples=x"], '"--num-samples"'),
+        (["measure", "a", "--num-samples=x"], "--num-samples: 'x' is no int"),
         (["measure", "--num-samples=4"], "runs"),
         (["measure", "a"], "are required: --num-samples\n"),
         (["refuse", "bread"], "bread is wrong: mend it"),

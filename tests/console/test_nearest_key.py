@@ -9,7 +9,12 @@ import pytest
 from cli import main
 
 CONFIGS = ["--config", "configs/trainer.yaml", "--config", "configs/utterance_lm.yaml"]
-DATA = ["--config", "configs/experiments/quickstart/data.yaml", "--trainer.max_steps", "1"]
+DATA = [
+    "--data=datamodules.dialogue_data_module.DialogueDataModule",
+    "--data.init_args.train_path=embedded:toy",
+    "--trainer.max_steps",
+    "1",
+]
 
 
 @pytest.mark.parametrize(
@@ -21,9 +26,9 @@ DATA = ["--config", "configs/experiments/quickstart/data.yaml", "--trainer.max_s
         ),
         ("data:\n  init_args:\n    batchsize: 3\n", "has no argument 'batchsize' (FILE): did you mean 'batch_size'?"),
         (
-            "trainer:\n  callbacks+:\n    class_path: callbacks.differential_privacy.DifferentialPrivacy\n"
-            "    init_args: {target_epsilom: 3}\n",
-            "DifferentialPrivacy has no argument 'target_epsilom' (FILE): did you mean 'target_epsilon'?",
+            "trainer:\n  callbacks+:\n    class_path: callbacks.step_timer.StepTimer\n"
+            "    init_args: {num_warmup_step: 3}\n",
+            "StepTimer has no argument 'num_warmup_step' (FILE): did you mean 'num_warmup_steps'?",
         ),
         ("zzz: 3\n", "there is no option 'zzz' (FILE)\n"),
         ("return_prediction: true\n", "there is no option 'return_prediction' (FILE)"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightning.pytorch.loggers import CSVLogger
 
 from datamodules.codec import Codec
 from datamodules.dialogue_data_module import DialogueDataModule
@@ -238,3 +239,17 @@ def test_resuming_in_mid_epoch_gives_no_warning(
     train(dialogues, codec, 5, str(tmp_path / "a.ckpt"))
     messages = [str(w.message) for w in recwarn]
     assert not [m for m in messages if "not resumable" in m or "across ranks is zero" in m]
+
+
+def test_data_that_cannot_be_used_are_told_before_a_logger_opens(
+    write_lines: Callable[..., str], codec: Codec, tmp_path: Path
+) -> None:
+    class Opened(CSVLogger):
+        @property
+        def experiment(self) -> Any:
+            raise AssertionError("the logger was opened")
+
+    lines = [{"utterance": "yes", "parse": "(A)"}, {"utterance": "no"}]
+    data = module(write_lines(lines, "own.jsonl"), unit="utterance", batch_size=1)
+    with pytest.raises(DataError, match=r"own.jsonl:2: no 'parse', which this model needs: .* utterances alone"):
+        make_trainer(max_steps=1, logger=Opened(tmp_path)).fit(Recorder(codec), datamodule=data)

@@ -25,8 +25,8 @@ from callbacks.export import ExportPretrained
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
+from lightning_modules.backbone.lora import LoraArguments, LoraError, merged_weights
 from lightning_modules.generation import SamplingArguments
-from lightning_modules.lora import LoraArguments, LoraError, merged_weights
 from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")

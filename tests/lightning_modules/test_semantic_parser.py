@@ -26,7 +26,7 @@ from lightning_modules.parsing.annotate import load_parser
 from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
 from lightning_modules.semantic_parser import SemanticParser
-from lightning_modules.strategy import LogicalBatchDDPStrategy
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 from tests.conftest import PAIRS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,7 +201,11 @@ def test_private_training_is_refused(
     tiny_model: str, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cli.py"])
-    arguments = [*command("fit", "semantic_parser", "dp"), *tiny(tiny_model, tmp_path / "run" / "parser")]
+    arguments = [
+        *command("fit", "semantic_parser"),
+        "--privacy.epochs=[1]",
+        *tiny(tiny_model, tmp_path / "run" / "parser"),
+    ]
     assert cli.main([*arguments, f"--data.init_args.train_paths=[{corpus}]"]) == 2
     assert "DifferentialPrivacy" in capsys.readouterr().err
     assert not (tmp_path / "run" / "ledger.jsonl").exists()

@@ -18,11 +18,11 @@ from lightning.pytorch.loggers import CSVLogger
 from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.errors import UserError
+from lightning_modules.backbone.lora import LoraArguments
+from lightning_modules.backbone.warm_start import WarmStartError
 from lightning_modules.causal_lm import CausalLM
-from lightning_modules.lora import LoraArguments
 from lightning_modules.parse_tree_lm import ParseTreeLM
 from lightning_modules.utterance_lm import UtteranceLM
-from lightning_modules.warm_start import WarmStartError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from doppel.lispress import Graph
 from doppel.lispress.graph import is_type_label
-from doppel.parsing import ActionVocabulary
+from doppel.parsing import Actions, ActionVocabulary, ParserMachine, split_source
 from doppel.parsing.build_order import build_steps
 
 TREES = [
@@ -36,6 +36,15 @@ def vocabulary() -> ActionVocabulary:
     fields = built.to_dict()
     fields["left_arcs"] = [label for label in built.right_arcs[1:] if not is_type_label(label)]
     return ActionVocabulary.from_dict(fields)
+
+
+def decode(actions: Actions, utterance: str, v: ActionVocabulary) -> Graph:
+    """The graph that a finished action sequence builds: the inverse of ``encode``."""
+    source = split_source(utterance)
+    machine = ParserMachine(v, len(source), max_actions=len(actions.ids) + 1)
+    for action, pointer, copy in list(zip(*actions, strict=True))[1:]:
+        machine.apply(action, pointer, copy)
+    return machine.graph(source)
 
 
 def labels_and_triples(graph: Graph) -> tuple[Counter[str], Counter[tuple[str, str, str]]]:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_cases import UTTERANCE, canonical, labels_and_triples, vocabulary
+from parsing_cases import UTTERANCE, canonical, decode, labels_and_triples, vocabulary
 
 from doppel.lispress import first_error, read, to_graph
-from doppel.parsing import ActionVocabulary, ParserMachine, decode, encode, split_source
+from doppel.parsing import ActionVocabulary, ParserMachine, encode, split_source
 from doppel.parsing.vocabulary import BOS, COPY, END, PAD, STRING_CLOSE, STRING_OPEN
 
 VOCABULARY = vocabulary()

@@ -7,12 +7,12 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_cases import TREES, UTTERANCE, canonical, labels_and_triples, vocabulary
+from parsing_cases import TREES, UTTERANCE, canonical, decode, labels_and_triples, vocabulary
 
 from doppel.errors import UserError
 from doppel.lispress import Expression, List, String, Symbol, first_error, read, to_graph, write
 from doppel.lispress.from_graph import to_expression
-from doppel.parsing import ActionVocabulary, ParserMachine, decode, encode, split_source
+from doppel.parsing import ActionVocabulary, ParserMachine, encode, split_source
 from doppel.parsing.build_order import build_steps
 from doppel.parsing.vocabulary import COPY, STRING_CLOSE, STRING_OPEN
 from tests.lispress.lispress_trees import corpus_trees, programs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from commands.evaluation import evaluate as command
-from datamodules.turn import Turn
+from doppel.console.command import call
 from doppel.errors import DataError, UserError
 
 KEYS = {
@@ -56,10 +55,20 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def run(*options: str) -> None:
-    """Parse options and run, as ``cli.py`` does."""
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    command.run(parser.parse_args(options))
+    """Run, as ``cli.py`` does, but for the errors."""
+    call(command.evaluate, list(options), "evaluate")
+
+
+Rows = list[dict[str, Any]]
+
+
+def values_of(folder: Path, synthetic: Rows, reference: Rows, *options: str) -> dict[str, Any]:
+    """Evaluate lines."""
+    sides = ("--synthetic", write_lines(folder / "synthetic.jsonl", synthetic))
+    sides += ("--reference", write_lines(folder / "reference.jsonl", reference))
+    run(*sides, "--out", str(folder / "out.json"), *options)
+    values: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return values
 
 
 @pytest.fixture
@@ -112,29 +121,27 @@ def test_one_stage_file_has_no_tree_metrics_but_the_stand_in(files: dict[str, st
 
 
 def test_equal_files_are_perfect_and_subsets_depend_on_the_seed_alone(tmp_path: Path) -> None:
-    turns = [Turn(row["utterance"], row["parse"], "") for row in REFERENCE]
-    perfect = command.evaluate(turns, turns, featurizer=None)
+    perfect = values_of(tmp_path, REFERENCE, REFERENCE, "--no-mauve")
     for key in ("word_overlap", "function_overlap", "valid_trees", "distinct", "nearest_function_overlap"):
         assert perfect[key] == 1
     assert perfect["chi_square"] == perfect["nearest_chi_square"] == 0
-    half = [command.evaluate(turns[:50], turns, featurizer=None, num_samples=20, seed=s) for s in (1, 1, 2)]
+    few = ("--no-mauve", "--num-samples", "20", "--seed")
+    half = [values_of(tmp_path, REFERENCE[:50], REFERENCE, *few, seed) for seed in ("1", "1", "2")]
     assert half[0] == half[1] != half[2]
     assert half[0]["num_compared"] == 20
 
 
-def test_a_tree_model_that_fell_back_on_its_mode_is_named() -> None:
-    reference = [Turn(row["utterance"], row["parse"], "") for row in REFERENCE]
-    mode = [Turn(f"delete meeting {n}", "(Yield (Delete (Number1)))", "") for n in range(30)]
-    rest = reference[:10]
-    collapsed = command.evaluate(mode + rest, reference, featurizer=None)
+def test_a_tree_model_that_fell_back_on_its_mode_is_named(tmp_path: Path) -> None:
+    mode = [{"utterance": f"delete meeting {n}", "parse": "(Yield (Delete (Number1)))"} for n in range(30)]
+    collapsed = values_of(tmp_path, mode + REFERENCE[:10], REFERENCE, "--no-mauve")
     assert collapsed["commonest_tree"] == 0.75
     assert collapsed["distinct_trees"] == pytest.approx(6 / 40)  # Create with 0 to 4, and the mode
     assert collapsed["reference_commonest_tree"] < 0.2
     assert any("falls back on its mode" in note for note in collapsed["notes"])
-    healthy = command.evaluate(reference, reference, featurizer=None)
+    healthy = values_of(tmp_path, REFERENCE, REFERENCE, "--no-mauve")
     assert healthy["commonest_tree"] == healthy["reference_commonest_tree"] == pytest.approx(4 / 60, abs=1e-6)
     assert not any("mode" in note for note in healthy["notes"])
-    unannotated = command.evaluate([Turn(t.utterance, None, "") for t in reference], reference, featurizer=None)
+    unannotated = values_of(tmp_path, [{"utterance": r["utterance"]} for r in REFERENCE], REFERENCE, "--no-mauve")
     assert unannotated["commonest_tree"] is None and unannotated["distinct_trees"] is None
 
 
@@ -165,16 +172,16 @@ def test_the_annotator_may_be_another_file(files: dict[str, str], tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"samples.jsonl: cannot be read \(No such file"),
+        (None, r"no file .*samples.jsonl"),
         ("", r"samples.jsonl: holds no sample"),
         (
             '{"utterance": "private words"}\n{"text": "private words"}\n',
             r'samples.jsonl:2: has no text under "utt',
         ),
-        ('{"utterance": "private words"\n', r"samples.jsonl:1:\d+: is no JSON"),
-        ('["private words"]\n', r"samples.jsonl:1: has no text"),
+        ('{"utterance": "private words"\n', r"samples.jsonl:1: broken JSON at column \d+"),
+        ('["private words"]\n', r"samples.jsonl:1: a JSON list"),
         ('{"utterance": "private words", "parse": ["private words"]}\n', r'samples.jsonl:1: "parse" is list'),
-        (b"\xff\xfe private words", r"samples.jsonl: is no UTF-8"),
+        (b"\xe9 private words", r"samples.jsonl:1: byte 1 is not UTF-8"),
     ],
 )
 def test_bad_samples_end_in_one_line_that_quotes_nothing(
@@ -208,19 +215,19 @@ def test_bad_options(options: tuple[str, ...], message: str, files: dict[str, st
 def test_without_the_shipped_base_the_error_says_what_to_do(
     tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = [Turn(row["utterance"], row["parse"], "") for row in REFERENCE]
     monkeypatch.setattr(command, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"models/base.* --featurizer .*--no-mauve"):
-        command.evaluate(turns, turns)
+        values_of(tmp_path, REFERENCE, REFERENCE)
     shutil.copytree(tiny_model, tmp_path / "models" / "base")
     for folder in (tmp_path, "/"):  # found beside the code, from any folder
         monkeypatch.chdir(folder)
-        values = command.evaluate(turns, turns)
+        values = values_of(tmp_path, REFERENCE, REFERENCE)
         assert values["featurizer"] == "models/base"
         assert values["mauve"] > 0.99
 
 
-def test_an_empty_side_is_refused() -> None:
-    with pytest.raises(DataError, match="synthetic side"):
-        command.evaluate([], [Turn("yes", None, "")], featurizer=None)
+def test_an_empty_side_is_refused(tmp_path: Path) -> None:
+    for sides, message in ((([], REFERENCE), "holds no sample"), ((REFERENCE, []), "holds no user turn")):
+        with pytest.raises(DataError, match=message):
+            values_of(tmp_path, *sides, "--no-mauve")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from commands.evaluation import evaluate as command
-from datamodules.turn import Turn
+from doppel.console.command import call
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.metrics.compare import FUNCTION_KEYS, Corpus, compare, compared_sides, function_metrics
@@ -33,10 +32,8 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def run(*options: str) -> None:
-    """Parse options and run, as ``cli.py`` does."""
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    command.run(parser.parse_args(options))
+    """Run, as ``cli.py`` does, but for the errors."""
+    call(command.evaluate, list(options), "evaluate")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -128,7 +125,7 @@ def test_a_checkpoint_annotates_and_its_annotations_serve_again(
         (("--parsed-reference", "{synthetic}"), r"--parsed-reference lacks 20 of the 20 compared"),
         (("--save-parsed", "here.jsonl"), r"--save-parsed: there is nothing to save"),
         (("--parser", "/no/such.ckpt"), r"/no/such.ckpt"),
-        (("--parsed", "/no/such.jsonl"), r"/no/such.jsonl: cannot be read"),
+        (("--parsed", "/no/such.jsonl"), r"no file /no/such.jsonl"),
         (("--parsed", "{synthetic}", "--save-parsed", "{synthetic}/here"), "its folder cannot be made"),
     ],
 )
@@ -160,9 +157,11 @@ def test_trees_must_be_as_many_as_the_compared_utterances() -> None:
     assert values["ground_truth_chi_square"] is None
 
 
-def test_a_reference_without_trees_has_no_parsed_values() -> None:
-    turns = [Turn(row["utterance"], row["parse"], "") for row in REFERENCE]
-    bare = [Turn(turn.utterance, None, "") for turn in turns]
-    values = command.evaluate(turns, bare, featurizer=None, parsed=turns, parsed_reference=turns)
+def test_a_reference_without_trees_has_no_parsed_values(tmp_path: Path) -> None:
+    trees = write_lines(tmp_path / "trees.jsonl", REFERENCE)
+    bare = write_lines(tmp_path / "bare.jsonl", [{"utterance": row["utterance"]} for row in REFERENCE])
+    ready = ("--parsed", trees, "--parsed-reference", trees)
+    run("--synthetic", trees, "--reference", bare, "--no-mauve", *ready, "--out", str(tmp_path / "out.json"))
+    values = json.loads((tmp_path / "out.json").read_text())
     assert {values[key] for key in PARSED_KEYS} == {None}
     assert any("parsed_… and ground_truth_…" in note for note in values["notes"])

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.results.report import build_report, render
+from commands.launch.run_record import RunRecord
+from commands.results.report import build_report
+from commands.results.report_text import render
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
@@ -30,39 +32,39 @@ def pipeline(folder: Path, specs: dict[str, PrivacySpec]) -> Path:
 
 
 def test_the_report_says_what_epsilon_protects(tmp_path: Path) -> None:
-    report = build_report(pipeline(tmp_path, {"two_stage": SPEC}))
+    report = build_report(RunRecord(pipeline(tmp_path, {"two_stage": SPEC})))
     words = "one dialogue (all its turns, however many; each step uses at most 4 of them, chosen uniformly)"
     assert report["privacy"]["protects"] == words
     assert report["privacy"]["epsilon"] == report["privacy"]["systems"]["two_stage"]["epsilon"] < 6
-    assert f"under adding or removing {words}" in render(report)
+    assert f"under adding or removing {words}" in render(report, tmp_path / "synthetic.jsonl", [])
 
 
 def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> None:
     specs = {"one_stage": replace(SPEC, unit="user", max_rows_per_unit=7), "two_stage": SPEC}
-    report = build_report(pipeline(tmp_path, specs))
+    report = build_report(RunRecord(pipeline(tmp_path, specs)))
     assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
-    text = render(report)
+    text = render(report, tmp_path / "synthetic.jsonl", [])
     assert "one_stage: adding or removing one user" in text and "at most 7 of them" in text
     assert "two_stage: adding or removing one dialogue" in text and "at most 4 of them" in text
 
 
 def test_a_folder_without_ledger_or_metrics_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no ledger.jsonl"):
-        build_report(tmp_path)
+        build_report(RunRecord(tmp_path))
     Ledger(tmp_path / "ledger.jsonl").open_mechanism(
         scope="two_stage", stage="fit", spec=SPEC, planned_steps=1, data_fingerprint="f00d"
     )
     with pytest.raises(UserError, match="has no metrics"):
-        build_report(tmp_path)
+        build_report(RunRecord(tmp_path))
 
 
 def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path: Path) -> None:
     folder = pipeline(tmp_path, {"two_stage": SPEC})
-    assert build_report(folder)["timings"] == {}
+    assert build_report(RunRecord(folder))["timings"] == {}
     (folder / ".done").mkdir()
     (folder / ".done" / "parse_tree").touch()
     (folder / ".done" / "parse2utterance").write_text("31\n")
-    assert build_report(folder)["timings"] == {"parse2utterance": 31}
+    assert build_report(RunRecord(folder))["timings"] == {"parse2utterance": 31}
 
 
 def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
         }
         (folder / f"sample_{output}").mkdir()
         (folder / f"sample_{output}" / "predict.yaml").write_text(yaml.safe_dump(config))
-    assert build_report(folder)["sampling"] == {
+    assert build_report(RunRecord(folder))["sampling"] == {
         "one_stage": {"synthetic_one_stage.jsonl": {"num_beams": 3}},
         "two_stage": {"trees.jsonl": {"num_beams": 1}, "synthetic.jsonl": {"num_beams": 2}},
         "iterative": {"iterative_10_trees.jsonl": {"num_beams": 5}},

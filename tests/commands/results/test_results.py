@@ -13,7 +13,7 @@ import pytest
 from run_folders import make_run
 
 import cli
-from commands.results.paper import tables
+from commands.results.paper_tables import layouts
 from commands.results.pool import Group, pool
 from commands.results.results import write_results
 from commands.results.runs import Runs, read_runs
@@ -76,6 +76,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
         {"metrics": {"two_stage": {"featurizer": "gpt2-large"}}},
         {"metrics": {"two_stage": {"num_compared": 1000}}},
         {"experiment": "smcalflow-small-best"},
+        {"table": None},
         {"base_model": None},
         {"sampling": {"two_stage": {"synthetic.jsonl": {"num_beams": 5}}}},
         {"data": {}},
@@ -214,6 +215,7 @@ def test_adaptation_reports_fill_tables_3_and_8(tmp_path: Path) -> None:
             for suffixes in [("", f"@{pattern}", f"@not {pattern}")]
         }
         fields = {"missing_function": pattern, "parser_metrics": values, "experiment": "adaptation-event-on-date"}
+        fields |= {"table": "adaptation"}
         make_run(tmp_path / f"run{seed}", seed=seed, metrics={}, **fields)
     text = markdown_of(tmp_path)
     (row,) = row_of(text, "3", "| public data alone | none")
@@ -277,15 +279,13 @@ def test_plots_are_written_for_each_data_set(tmp_path: Path) -> None:
 
 
 def test_the_papers_numbers_are_as_in_its_text() -> None:
-    values = {
-        (t.id, t.data[0], *t.where.get("missing_function", ())): t.values for t in tables() if "few" not in t.title
-    }
-    smcalflow, treedst = values["1", "*smcalflow*"], values["1", "*treedst*"]
+    values = {(t.id, t.of, t.missing_function): t.values for t in layouts()}
+    smcalflow, treedst = values["1", ("main", "best"), None], values["1", ("treedst",), None]
     assert smcalflow[3.0, "two_stage"] == (".205 ± .004", ".530 ± .031", ".054 ± .003", ".693 ± .010")
     assert treedst[math.inf, "domain"][1] == ".399 ± .046"
-    assert values["4", "*smcalflow*"][3.0, "shuffled"] == (".032", ".401", ".453", ".232")
-    assert values["3", "*smcalflow*", "EventOnDate*"][3.0, "two_stage"][0] == "61.4 ± .7"
-    assert {table.id for table in tables()} == set("12345678")
+    assert values["4", ("main", "shuffled"), None][3.0, "shuffled"] == (".032", ".401", ".453", ".232")
+    assert values["3", ("adaptation",), "EventOnDate*"][3.0, "two_stage"][0] == "61.4 ± .7"
+    assert {layout.id for layout in layouts()} == set("12345678")
 
 
 def test_the_command_writes_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

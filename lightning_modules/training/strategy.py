@@ -11,7 +11,7 @@ class LogicalBatchDDPStrategy(DDPStrategy):
 
     A reducer would all-reduce in every backward pass and wait for each rank's. Poisson samples have a different size
     on each rank, so ranks run different numbers of micro-batches and meet once, in
-    :class:`lightning_modules.gradients.GradientReducer`.
+    :class:`doppel.gradients.GradientReducer`.
     """
 
     strategy_name = "ddp_logical"

@@ -1,4 +1,4 @@
-"""Sum gradients over ranks and divide them, without a DDP reducer."""
+"""Sum gradients over ranks, without a DDP reducer."""
 
 from __future__ import annotations
 
@@ -29,11 +29,9 @@ class GradientReducer:
     A rank knows which of its micro-batches is the last, and that each gradient is final once this one has been added.
     From then on the sum over ranks of one buffer runs while the gradients of the next are still being formed. Buffers
     leave in one fixed order on every rank, whatever their ranks' numbers of micro-batches; what never became ready (an
-    empty Poisson sample has no micro-batch at all) leaves in :meth:`reduce`. Gradients are views of the buffers, so
+    empty Poisson sample has no micro-batch at all) leaves in :meth:`sum`, so the result is the same function of the
+    gradients as one all-reduce at the end of the step. Gradients are views of the buffers, so
     nothing is copied.
-
-    *Privacy.* What comes out of :meth:`reduce` is Σ over ranks divided by a public number, the same function of the
-    clipped gradients as one all-reduce at the end of the step. Noise is added after it, once.
 
     Args:
         parameters: Trainable parameters, in the same order on every rank.
@@ -92,12 +90,8 @@ class GradientReducer:
             for handle in handles:
                 handle.remove()
 
-    def reduce(self, divisor: float) -> None:
-        """End a step: replace every gradient by its sum over all ranks, divided by ``divisor``.
-
-        Args:
-            divisor: Public expected size of the logical batch over all ranks.
-        """
+    def sum(self) -> None:
+        """End a step: replace every gradient by its sum over all ranks."""
         for bucket in self._buckets[self._launched :]:
             for parameter, view in bucket.views.values():  # whoever replaced a gradient is followed
                 if parameter.grad is not None and parameter.grad is not view:
@@ -109,6 +103,14 @@ class GradientReducer:
             if bucket.work is not None:
                 bucket.work.wait()
                 bucket.work = None
+
+    def divide(self, divisor: float) -> None:
+        """Divide every gradient.
+
+        Args:
+            divisor: Expected size of the logical batch over all ranks.
+        """
+        for bucket in self._buckets:
             bucket.flat.div_(divisor)
 
     def _launch(self) -> None:

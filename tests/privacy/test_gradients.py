@@ -12,8 +12,8 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from doppel.gradients import GradientReducer
 from doppel.privacy.clipping import PerSampleClipper
-from lightning_modules.gradients import GradientReducer
 
 BUCKET_MEGABYTES = 200 / 2**20  # 50 float32 numbers
 
@@ -45,7 +45,7 @@ def rows(rank: int, step: int) -> list[Tensor]:
 
 
 def train(rank: int, world_size: int, private: bool) -> tuple[list[Tensor], list[int]]:
-    """Gradients of two steps of this rank, and how many buckets were on their way before ``reduce``."""
+    """Gradients of two steps of this rank, and how many buckets were on their way before ``sum``."""
     model = Tied()
     clipper = PerSampleClipper(model, max_grad_norm=0.5)
     reducer = GradientReducer(model.parameters(), BUCKET_MEGABYTES)
@@ -65,7 +65,8 @@ def train(rank: int, world_size: int, private: bool) -> tuple[list[Tensor], list
             else:
                 losses(model, part).sum().backward()
         early.append(reducer._launched)
-        reducer.reduce(divisor=4.0)
+        reducer.sum()
+        reducer.divide(4.0)
         found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
     return found, early
 
@@ -121,7 +122,8 @@ def test_a_replaced_or_missing_gradient_counts_as_it_stands() -> None:
     kept.grad.add_(2.0)
     replaced.grad = torch.full((3,), 4.0)
     missing.grad = None
-    reducer.reduce(divisor=2.0)
+    reducer.sum()
+    reducer.divide(2.0)
     assert [p.grad.tolist() for p in (kept, replaced, missing) if p.grad is not None] == [
         [1.0] * 3,
         [2.0] * 3,

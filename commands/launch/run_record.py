@@ -1,0 +1,316 @@
+"""What a run folder holds. Reports, tables and choices read it here; nobody else parses its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from commands.launch.experiment import load, read_yaml, shipped
+from commands.launch.systems import in_order, synthetic_file, system
+from doppel.errors import UserError
+
+if TYPE_CHECKING:
+    from doppel.privacy.arguments import PrivacyArguments
+
+_MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", "settings.env"}
+#: Sections of an experiment that its trainings depend on; ``variants`` count for their own system.
+_TRAINING = ("epochs", "trainer", "model", "data", "privacy", "stages", "overlays", "overrides", "exact_histogram")
+_TIME = re.compile(r', "time": "[^"]*"')
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """The configuration of one training or sampling, as it ran.
+
+    Attributes:
+        folder: Folder of the stage.
+        content: Of its ``config.yaml`` or ``predict.yaml``.
+    """
+
+    folder: Path
+    content: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path, name: str = "config.yaml") -> StageConfig:
+        """Read the configuration of a stage.
+
+        Raises:
+            UserError: It is missing or no YAML.
+        """
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} has no {name}: give the folder of a stage that ran")
+        return cls(folder, read_yaml(folder / name))
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """Arguments of the model."""
+        return _arguments(self.content.get("model"))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Arguments of the data module."""
+        return _arguments(self.content.get("data"))
+
+    @property
+    def callbacks(self) -> list[dict[str, Any]]:
+        """Callbacks that it names."""
+        return self._entries("callbacks")
+
+    @property
+    def privacy(self) -> PrivacyArguments | None:
+        """Arguments of DP-SGD; None for a training that is not private. Older files hold them in a callback."""
+        from doppel.privacy.arguments import PrivacyArguments
+
+        old = (_arguments(c) for c in self.callbacks if str(c.get("class_path")).endswith("DifferentialPrivacy"))
+        given = self.content.get("privacy") or next(old, None)
+        known = {field.name for field in fields(PrivacyArguments)}
+        return None if given is None else PrivacyArguments(**{k: v for k, v in given.items() if k in known})
+
+    @property
+    def loggers(self) -> list[dict[str, Any]]:
+        """Loggers that it names."""
+        return self._entries("logger")
+
+    def fingerprint(self) -> str:
+        """Fingerprint of the turns that it trained on, taken anew.
+
+        Raises:
+            DataError: The file is gone, or a variable in its path is not set.
+        """
+        from datamodules.readers import data_fingerprint, expand_path
+        from datamodules.selection import Selection
+
+        return data_fingerprint(expand_path(self.data["train_path"]), Selection.from_config(self.data))
+
+    def _entries(self, name: str) -> list[dict[str, Any]]:
+        found = (self.content.get("trainer") or {}).get(name) or []
+        return [entry for entry in (found if isinstance(found, list) else [found]) if isinstance(entry, dict)]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run folder, whether ``cli.py run`` made it or the scripts before it.
+
+    Attributes:
+        folder: The folder; nothing in it need be there.
+    """
+
+    folder: Path
+
+    @staticmethod
+    def find(root: Path) -> Iterator[RunRecord]:
+        """Every run at or below a folder, by name.
+
+        Raises:
+            UserError: ``root`` is no folder.
+        """
+        if not root.is_dir():
+            raise UserError(f"{root} is no folder: give the folder that holds the runs")
+        for folder, subfolders, files in os.walk(root):
+            subfolders[:] = sorted(set(subfolders) - {"code"})  # what the jobs of a run execute
+            if _MARKS & set(files) or ".done" in subfolders:
+                yield RunRecord(Path(folder))
+
+    @cached_property
+    def experiment(self) -> Mapping[str, Any]:
+        """The experiment that was started, by the names of :class:`~commands.launch.experiment.Experiment`.
+
+        Raises:
+            UserError: The file that says it cannot be read.
+        """
+        if (self.folder / "experiment.yaml").is_file():
+            return read_yaml(self.folder / "experiment.yaml")
+        try:
+            return _old_experiment(self.folder / "settings.env")
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.folder / 'settings.env'} cannot be read: {error}") from error
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the run was to be private; a run that does not say was."""
+        return self.experiment.get("epsilon") != math.inf
+
+    @property
+    def base_model(self) -> str | None:
+        """Base model of the language models."""
+        return next((config.model.get("base_model") for config in self.trainings()), None)
+
+    @property
+    def parser(self) -> str | None:
+        """Checkpoint of the parser that annotated for the evaluation, and its digest."""
+        words = (self.experiment.get("parser"), self.experiment.get("parser_digest"))
+        return " ".join(str(word) for word in words if word) or None
+
+    def trainings(self) -> list[StageConfig]:
+        """Configurations of the language models that were trained, the tree model first."""
+        folders = {
+            path.parent for path in self.folder.glob("*/config.yaml") if not path.parent.name.startswith("parser_")
+        }
+        return [StageConfig.read(path) for path in sorted(folders, key=lambda p: (p.name != "parse_tree", p.name))]
+
+    def training_settings(self, of: str) -> str:
+        """The settings that the trainings of a system had, in short: equal settings have equal texts."""
+        experiment = self.experiment
+        if "old" in experiment:
+            return str(experiment["old"])
+        told = {key: experiment.get(key) for key in _TRAINING} | {"own": (experiment.get("variants") or {}).get(of)}
+        told["data"] = {k: v for k, v in (told["data"] or {}).items() if not k.endswith("_path")}  # has a fingerprint
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        point = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in (experiment.get("point") or {}).items())
+        return f"{point}; settings {digest}" if point else f"settings {digest}"
+
+    def sampling(self, of: str) -> dict[str, dict[str, Any]]:
+        """How a system was sampled: file of trees or utterances → arguments of the sampling of its pass.
+
+        Without seed and ``max_rows``, on which the distribution does not depend. Empty where no ``predict.yaml`` names
+        the files.
+        """
+        prefix = "" if of == "two_stage" else f"{of}_"
+        files = (f"{prefix}trees.jsonl", synthetic_file(of))
+        if of == "iterative":  # the trees of the last round
+            rounds = sorted((len(path.name), path.name) for path in self.folder.glob("iterative_*_trees.jsonl"))
+            files = (*(name for _, name in rounds[-1:]), files[1])
+        found: dict[str, dict[str, Any]] = {}
+        for path in sorted(self.folder.glob("sample_*/predict.yaml")):
+            config = StageConfig.read(path.parent, path.name)
+            settings = config.model.get("sampling") or {}
+            settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
+            outputs = (_arguments(callback).get("output_path") for callback in config.callbacks)
+            found |= {Path(output).name: settings for output in outputs if output}
+        return {name: found[name] for name in files if name in found}
+
+    def stage_seconds(self) -> dict[str, int]:
+        """Seconds that each finished stage took, in the order they ended.
+
+        A mark that somebody made by hand, for a stage done elsewhere, holds no number and is left out.
+        """
+        files = sorted(self.folder.glob(".done/*"), key=lambda file: file.stat().st_mtime)
+        files += sorted(self.folder.glob(".adaptation/*"), key=lambda file: file.stat().st_mtime)  # of older runs
+        return {file.name: int(text) for file in files if (text := file.read_text().strip()).isdigit()}
+
+    def values(self, kind: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """What was measured of each system, and why the rest is not there.
+
+        Args:
+            kind: ``evaluation`` of the samples, or ``parser_metrics`` of the parsers that they taught.
+        """
+        values, problems = {}, {}
+        files = {path.stem: path for path in (self.folder / kind).glob("*.json")}
+        for name in in_order(files):
+            try:
+                values[name] = json.loads(files[name].read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                problems[name] = f"{kind}/{name}.json cannot be read ({error})"
+        if kind == "evaluation":
+            missing = [name for name in self.experiment.get("systems") or () if name not in files]
+            problems |= {n: f"half-done: it has no {kind}" for n in missing if system(n).samplings}
+        return values, problems
+
+    def split(self) -> dict[str, Any] | None:
+        """How the data of an adaptation were split; None for other runs."""
+        path = self.folder / "data" / "partition.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def ledger(self) -> dict[str, Any] | None:
+        """Summary of the ledger; None where there is none.
+
+        Raises:
+            LedgerError: It is damaged.
+        """
+        path = self.folder / "ledger.jsonl"
+        if not path.exists():
+            return None
+        try:
+            return _Ledger(_TIME.sub("", path.read_text(encoding="utf-8")), path).summary()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from error
+
+    def report(self) -> dict[str, Any] | None:
+        """``report.json``; None where the run did not come so far.
+
+        Raises:
+            UserError: It is not as ``report`` writes it.
+        """
+        path = self.folder / "report.json"
+        if not path.exists():
+            return None
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"report.json is no JSON ({error})") from error
+        if not isinstance(content, dict):
+            raise UserError("report.json is not as `report` writes it")
+        return content
+
+    def synthetic(self, of: str) -> Path:
+        """File of a system's samples, which may not be there."""
+        return self.folder / synthetic_file(of)
+
+    @property
+    def wandb_project(self) -> str:
+        """Project of its W&B runs."""
+        loggers = (logger for config in self.trainings() for logger in config.loggers)
+        own = (_arguments(logger) for logger in loggers if str(logger.get("class_path")).endswith("WandbLogger"))
+        return next((str(arguments["project"]) for arguments in own), "doppel")
+
+    @property
+    def wandb_mode(self) -> Literal["online", "offline"] | None:
+        """Whether its stages logged to W&B ``online`` or ``offline``; None: they did not."""
+        if any(self.folder.glob("*/wandb/run-*")):
+            return "online"
+        return "offline" if any(self.folder.glob("*/wandb/offline-run-*")) else None
+
+
+@dataclass(frozen=True)
+class _Ledger:
+    """A ledger by what it says but for the times: the seeds of one setting need one accounting between them."""
+
+    text: str
+    path: Path = field(compare=False)
+
+    @cache  # noqa: B019 (one process reads a folder once)
+    def summary(self) -> dict[str, Any]:
+        from doppel.privacy.ledger import Ledger
+
+        return Ledger(self.path).summary()
+
+
+def _old_experiment(path: Path) -> dict[str, Any]:
+    """What older runs were started with: lines ``KEY=VALUE``, of which COMMIT may stand several times."""
+    if not path.is_file():
+        return {"old": ""}
+    lines = [line.partition("=") for line in path.read_text(encoding="utf-8").splitlines()]
+    told = {key: value for key, _, value in lines if value}
+    values = {
+        "name": told.get("EXPERIMENT"),
+        "table": table_of(told["EXPERIMENT"]) if "EXPERIMENT" in told else None,
+        "epsilon": float(told["EPSILON"]) if "EPSILON" in told else None,
+        "seed": int(told["SEED"]) if "SEED" in told else None,
+        "num_samples": int(told["NUM_SAMPLES"]) if "NUM_SAMPLES" in told else None,
+        "reference": told.get("REFERENCE"),
+        "parser": told.get("PARSER"),
+        "commit": [value for key, _, value in lines if key == "COMMIT"],
+    }
+    return {**values, "old": "; ".join(f"{key} {told[key]}" for key in ("EPOCHS", "FIT_ARGS") if key in told)}
+
+
+@cache
+def table_of(name: str) -> str | None:
+    """The table that a shipped experiment names; older runs do not say it themselves."""
+    try:
+        return load(shipped(name)).table
+    except UserError:
+        return None
+
+
+def _arguments(part: Any) -> dict[str, Any]:
+    """``init_args`` of a class in a configuration."""
+    return (part.get("init_args") or {}) if isinstance(part, dict) else {}

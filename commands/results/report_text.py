@@ -1,0 +1,97 @@
+"""A report as people read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from commands.launch.systems import system
+from commands.results.table import Table, show
+
+_SPENT = ("epsilon", "delta", "unit", "accountant", "noise_multiplier")
+#: Figures of the story, with the names of the first that a system has.
+_STORY = {
+    "word overlap": ("word_overlap",),
+    "MAUVE": ("mauve",),
+    "function overlap": ("parsed_function_overlap", "function_overlap"),
+    "valid trees": ("valid_trees",),
+}
+
+
+def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> str:
+    """All figures, some samples, and the run in a few sentences.
+
+    Args:
+        report: Content of report.json.
+        synthetic: File of the samples of one system.
+        utterances: Some of them.
+    """
+    parts = [metrics_table(report), *_privacy(report)]
+    if report.get("parser_metrics"):
+        parts += ["", parser_table(report)]
+    for field in ("left_out", "parsers_left_out"):
+        parts += [f"left out: {name}: {why}" for name, why in report.get(field, {}).items()]
+    parts += ["", f"Synthetic utterances (of {synthetic.name}; the first different ones of four words or more):"]
+    parts += [f"  {text}" for text in utterances]
+    return "\n".join([*parts, "", *_story(report, synthetic)])
+
+
+def metrics_table(report: dict[str, Any]) -> str:
+    """One column a system: what it spent, and every figure."""
+    metrics, scopes = report["metrics"], (report["privacy"] or {"systems": {}})["systems"]
+    table = Table(["", *metrics])
+    if scopes:
+        own = [scopes.get(system(name).scope, {}) for name in metrics]
+        table.rows += [[key, *(scope.get(key) for scope in own)] for key in _SPENT]
+    for name in dict.fromkeys(name for values in metrics.values() for name in values):
+        found = [values.get(name) for values in metrics.values()]
+        if any(isinstance(value, int | float) for value in found):
+            table.rows.append([name, *found])
+    return table.text()
+
+
+def parser_table(report: dict[str, Any]) -> str:
+    """Table 3 of the paper as far as the run has it: a line for each parser, in percent."""
+    missing = report["missing_function"]
+    table = Table(["parser", f"turns with {missing}", "other turns", "all turns"])
+    for name, values in (report["parser_metrics"] | report["round_metrics"]).items():
+        cells = []
+        for part in (f"@{missing}", f"@not {missing}", ""):
+            found = (values.get(f"{m}{part}") for m in ("exact_match", "api_precision", "api_recall"))
+            cells.append(" / ".join("–" if value is None else f"{100 * value:.1f}" for value in found))
+        table.rows.append([name, *cells])
+    return f"Parsers: graph match / API precision / API recall, in percent\n{table.text()}"
+
+
+def _privacy(report: dict[str, Any]) -> list[str]:
+    """What the samples of all systems spend together."""
+    privacy = report["privacy"]
+    if not privacy:
+        return ["", "NOT PRIVATE: the run was started with ε = inf"]
+    scopes = privacy["systems"]
+    together = show(privacy["epsilon_if_all_systems_are_released"])
+    lines = ["", f"ε if the samples of all systems are released: {together}", privacy["statement"]]
+    if len({scope["unit"] for scope in scopes.values()}) > 1:
+        lines += [f"{name}: adding or removing {scope['protects']}" for name, scope in scopes.items()]
+    return lines
+
+
+def _story(report: dict[str, Any], synthetic: Path) -> list[str]:
+    """What was done, what it cost, what came of it and where it is."""
+    data, privacy = report["data"], report["privacy"]
+    units = f" ({data['num_units']} units)" if data.get("num_units") else ""
+    lines = [
+        f"In short: {report['experiment'] or 'this run'}, seed {report['seed']}, trained {report['base_model']} on "
+    ]
+    lines[0] += f"{data['train']}{units} and sampled {report['num_samples'] or 'some'} texts a system."
+    scopes = privacy["systems"] if privacy else {}
+    table = Table(["", "ε spent", "protects one", *_STORY])
+    for name, values in report["metrics"].items():
+        scope = scopes.get(system(name).scope, {})
+        spent = "not private" if scope.get("epsilon") is None else scope["epsilon"]
+        keys = (next((key for key in names if values.get(key) is not None), names[0]) for names in _STORY.values())
+        table.rows.append([system(name).label, spent, scope.get("unit"), *(values.get(key) for key in keys)])
+    if privacy:
+        target, delta = show(privacy["target_epsilon"]), show(privacy["delta"])
+        lines.append(f"Each system alone was to spend ε = {target} at δ = {delta}; together they spend the ε above.")
+    return [*lines, table.text(), f"The samples are in {synthetic} and beside it."]

@@ -1,0 +1,54 @@
+"""One table, written as aligned text, as Markdown or as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Table:
+    """Rows of cells below headings.
+
+    Attributes:
+        headings: One a column.
+        rows: Cells, which may be values or text.
+    """
+
+    headings: Sequence[str]
+    rows: list[list[Any]] = field(default_factory=list)
+
+    def text(self, align: str = ">") -> str:
+        """Aligned columns; the first one is on the left, the others as ``align`` says, ``<`` or ``>``."""
+        lines = [[show(cell) for cell in row] for row in (self.headings, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligns = ["<", *[align] * (len(widths) - 1)]
+        cells = ((f"{c:{a}{w}}" for c, a, w in zip(line, aligns, widths, strict=True)) for line in lines)
+        return "\n".join("  ".join(line).rstrip() for line in cells)
+
+    def markdown(self) -> str:
+        """Markdown, without a line break at the end."""
+        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
+        cells = ([show(cell).replace("|", "\\|") for cell in line] for line in lines)
+        return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+    def csv(self) -> str:
+        """CSV; None is an empty cell, and floats have six decimals."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([self.headings, *([_plain(cell) for cell in row] for row in self.rows)])
+        return out.getvalue()
+
+
+def show(value: Any) -> str:
+    """A value as people read it: four digits of a float, a dash for None."""
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    return "" if value is None else value

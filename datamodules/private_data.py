@@ -1,0 +1,39 @@
+"""What a private run asks of a data module."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Protocol
+
+
+class PrivateData(Protocol):
+    """A data module that names its units; everything is known after ``setup("fit")``.
+
+    Its training loader yields :class:`~datamodules.batch.LogicalBatch`: each the part of one Poisson sample that this
+    rank computes, in the order of the optimiser's steps, with ``expected_num_units`` equal to :attr:`batch_size`. Any
+    object with ``num_units``, ``rows_per_unit`` and ``weights`` serves as a micro-batch.
+
+    Attributes:
+        num_units: N, how many units the training data have.
+        batch_size: B, the expected number of units in a step over all ranks; public.
+        unit: What the guarantee protects, such as ``utterance`` or ``user``.
+        sampling: ``poisson`` where each step draws every unit independently with probability B/N, from a secret that
+            the ranks share and nobody else knows.
+        data_fingerprint: Tells this data set from others in the ledger, such as a hash of the file.
+        max_rows_per_unit: Rows that represent a unit in a step, at most; None where it is not known.
+        privacy_caveat: What ε does not cover, for the ledger; None if there is nothing to say.
+    """
+
+    num_units: int
+    batch_size: int
+    unit: str
+    sampling: str
+    data_fingerprint: str
+    max_rows_per_unit: int | None
+    privacy_caveat: str | None
+
+
+def missing_members(data: object) -> list[str]:
+    """Names of :class:`PrivateData` that a data module does not have; no property is computed."""
+    absent = object()
+    return [name for name in PrivateData.__annotations__ if inspect.getattr_static(data, name, absent) is absent]

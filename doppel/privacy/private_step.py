@@ -1,0 +1,175 @@
+"""The mechanism in one file: clip each unit, sum over micro-batches and ranks, add noise, divide by the public B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from doppel.errors import UserError
+from doppel.gradients import GradientReducer
+from doppel.phases import phase
+from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.noise import GaussianNoise, Secret
+from doppel.privacy.spec import PrivacySpec
+
+
+class PrivateTrainingError(UserError):
+    """A setting that would break the guarantee."""
+
+
+@torch.no_grad()
+def noisy_mean(
+    parameters: Iterable[nn.Parameter],
+    noise: GaussianNoise,
+    batch_size: int,
+    step: int,
+    reducer: GradientReducer | None = None,
+) -> None:
+    """Make each ``.grad``, this rank's sum of clipped gradients, what a step may release: the noisy mean.
+
+    Formal guarantees:
+        Adding or removing one unit moves the sum over all ranks by at most C in ℓ₂ norm (see ``PerSampleClipper``;
+        ranks hold disjoint parts of one sample). The result is that sum plus N(0, (σC)²) on every coordinate, added
+        once whatever the number of ranks, divided by B: the Gaussian mechanism with noise multiplier σ, and
+        post-processing, since B is public. A parameter without a gradient counts as zero and gets its noise too.
+
+    Args:
+        parameters: The trained parameters, in the same order on every rank.
+        noise: σ and C, and a secret that the ranks share.
+        batch_size: B of the specification: the expected number of units in a step, never the number sampled.
+        step: Number of the optimiser step, counted over the whole run, never used twice.
+        reducer: Sums over ranks; None where there is one rank.
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    with phase("reduce"):
+        if reducer is not None:
+            reducer.sum()
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.div_(batch_size)
+    with phase("noise"):
+        noise.add_(trained, step=step, divisor=batch_size)
+
+
+class UnitRows(Protocol):
+    """What a private step asks of a micro-batch: rows of whole units, one unit after the other.
+
+    Attributes:
+        num_units: Units in the micro-batch.
+        rows_per_unit: Rows of each.
+        weights: Factor in [0, 1] of each unit's clipped gradient, [num_units], each a function of this unit alone; None
+            for 1.
+    """
+
+    num_units: int
+    rows_per_unit: int
+    weights: Tensor | None
+
+
+class PrivateStep:
+    """What a private run changes about an optimiser step; the counterpart of
+    :class:`~lightning_modules.training.step_policy.PlainStep`.
+
+    Formal guarantees:
+        *Clipping.* :meth:`micro_batch` adds Σ clip(gᵤ, C), times the weights of the units, to the gradients.
+        *Noise and division.* :meth:`finish` is :func:`noisy_mean` with the specification's B, and refuses a batch that
+        announces another. It takes each step number once, so no noise is used twice.
+        *Dropout.* A row's mask depends on its place in the batch: under a seed that the reader knows, one unit more
+        would change the masks of the others, and the sum by more than C. So dropout draws from a secret of its own,
+        anew for each step and rank. Masks that nobody knows are independent of the unit's presence: given the same
+        masks for the units that they share, neighbouring data sets differ by one clipped gradient, and the mechanism is
+        a mixture of such Gaussians.
+        *Metrics* of private batches stay in the process unless they are asked for, under names that say so.
+
+    Args:
+        model: Its trainable parameters are trained.
+        spec: σ, C and B.
+        broadcast: Gives every rank rank 0's uint8 tensor, so that all add the same noise; None for one rank.
+        loss_scale: Public constant by which the loss is multiplied before the backward pass.
+        log_private_diagnostics: Whether metrics of private batches may be logged as ``private/…``.
+        seed: For tests alone.
+
+    Attributes:
+        finished: The last step whose gradients are noised; None before the first.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        spec: PrivacySpec,
+        broadcast: Callable[[Tensor], Tensor] | None = None,
+        loss_scale: float = 1.0,
+        log_private_diagnostics: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        self.spec = spec
+        self.loss_scale = loss_scale
+        self.log_private_diagnostics = log_private_diagnostics
+        self.clipper = PerSampleClipper(model, max_grad_norm=spec.max_grad_norm)
+        self.finished: int | None = None
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._noise = GaussianNoise(spec.noise_multiplier, spec.max_grad_norm, seed=seed)
+        if broadcast is not None:
+            self._noise.share_secret(broadcast)
+        self._dropout = Secret(seed)
+
+    @contextmanager
+    def micro_batch(self, batch: UnitRows, reducer: GradientReducer | None) -> Iterator[None]:
+        """Clip what one forward and backward pass within this block give.
+
+        Args:
+            batch: The rows of the pass.
+            reducer: Told of each finished gradient; given with the last micro-batch of a step.
+        """
+        with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
+            yield
+        with phase("clip"):
+            self.clipper.accumulate(self.loss_scale, batch.weights, None if reducer is None else reducer.ready)
+
+    def weigh(self, losses: Tensor, batch: UnitRows) -> Tensor:
+        """The losses as they are: the clipper weighs the gradients after it has clipped them."""
+        return losses
+
+    def dropout_seed(self, step: int, rank: int) -> int:
+        """63 secret bits."""
+        return self._dropout.derive("dropout", step, rank) % 2**63
+
+    def metric_name(self, name: str, is_public: bool) -> str | None:
+        """The name to log a metric under; None keeps it in the process."""
+        if is_public:
+            return name
+        return f"private/{name.replace('/', '_')}" if self.log_private_diagnostics else None
+
+    def compile(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+        """Compile a part of the model together with its book-keeping."""
+        return self.clipper.compile(function, backend)
+
+    def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
+        """Replace the summed gradients by the noisy mean.
+
+        Args:
+            reducer: Holds the gradients.
+            expected_num_units: What the data module takes for B.
+            step: Number of the optimiser step.
+
+        Raises:
+            PrivateTrainingError: The data module and the specification have another B, or the step is not a new one.
+        """
+        if expected_num_units != self.spec.batch_size:
+            raise PrivateTrainingError(
+                f"the data module expects {expected_num_units:g} units in a step, but the specification divides by "
+                f"{self.spec.batch_size}: expected_num_units must be the data module's batch_size, whatever was sampled"
+            )
+        if self.finished is not None and step <= self.finished:
+            raise PrivateTrainingError(f"step {step} has had its noise: take one optimiser step for a logical batch")
+        noisy_mean(self._parameters, self._noise, self.spec.batch_size, step, reducer)
+        self.finished = step
+
+    def close(self) -> None:
+        """Free the clipper's buffers."""
+        self.clipper.close()

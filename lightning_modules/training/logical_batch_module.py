@@ -1,0 +1,118 @@
+"""The base class of modules that train by logical batches, privately or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim.lr_scheduler import LRScheduler
+
+from datamodules.batch import LogicalBatch
+from doppel.gradients import GradientReducer
+from doppel.phases import phase
+from lightning_modules.training.step_policy import PlainStep, StepPolicy
+
+
+class LogicalBatchModule(LightningModule):
+    """A module of any kind whose optimiser step takes one logical batch: what ``DifferentialPrivacy`` makes private.
+
+    A subclass gives the losses of a micro-batch and ``configure_optimizers`` with one optimiser and, if it likes, one
+    scheduler, which is stepped once per logical batch::
+
+        class Classifier(LogicalBatchModule):
+            def losses(self, batch):  # the micro-batches of the data module
+                return F.cross_entropy(self.net(batch.rows.inputs), batch.rows.labels, reduction="none")
+
+    ``docs/own-model.md`` has a whole program. What the guarantee asks of a subclass:
+
+    - The loss of a row depends on that row and on public numbers alone: no mean over the batch, no batch statistics.
+    - Every trainable parameter belongs to a layer that the clipper knows; it refuses others by name.
+    - What is computed from private batches is logged through :meth:`log_metric`, never through ``self.log``.
+    """
+
+    #: Why this kind of model cannot be trained privately; None if it can.
+    not_private_because: ClassVar[str | None] = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        #: How a step is taken; ``DifferentialPrivacy`` puts its own here.
+        self.step_policy: StepPolicy = PlainStep()
+        self._reducer: GradientReducer | None = None
+
+    def losses(self, batch: Any) -> Tensor:
+        """Loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
+        raise NotImplementedError(f"{type(self).__name__} does not say the losses of a micro-batch: define losses()")
+
+    def on_fit_start(self) -> None:
+        """Buffers of gradients belong to one fit: parameters may be on another device in the next."""
+        self._reducer = None
+
+    def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
+        """One optimiser step on one logical batch; an empty batch steps too."""
+        reducer = self.begin_step(self.parameters())
+        total = torch.zeros((), device=self.device)
+        for number, micro_batch in enumerate(batch.micro_batches, start=1):
+            is_last = number == len(batch.micro_batches)
+            with self.step_policy.micro_batch(micro_batch, reducer if is_last else None):
+                with phase("forward"):
+                    losses = self.losses(micro_batch) / micro_batch.rows_per_unit
+                    loss = self.step_policy.weigh(losses, micro_batch).sum()
+                with phase("backward"):
+                    self.manual_backward(loss)
+            total += losses.detach().sum()
+        self.end_step(reducer, batch.expected_num_units)
+        num_units = max(batch.num_units, 1)
+        self.log_metric("train/loss", total / num_units, batch.is_public, batch_size=num_units, prog_bar=True)
+
+    def begin_step(self, parameters: Iterable[Parameter]) -> GradientReducer:
+        """Zero the gradients, and seed dropout by the step: a resumed run draws what an undisturbed one draws.
+
+        Args:
+            parameters: The parameters, in one order on all ranks; those that are trained are zeroed.
+        """
+        seed = self.step_policy.dropout_seed(self.trainer.global_step, self.global_rank)
+        if seed is not None:
+            torch.manual_seed(seed)
+        if self._reducer is None:
+            self._reducer = GradientReducer(p for p in parameters if p.requires_grad)
+            if (
+                self.trainer.scaler is not None
+            ):  # it steps only after it has scaled a loss; the first batch may be empty
+                self.trainer.scaler.scale(torch.zeros((), device=self.device))
+        self._reducer.zero()
+        return self._reducer
+
+    def end_step(self, reducer: GradientReducer, expected_num_units: float) -> None:
+        """Reduce the gradients as the policy says; step the optimiser and the scheduler.
+
+        Args:
+            reducer: What :meth:`begin_step` returned.
+            expected_num_units: Expected size of the logical batch over all ranks.
+        """
+        self.step_policy.finish(reducer, expected_num_units, self.trainer.global_step)
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        optimizer.step()
+        scheduler = self.lr_schedulers()
+        if scheduler is not None:
+            assert isinstance(scheduler, LRScheduler)
+            scheduler.step()
+        self.log("train/learning_rate", optimizer.param_groups[0]["lr"])
+
+    def log_metric(self, name: str, value: Any, is_public: bool, **kwargs: Any) -> None:
+        """Log a number if the policy lets it out, under the name that the policy gives it.
+
+        Args:
+            name: Its name.
+            value: Its value.
+            is_public: Whether it depends on public data alone.
+            kwargs: As of ``LightningModule.log``.
+        """
+        public_name = self.step_policy.metric_name(name, is_public)
+        if public_name is not None:
+            self.log(public_name, value, **kwargs)

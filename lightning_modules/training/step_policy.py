@@ -1,0 +1,84 @@
+"""What may differ between an ordinary and a private optimiser step."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from doppel.compilation import compile_static
+from doppel.gradients import GradientReducer
+from doppel.phases import phase
+
+if TYPE_CHECKING:
+    from doppel.privacy.private_step import UnitRows
+
+
+class StepPolicy(Protocol):
+    """How a :class:`~lightning_modules.training.logical_batch_module.LogicalBatchModule` takes a step.
+
+    A module holds one as ``step_policy``. That of an ordinary run is :class:`PlainStep`; the callback
+    ``DifferentialPrivacy`` puts a :class:`~doppel.privacy.private_step.PrivateStep` in its place, and nothing else.
+    """
+
+    def micro_batch(self, batch: UnitRows, reducer: GradientReducer | None) -> AbstractContextManager[None]:
+        """Context of one micro-batch's forward and backward pass; the reducer is given with the last one of a step."""
+
+    def weigh(self, losses: Tensor, batch: UnitRows) -> Tensor:
+        """Map the losses of a micro-batch's rows to those that are differentiated."""
+
+    def dropout_seed(self, step: int, rank: int) -> int | None:
+        """Seed of what the model draws in a step; None leaves PyTorch's generators as they are."""
+
+    def metric_name(self, name: str, is_public: bool) -> str | None:
+        """The name to log a metric under; None keeps it in the process."""
+
+    def compile(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+        """Compile what the model computes in training."""
+
+    def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
+        """Make the gradients of this rank's micro-batches those that the optimiser takes."""
+
+
+class PlainStep:
+    """The step of a run that makes no claim."""
+
+    def micro_batch(self, batch: UnitRows, reducer: GradientReducer | None) -> AbstractContextManager[None]:
+        """Let the sum over ranks of what is complete overlap the rest of the backward pass."""
+        return nullcontext() if reducer is None else reducer.watching()
+
+    def weigh(self, losses: Tensor, batch: UnitRows) -> Tensor:
+        """Multiply the losses of each unit's rows by its weight."""
+        if batch.weights is None:
+            return losses
+        return losses * batch.weights.to(losses.dtype).repeat_interleave(batch.rows_per_unit)
+
+    def dropout_seed(self, step: int, rank: int) -> int | None:
+        """A function of ``seed_everything``, the step and the rank: a resumed run draws what an undisturbed one draws.
+
+        Whoever reads the configuration knows it. None if nothing was seeded.
+        """
+        seed = os.environ.get("PL_GLOBAL_SEED")
+        if seed is None:
+            return None
+        digest = hashlib.blake2b(f"step,{seed},{step},{rank}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def metric_name(self, name: str, is_public: bool) -> str:
+        """The name itself."""
+        return name
+
+    def compile(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+        """One graph for each shape."""
+        compiled: Callable[..., Any] = compile_static(function, backend)
+        return compiled
+
+    def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
+        """The sum over ranks, divided."""
+        with phase("reduce"):
+            reducer.sum()
+            reducer.divide(expected_num_units)
