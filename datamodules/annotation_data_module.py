@@ -26,7 +26,7 @@ class AnnotationDataModule(PredictionDataModule):
 
     def setup(self, stage: str) -> None:
         """Read the turns."""
-        self._turns = self._turns or read_turns(self.path, self.unit, with_trees=False)
+        self._turns = read_turns(self.path, self.unit, with_trees=False)
 
     @property
     def num_total(self) -> int:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch.distributed as dist
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
@@ -17,6 +18,7 @@ from datamodules.codec import Codec
 from datamodules.readers import expand_path
 from datamodules.step_batches import RangeSampler, StepBatches, StepDataLoader, UnitSampler
 from doppel.errors import DataError
+from doppel.privacy.sampling import PoissonSampler
 
 Batch = TypeVar("Batch")
 
@@ -29,11 +31,6 @@ class DataModule(LightningDataModule):
     """
 
     codec: Codec | None = None
-
-    def prepare_data(self) -> None:
-        """Read before Lightning opens a logger, so that data that cannot be used start no run there."""
-        if self.trainer is not None and self.trainer.state.fn is not None:
-            self.setup(self.trainer.state.fn)
 
     def require_codec(self) -> Codec:
         """The codec set here, else that of the trainer's model.
@@ -52,6 +49,20 @@ class DataModule(LightningDataModule):
     def rank_and_world_size(self) -> tuple[int, int]:
         """Rank of this process and number of processes."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def share_secret(self, sampler: PoissonSampler, is_seeded: bool) -> None:
+        """Let all ranks draw the same batches, of which each takes its share; refuse to go on if they would not."""
+        if self.rank_and_world_size()[1] == 1:
+            return
+        if self.trainer is not None:
+            sampler.share_secret(self.trainer.strategy.broadcast)
+        elif not is_seeded:
+            raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
+        if dist.is_available() and dist.is_initialized():
+            found: list[str] = [""] * dist.get_world_size()
+            dist.all_gather_object(found, sampler.fingerprint())
+            if len(set(found)) > 1:
+                raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
 
     def sharded(self, batches: Dataset[Any] | Sequence[Any]) -> DataLoader[Any]:
         """A loader of every ``world_size``-th batch, in order, none repeated."""
@@ -80,6 +91,11 @@ class TrainingDataModule(DataModule, ABC):
         self.num_workers = num_workers
         self.evaluation: dict[str, Dataset[Any] | Sequence[Any]] = {}
         self._is_loaded = False
+
+    def prepare_data(self) -> None:
+        """Read before Lightning opens a logger, so that data that cannot be used start no run there."""
+        if self.trainer is not None and self.trainer.state.fn is not None:
+            self.setup(self.trainer.state.fn)
 
     @abstractmethod
     def load_train(self) -> None:

@@ -7,7 +7,6 @@ import math
 from functools import cached_property
 from typing import Literal
 
-import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from datamodules.balanced_shares import share
@@ -193,22 +192,8 @@ class DialogueDataModule(TrainingDataModule):
         if not is_poisson:
             return self.steps(ShuffledBatches(len(units), self.batch_size, self.seed), make)
         sampler = PoissonSampler(len(units), self.sample_rate, self.steps_per_epoch, self.sampling_seed)
-        self._share_secret(sampler)
+        self.share_secret(sampler, is_seeded=self.sampling_seed is not None)
         return self.steps(sampler, make)
-
-    def _share_secret(self, sampler: PoissonSampler) -> None:
-        """Let all ranks draw the same batches, of which each takes its share; refuse to go on if they would not."""
-        if self.rank_and_world_size()[1] == 1:
-            return
-        if self.trainer is not None:
-            sampler.share_secret(self.trainer.strategy.broadcast)
-        elif self.sampling_seed is None:
-            raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
-        if dist.is_available() and dist.is_initialized():
-            found: list[str] = [""] * dist.get_world_size()
-            dist.all_gather_object(found, sampler.fingerprint())
-            if len(set(found)) > 1:
-                raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
 
     def _train_units(self) -> EncodedUnits:
         if self._units is None:
