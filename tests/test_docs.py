@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_blocks import ROOT, anchors, blocks, code, commands, links, words
 
 import cli
+from commands.launch import experiment, run
 from doppel.console.command import command_parser
 from doppel.console.dispatch import load
-from markdown_blocks import ROOT, anchors, blocks, code, commands, links, words
 
 PAGES = sorted(
     page
@@ -96,13 +97,10 @@ def test_commands_parse(page: Path) -> None:
 
 
 def test_experiments_of_commands_read_their_changes(page: Path) -> None:
-    from commands.launch.experiment import load as load_experiment
-    from commands.launch.run import _values
-
     for split in _our_commands(page):
         if split[0] == "run" and not {"…", "--help"} & set(split) and not _TEMPLATE.search(split[1]):
             given = vars(_parser("run").parse_args(split[1:]))
-            load_experiment(ROOT / split[1], _values(given["set"]))
+            experiment.load(ROOT / split[1], run._values(given["set"]))
 
 
 def test_shell_blocks_say_that_they_are_shell(page: Path) -> None:
