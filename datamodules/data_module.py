@@ -28,9 +28,11 @@ class DataModule(LightningDataModule):
 
     Attributes:
         codec: Overrides the codec of the trainer's model, for use without a trainer.
+        num_workers: Worker processes of the training loader.
     """
 
     codec: Codec | None = None
+    num_workers: int = 0
 
     def require_codec(self) -> Codec:
         """The codec set here, else that of the trainer's model.
@@ -63,6 +65,14 @@ class DataModule(LightningDataModule):
             dist.all_gather_object(found, sampler.fingerprint())
             if len(set(found)) > 1:
                 raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
+
+    def global_step(self) -> int:
+        """Optimiser steps taken so far."""
+        return self.trainer.global_step if self.trainer else 0
+
+    def steps(self, sampler: UnitSampler, make: Callable[[int, list[int]], Batch]) -> StepDataLoader[Batch]:
+        """A loader of the sampler's batches, beginning at the step that the trainer has reached."""
+        return StepDataLoader(StepBatches(sampler, make), self.global_step, self.num_workers)
 
     def sharded(self, batches: Dataset[Any] | Sequence[Any]) -> DataLoader[Any]:
         """A loader of every ``world_size``-th batch, in order, none repeated."""
@@ -124,10 +134,6 @@ class TrainingDataModule(DataModule, ABC):
                 elif stage != "fit":
                     raise DataError(f"there is nothing to {stage} on: set {name}_path")
 
-    def steps(self, sampler: UnitSampler, make: Callable[[int, list[int]], Batch]) -> StepDataLoader[Batch]:
-        """A loader of the sampler's batches, beginning at the step that the trainer has reached."""
-        return StepDataLoader(StepBatches(sampler, make), self.global_step, self.num_workers)
-
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """Validation batches, sharded by rank; empty without ``val_path``."""
         return self._evaluation_dataloader("val")
@@ -141,10 +147,6 @@ class TrainingDataModule(DataModule, ABC):
             return self.sharded(self.evaluation[name])
         warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
         return []
-
-    def global_step(self) -> int:
-        """Optimiser steps taken so far."""
-        return self.trainer.global_step if self.trainer else 0
 
     @property
     def seed(self) -> int:

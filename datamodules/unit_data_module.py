@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from datamodules.batch import LogicalBatch
 from datamodules.data_module import DataModule, check_limits
-from datamodules.step_batches import StepBatches, StepDataLoader
+from datamodules.logical_batches import choose
 from doppel.errors import DataError
 from doppel.privacy.noise import Secret
 from doppel.privacy.sampling import PoissonSampler
@@ -108,16 +107,16 @@ class UnitDataModule(DataModule):
         steps_per_epoch = math.ceil(self.num_units / self.batch_size)
         sampler = PoissonSampler(self.num_units, self.batch_size / self.num_units, steps_per_epoch, self.sampling_seed)
         self.share_secret(sampler, is_seeded=self.sampling_seed is not None)
-        first_step = (lambda: self.trainer.global_step) if self.trainer else (lambda: 0)
-        return StepDataLoader(StepBatches(sampler, self._make), first_step)
+        return self.steps(sampler, self._make)
 
     def _make(self, step: int, drawn: list[int]) -> LogicalBatch:
         rank, world_size = self.rank_and_world_size()
         mine = drawn[rank::world_size]
         groups: dict[int, list[list[Mapping[str, Any]]]] = {}
         for unit in mine:
-            rows = self._choose(step, unit)
-            groups.setdefault(len(rows), []).append(rows)
+            rows = self._units[unit]
+            chosen = choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)
+            groups.setdefault(len(chosen), []).append([rows[i] for i in chosen])
         parts: list[Any] = []
         for rows_per_unit, units in sorted(groups.items()):
             size = max(self.max_rows_per_micro_batch // rows_per_unit, 1)
@@ -126,10 +125,3 @@ class UnitDataModule(DataModule):
                 rows = [row for unit_rows in part for row in unit_rows]
                 parts.append(UnitBatch(self.collate(rows), len(part), rows_per_unit))
         return LogicalBatch(parts, len(mine), float(self.batch_size))
-
-    def _choose(self, step: int, unit: int) -> list[Mapping[str, Any]]:
-        rows = self._units[unit]
-        if len(rows) <= self.max_rows_per_unit:
-            return rows
-        chance = random.Random(self._secret.derive("rows", step, unit))
-        return [rows[i] for i in sorted(chance.sample(range(len(rows)), self.max_rows_per_unit))]

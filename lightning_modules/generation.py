@@ -13,11 +13,9 @@ import torch
 from transformers import GenerationConfig
 
 from doppel.errors import UserError
-from lightning_modules.decoding.decode import decode
-from lightning_modules.decoding.grammar import tree_constraint
+from lightning_modules.decoding.decode import decode, is_supported
+from lightning_modules.decoding.grammar import TreeProcessor, tree_constraint
 from lightning_modules.decoding.slots import DrawingRule, Request
-from lightning_modules.decoding.support import is_supported
-from lightning_modules.decoding.tree_processor import TreeProcessor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
