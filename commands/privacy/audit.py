@@ -10,12 +10,11 @@ from typing import Any
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from commands.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
 from commands.launch.lightning_cli import CHECKPOINT, WANDB, DoppelCLI
+from commands.privacy.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
 from doppel.errors import UserError
-from doppel.files import write_json
+from doppel.files import write_json, write_text
 
-FILE_NAME = "audit.json"
 NOTE = (
     "The bound and the extraction report are private numbers: they depend on the data without noise. This training "
     "has spent a budget of its own, in the ledger of this folder; if anything of it is released, add that to what "
@@ -74,7 +73,7 @@ class AuditCLI(DoppelCLI):
         self.trainer.settings = digest  # type: ignore[attr-defined]
 
 
-def main(argv: list[str]) -> int:
+def audit(argv: list[str]) -> int:
     """Train on a copy of the data with canaries and bound epsilon from below.
 
     Args:
@@ -86,26 +85,23 @@ def main(argv: list[str]) -> int:
     sys.argv = [sys.argv[0], STAGE, *argv]
     cli = AuditCLI()
     report = {**cli.trainer.report, "note": NOTE}  # type: ignore[attr-defined]
-    folder = Path(cli.trainer.default_root_dir)
-    text = render(report)
-    write_json(folder / FILE_NAME, report)
-    shown = folder / "audit.txt"
-    shown.touch(mode=0o600)
-    shown.write_text(text, encoding="utf-8")
+    folder, text = Path(cli.trainer.default_root_dir), render(report)
+    write_json(folder / "audit.json", report)
+    write_text(folder / "audit.txt", text)
     sys.stdout.write(text)
-    if report["verdict"] == CONTRADICTED:
-        sys.stderr.write(
-            "error: the lower bound on epsilon is above what the ledger claims: the guarantee does not hold as "
-            "implemented or configured. Do not release anything trained this way.\n"
-        )
-        return 1
-    return 0
+    if report["verdict"] != CONTRADICTED:
+        return 0
+    sys.stderr.write(
+        "error: the lower bound on epsilon is above what the ledger claims: the guarantee does not hold as "
+        "implemented or configured. Do not release anything trained this way.\n"
+    )
+    return 1
 
 
 def render(report: dict[str, Any]) -> str:
     """The report as text for people."""
     bound, claim = report["private/bound"], report["claim"]
-    claimed = "none (no differential-privacy overlay)"
+    claimed = "none (privacy: null)"
     if claim is not None:
         claimed = (
             f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} ({claim['accountant']}, "

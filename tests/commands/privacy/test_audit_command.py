@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import cli
-from commands import audit_trainer
 from commands.data.extraction import extraction_report
+from commands.privacy import audit_trainer
 from datamodules.canaries import Canary, audit_turns, first_units, make_turns
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns
@@ -26,7 +26,7 @@ from doppel.privacy.noise import GaussianNoise
 from lightning_modules.backbone.base_models import load_tokenizer
 from lightning_modules.utterance_lm import UtteranceLM
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODELS = ("utterance_lm", "parse_tree_lm", "parse2utterance")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
