@@ -35,7 +35,7 @@ from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 def adamw(params: Any) -> Optimizer:
-    """AdamW with the paper's settings: rate 2e-3, weight decay 0 (SPEC.md §1)."""
+    """AdamW with the settings of Mireshghallah et al., 2023: rate 2e-3, weight decay 0."""
     return torch.optim.AdamW(params, lr=2e-3, weight_decay=0.0)
 
 
