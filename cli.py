@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from doppel.console import dispatch
 
 COMMANDS = {
+    "run": "commands.launch.run:run",
     "fit": "commands.launch.train:fit",
     "validate": "commands.launch.train:validate",
     "test": "commands.launch.train:test",

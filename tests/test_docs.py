@@ -50,7 +50,11 @@ def test_links_resolve(page: Path) -> None:
 def test_named_files_exist(page: Path) -> None:
     for text in code(page):
         if re.fullmatch(rf"({ROOMS})/\S*", text) and not _TEMPLATE.search(text):
-            assert (ROOT / text).exists() or text in _OF_A_SITE, f"there is no {text}"
+            path, _, name = text.partition(":")
+            assert (ROOT / path).exists() or path in _OF_A_SITE, f"there is no {text}"
+            if name:
+                last = re.findall(r"\w+", name.partition("[")[0])[-1]
+                assert f" {last}" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {name}"
 
 
 def test_named_modules_exist(page: Path) -> None:
@@ -75,7 +79,7 @@ def test_commands_parse(page: Path) -> None:
             continue
         assert name in cli.COMMANDS, f"there is no command {name}"
         _files_exist(rest)
-        if "--help" not in rest:
+        if "--help" not in rest and ":" in cli.COMMANDS[name]:
             given = command_parser(load(cli.COMMANDS[name]), f"cli.py {name}").parse_args(rest)
             if name == "run":
                 load_experiment(ROOT / given.experiment, run._values(given.set))
