@@ -39,9 +39,7 @@ def test_parts_are_disjoint_and_complete_and_public_lacks_the_function(
 ) -> None:
     train = corpus(num)
     try:
-        parts = split(
-            train, None, missing=missing, public_share=public_share, test_share=test_share, seed=seed, by=by
-        )
+        parts = split(train, None, missing=missing, public_share=public_share, test_share=test_share, seed=seed, by=by)
     except DataError as error:  # a small share can hold nothing but the function
         assert "would be empty" in str(error)
         return
@@ -62,8 +60,7 @@ def test_parts_are_disjoint_and_complete_and_public_lacks_the_function(
 def test_a_seed_gives_one_split_and_another_seed_another(by: By) -> None:
     train, test = corpus(200), corpus(50)
     splits = [
-        split(train, test, missing="Weather", public_share=0.3, test_share=0.5, seed=seed, by=by)
-        for seed in (1, 1, 2)
+        split(train, test, missing="Weather", public_share=0.3, test_share=0.5, seed=seed, by=by) for seed in (1, 1, 2)
     ]
     assert splits[0] == splits[1]
     assert splits[0].private != splits[2].private and splits[0].test != splits[2].test
