@@ -18,6 +18,7 @@ COMMANDS = {
     "validate": "commands.launch.train:validate",
     "test": "commands.launch.train:test",
     "predict": "commands.launch.train:predict",
+    "sync": "commands.launch.sync:sync",
     "audit": "commands.audit:main",
     "plan": "doppel.console.plan:plan",
     "ledger": "doppel.console.ledger:ledger",
@@ -31,8 +32,6 @@ COMMANDS = {
     "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",
     "upweight": "commands.data.upweight:upweight",
-    "sync": "commands.sync",
-    "completion": "commands.completion",
 }
 
 
