@@ -17,11 +17,11 @@ help:
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,test]'
 	touch $@
 
 quickstart: $(INSTALLED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash slurm/two_stage.sh --local configs/experiments/quickstart $(RUN)
+	$(BIN)/python cli.py run configs/experiments/quickstart.yaml $(RUN) --local
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from doppel.console import dispatch
 
 COMMANDS = {
+    "run": "commands.launch.run:run",
     "fit": "commands.launch.train:fit",
     "validate": "commands.launch.train:validate",
     "test": "commands.launch.train:test",
     "predict": "commands.launch.train:predict",
     "sync": "commands.launch.sync:sync",
-    "audit": "commands.audit:main",
     "plan": "doppel.console.plan:plan",
     "ledger": "doppel.console.ledger:ledger",
     "evaluate": "commands.evaluation.evaluate:evaluate",
@@ -27,6 +27,7 @@ COMMANDS = {
     "select": "commands.evaluation.select:select",
     "report": "commands.results.report:report",
     "results": "commands.results.results:results",
+    "audit": "commands.privacy.audit:audit",
     "histogram": "commands.privacy.histogram:histogram",
     "download": "commands.data.download:download",
     "tokenizer": "commands.data.tokenizer:tokenizer",

@@ -119,12 +119,6 @@ def doppel_compiled(subject: Subject, mode: str | None = None) -> Step:
     return doppel_step(subject, subject.fused_losses(clipper.compile(subject.trunk, mode=mode)), clipper)
 
 
-def doppel_materialize(subject: Subject) -> Step:
-    """The reference mode: per-sample gradients of everything, formed by Opacus."""
-    clipper = PerSampleClipper(subject.model, MAX_GRAD_NORM, mode="materialize")
-    return doppel_step(subject, subject.losses, clipper)
-
-
 # ------------------------------------------------------------------------------------------------ names
 def _on_cuda(subject: Subject, make: Callable[[Subject, str], Step]) -> Step:
     if subject.setting.device != "cuda":
@@ -146,7 +140,6 @@ WAYS: dict[str, Callable[[Subject], Step]] = {
     "Doppel, fused head, recomputed": doppel_recomputed,
     "Doppel, compiled": doppel_compiled,
     "Doppel, CUDA graphs": lambda subject: _on_cuda(subject, doppel_compiled),
-    "Doppel, materialize": doppel_materialize,
     "Opacus hooks": lambda subject: opacus_step(subject, "hooks"),
     "Opacus functorch": lambda subject: opacus_step(subject, "functorch"),
     "Opacus expanded weights": lambda subject: opacus_step(subject, "ew"),
@@ -166,4 +159,4 @@ def structures(way: str) -> tuple[tuple[bool, bool], ...]:
 
 def owns_model(way: str) -> bool:
     """Whether a way of training changes the model, so that no other may share it."""
-    return way.startswith("Opacus") or way in ("Doppel, materialize", "Doppel, compiled", "Doppel, CUDA graphs")
+    return way.startswith("Opacus") or way in ("Doppel, compiled", "Doppel, CUDA graphs")

@@ -54,7 +54,6 @@ ROWS = (
     ("Doppel, CUDA graphs", "ordinary, CUDA graphs"),
     ("Doppel, CUDA graphs", "ordinary, all compiled"),
     ("Doppel, CUDA graphs", "Hugging Face eager"),
-    ("Doppel, materialize", "ordinary"),
     ("Opacus hooks", "ordinary"),
     ("Opacus functorch", "ordinary"),
     ("Opacus expanded weights", "ordinary"),

@@ -12,20 +12,19 @@ common=(--device cuda --precision "$precision")
 
 # 1. What must hold: GPT-2 small, eager and compiled, at its best micro-batch, against ordinary and Hugging Face's (10 min)
 limited 720 "$python" -m benchmarks.clipping "${common[@]}" --compile --sizes gpt2 --lengths 64 \
-    --micro-batch 16 32 64 128 256 --micro-batches 2 --repeats 7 --warmup 3 --seconds 8 --skip Opacus "Doppel, materialize"
+    --micro-batch 16 32 64 128 256 --micro-batches 2 --repeats 7 --warmup 3 --seconds 8 --skip Opacus
 # 2. Memory: the logits are most of it at T = 128; gpt2-large with the arithmetic (3 min)
-limited 240 "$python" -m benchmarks.memory "${common[@]}" --compile --sizes gpt2 --lengths 64 128 --micro-batch 32 \
-    --skip "Doppel, materialize"
+limited 240 "$python" -m benchmarks.memory "${common[@]}" --compile --sizes gpt2 --lengths 64 128 --micro-batch 32
 limited 180 "$python" -m benchmarks.memory "${common[@]}" --append --sizes gpt2-large --lengths 128 --micro-batch 16 \
-    --skip "Opacus f" "Opacus e" "Doppel, materialize"
+    --skip "Opacus f" "Opacus e"
 # 3. Opacus, on one micro-batch (3 min)
 limited 240 "$python" -m benchmarks.clipping "${common[@]}" --append --sizes gpt2 --lengths 64 --micro-batch 32 \
-    --repeats 5 --seconds 8 --rows Opacus "Doppel, materialize"
+    --repeats 5 --seconds 8 --rows Opacus
 # 4. The other sizes and lengths (8 min)
 limited 300 "$python" -m benchmarks.clipping "${common[@]}" --append --sizes gpt2 --lengths 32 128 \
-    --micro-batch 32 128 256 --repeats 5 --seconds 5 --rows Doppel --skip "Doppel, materialize" "Doppel, with noise"
+    --micro-batch 32 128 256 --repeats 5 --seconds 5 --rows Doppel --skip "Doppel, with noise"
 limited 300 "$python" -m benchmarks.clipping "${common[@]}" --append --sizes gpt2-medium gpt2-large --lengths 64 \
-    --micro-batch 32 128 --repeats 5 --seconds 6 --rows Doppel --skip "Doppel, materialize" "Doppel, with noise"
+    --micro-batch 32 128 --repeats 5 --seconds 6 --rows Doppel --skip "Doppel, with noise"
 # 5. Sampling, against generate at its best batch size (5 min)
 # shellcheck disable=SC2046
 limited 300 "$python" -m benchmarks.sampling --device cuda $([ "$precision" = bf16 ] && echo --bf16) --num-samples 512 \

@@ -40,7 +40,6 @@ ROWS = (
     ("Doppel, fused head, recomputed", "ordinary"),
     ("Doppel, compiled", "ordinary, compiled"),
     ("Doppel, compiled", "ordinary"),
-    ("Doppel, materialize", "ordinary"),
     ("Opacus hooks", "ordinary"),
     ("Opacus functorch", "ordinary"),
     ("Opacus expanded weights", "ordinary"),
@@ -99,7 +98,7 @@ def fixed_bytes(setting: Setting, tied: bool) -> int:
 
 def predicted(setting: Setting, way: str) -> Prediction | None:
     """The arithmetic for a way of training, if it has one."""
-    if way.startswith(("Opacus", "Hugging")) or way.endswith(("compiled", "CUDA graphs", "materialize")):
+    if way.startswith(("Opacus", "Hugging")) or way.endswith(("compiled", "CUDA graphs")):
         return None
     return predict(
         GPT2Config(**SIZES[setting.size]),

@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData, missing_members
-from doppel.privacy.accounting import Accountant
 from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
@@ -55,39 +54,11 @@ class DifferentialPrivacy(Callback):
     behind closed doors, and lower the scale.
 
     Args:
-        privacy: What the user decides; the other arguments are its fields, for configurations that still name them.
+        privacy: What the user decides: the key ``privacy`` of a configuration.
     """
 
-    def __init__(
-        self,
-        privacy: PrivacyArguments | None = None,
-        target_epsilon: float = 8.0,
-        delta: float | None = None,
-        epochs: list[float] | None = None,
-        max_grad_norm: float = 0.1,
-        accountant: Accountant = "pld",
-        ledger_path: str | None = None,
-        scope: str = "default",
-        stage: str | None = None,
-        log_private_diagnostics: bool = False,
-        fp16_loss_scale: float = 4096.0,
-        seed: int | None = None,
-        histogram_noise_multiplier: float | None = None,
-    ) -> None:
-        self.privacy = privacy or PrivacyArguments(
-            target_epsilon,
-            delta,
-            epochs,
-            max_grad_norm,
-            accountant,
-            ledger_path,
-            scope,
-            stage,
-            log_private_diagnostics,
-            fp16_loss_scale,
-            seed,
-            histogram_noise_multiplier,
-        )
+    def __init__(self, privacy: PrivacyArguments) -> None:
+        self.privacy = privacy
         self.spec: PrivacySpec | None = None
         self.ledger: Ledger | None = None  # of rank 0 alone
         self.spent: float | None = None  # ε when it was last logged

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datamodules.prediction_data_module import PredictionDataModule
-from datamodules.prompt_batch import PromptBatch
+from datamodules.batch import PromptBatch
+from datamodules.data_module import PredictionDataModule
 from datamodules.readers import Unit, expand_path, read_turns
 from datamodules.turn import Turn
 
@@ -26,7 +26,7 @@ class AnnotationDataModule(PredictionDataModule):
 
     def setup(self, stage: str) -> None:
         """Read the turns."""
-        self._turns = self._turns or read_turns(self.path, self.unit, with_trees=False)
+        self._turns = read_turns(self.path, self.unit, with_trees=False)
 
     @property
     def num_total(self) -> int:

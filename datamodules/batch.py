@@ -1,4 +1,4 @@
-"""Logical batches and the micro-batches they are cut into.
+"""Batches: logical ones and the micro-batches they are cut into, prompts, and those of the semantic parser.
 
 One Lightning batch is one *logical* batch: the Poisson sample itself. The model walks over its micro-batches and
 takes a single optimiser step, so steps, schedules, checkpoints and the privacy accountant all count the same thing.
@@ -6,7 +6,7 @@ takes a single optimiser step, so steps, schedules, checkpoints and the privacy 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -53,3 +53,54 @@ class LogicalBatch:
     num_units: int
     expected_num_units: float
     is_public: bool = False
+
+
+@dataclass
+class PromptBatch:
+    """Prompts that are sampled from together.
+
+    Attributes:
+        indices: Number of each sample in the output, over all ranks.
+        prompts: Text of each prompt; None for an unconditional model.
+        input_ids: Token ids of each prompt up to its separator, not padded, longest first.
+        fields: What else a line of the output takes over from each prompt's line, if anything.
+    """
+
+    indices: list[int]
+    prompts: list[str | None]
+    input_ids: list[list[int]]
+    fields: list[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class ParserBatch:
+    """Utterances with the oracle's actions, or with trees to compare with.
+
+    Attributes:
+        sources: Pieces of each utterance.
+        ids: Actions [B, T], padded on the right; the rows may be none at all.
+        pointers: Positions that arcs point to [B, T], elsewhere -1.
+        copies: Pieces that are copied [B, T], elsewhere -1.
+        num_actions: Actions to predict, over all ranks.
+    """
+
+    sources: list[list[str]]
+    ids: Tensor
+    pointers: Tensor
+    copies: Tensor
+    num_actions: int
+
+
+@dataclass
+class TurnBatch:
+    """Turns to be parsed, and their trees.
+
+    Attributes:
+        utterances: What users said.
+        trees: What it means.
+        actions: The oracle's actions of those turns that the vocabulary can express; None if there are none.
+    """
+
+    utterances: list[str]
+    trees: list[str]
+    actions: ParserBatch | None

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch.distributed as dist
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
+from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
 from datamodules.readers import expand_path
 from datamodules.step_batches import RangeSampler, StepBatches, StepDataLoader, UnitSampler
 from doppel.errors import DataError
+from doppel.privacy.sampling import PoissonSampler
 
 Batch = TypeVar("Batch")
 
@@ -24,14 +28,11 @@ class DataModule(LightningDataModule):
 
     Attributes:
         codec: Overrides the codec of the trainer's model, for use without a trainer.
+        num_workers: Worker processes of the training loader.
     """
 
     codec: Codec | None = None
-
-    def prepare_data(self) -> None:
-        """Read before Lightning opens a logger, so that data that cannot be used start no run there."""
-        if self.trainer is not None and self.trainer.state.fn is not None:
-            self.setup(self.trainer.state.fn)
+    num_workers: int = 0
 
     def require_codec(self) -> Codec:
         """The codec set here, else that of the trainer's model.
@@ -50,6 +51,34 @@ class DataModule(LightningDataModule):
     def rank_and_world_size(self) -> tuple[int, int]:
         """Rank of this process and number of processes."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def poisson(self, num_units: int, batch_size: int, seed: int | None) -> PoissonSampler:
+        """Poisson samples of B units on average, the same on every rank; an epoch is ⌈N / B⌉ steps.
+
+        Raises:
+            RuntimeError: The ranks would draw different samples.
+        """
+        sampler = PoissonSampler(num_units, batch_size / num_units, math.ceil(num_units / batch_size), seed)
+        if self.rank_and_world_size()[1] == 1:
+            return sampler
+        if self.trainer is not None:
+            sampler.share_secret(self.trainer.strategy.broadcast)
+        elif seed is None:
+            raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
+        if dist.is_available() and dist.is_initialized():
+            found: list[str] = [""] * dist.get_world_size()
+            dist.all_gather_object(found, sampler.fingerprint())
+            if len(set(found)) > 1:
+                raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
+        return sampler
+
+    def global_step(self) -> int:
+        """Optimiser steps taken so far."""
+        return self.trainer.global_step if self.trainer else 0
+
+    def steps(self, sampler: UnitSampler, make: Callable[[int, list[int]], Batch]) -> StepDataLoader[Batch]:
+        """A loader of the sampler's batches, beginning at the step that the trainer has reached."""
+        return StepDataLoader(StepBatches(sampler, make), self.global_step, self.num_workers)
 
     def sharded(self, batches: Dataset[Any] | Sequence[Any]) -> DataLoader[Any]:
         """A loader of every ``world_size``-th batch, in order, none repeated."""
@@ -79,6 +108,11 @@ class TrainingDataModule(DataModule, ABC):
         self.evaluation: dict[str, Dataset[Any] | Sequence[Any]] = {}
         self._is_loaded = False
 
+    def prepare_data(self) -> None:
+        """Read before Lightning opens a logger, so that data that cannot be used start no run there."""
+        if self.trainer is not None and self.trainer.state.fn is not None:
+            self.setup(self.trainer.state.fn)
+
     @abstractmethod
     def load_train(self) -> None:
         """Read the training data."""
@@ -106,10 +140,6 @@ class TrainingDataModule(DataModule, ABC):
                 elif stage != "fit":
                     raise DataError(f"there is nothing to {stage} on: set {name}_path")
 
-    def steps(self, sampler: UnitSampler, make: Callable[[int, list[int]], Batch]) -> StepDataLoader[Batch]:
-        """A loader of the sampler's batches, beginning at the step that the trainer has reached."""
-        return StepDataLoader(StepBatches(sampler, make), self.global_step, self.num_workers)
-
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """Validation batches, sharded by rank; empty without ``val_path``."""
         return self._evaluation_dataloader("val")
@@ -124,14 +154,50 @@ class TrainingDataModule(DataModule, ABC):
         warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
         return []
 
-    def global_step(self) -> int:
-        """Optimiser steps taken so far."""
-        return self.trainer.global_step if self.trainer else 0
-
     @property
     def seed(self) -> int:
         """``seed_everything``, for a data order that makes no privacy claim."""
         return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+
+class PredictionDataModule(DataModule, ABC):
+    """Prompts in batches of similar length, sharded by rank, less those already answered.
+
+    The writer of the answers sets ``done`` before the loader is made, so an interrupted run goes on where it stopped,
+    under any number of ranks.
+
+    Attributes:
+        batch_size: Most prompts on a rank that are answered together; fewer where all ranks would not have a batch.
+        done: Indices that are already written.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        check_limits(batch_size=batch_size)
+        self.batch_size = batch_size
+        self.done: set[int] = set()
+
+    @property
+    @abstractmethod
+    def num_total(self) -> int:
+        """Answers over all ranks, with those already written; known after ``setup``."""
+
+    @abstractmethod
+    def length(self, index: int) -> int:
+        """Length of a prompt."""
+
+    @abstractmethod
+    def make(self, indices: list[int]) -> PromptBatch:
+        """The batch of some prompts."""
+
+    def predict_dataloader(self) -> DataLoader[PromptBatch]:
+        """Batches of prompts that are not done yet, longest first, on this rank."""
+        # Lightning cannot see the indices inside a batch of ours, and says so; the batch carries them itself.
+        warnings.filterwarnings("ignore", message="Couldn't infer the batch indices")
+        todo = [index for index in range(self.num_total) if index not in self.done]
+        todo.sort(key=self.length, reverse=True)
+        size = max(1, min(self.batch_size, math.ceil(len(todo) / self.rank_and_world_size()[1])))
+        return self.sharded([self.make(todo[start : start + size]) for start in range(0, len(todo), size)])
 
 
 def check_limits(**limits: int | None) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 from functools import cached_property
 from typing import Literal
 
-import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from datamodules.balanced_shares import share
@@ -19,7 +17,6 @@ from datamodules.readers import Unit, data_fingerprint, expand_path
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
 from doppel.errors import DataError
-from doppel.privacy.sampling import PoissonSampler
 
 log = logging.getLogger(__name__)
 
@@ -138,24 +135,9 @@ class DialogueDataModule(TrainingDataModule):
         return len(self._train_units())
 
     @property
-    def num_over_long(self) -> int:
-        """Training turns that contribute zero because they are too long. Private: not to be logged."""
-        return self._train_units().turns.num_over_long
-
-    @property
     def max_rows_per_unit(self) -> int:
         """Rows that represent a unit in a step, at most; known after ``setup("fit")``."""
         return self.max_turns_per_unit * self._train_units().turns.rows_per_turn
-
-    @property
-    def sample_rate(self) -> float:
-        """q = B / N."""
-        return self.batch_size / self.num_units
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch, ceil(1 / q)."""
-        return math.ceil(self.num_units / self.batch_size)
 
     @property
     def privacy_caveat(self) -> str | None:
@@ -192,23 +174,7 @@ class DialogueDataModule(TrainingDataModule):
 
         if not is_poisson:
             return self.steps(ShuffledBatches(len(units), self.batch_size, self.seed), make)
-        sampler = PoissonSampler(len(units), self.sample_rate, self.steps_per_epoch, self.sampling_seed)
-        self._share_secret(sampler)
-        return self.steps(sampler, make)
-
-    def _share_secret(self, sampler: PoissonSampler) -> None:
-        """Let all ranks draw the same batches, of which each takes its share; refuse to go on if they would not."""
-        if self.rank_and_world_size()[1] == 1:
-            return
-        if self.trainer is not None:
-            sampler.share_secret(self.trainer.strategy.broadcast)
-        elif self.sampling_seed is None:
-            raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
-        if dist.is_available() and dist.is_initialized():
-            found: list[str] = [""] * dist.get_world_size()
-            dist.all_gather_object(found, sampler.fingerprint())
-            if len(set(found)) > 1:
-                raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
+        return self.steps(self.poisson(len(units), self.batch_size, self.sampling_seed), make)
 
     def _train_units(self) -> EncodedUnits:
         if self._units is None:

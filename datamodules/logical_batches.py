@@ -111,13 +111,9 @@ class LogicalBatches:
         return LogicalBatch(micro_batches, len(sampled), expected_num_units)
 
     def _choose(self, step: int, unit: int) -> list[int]:
-        rows: list[int] = self.units.rows(unit).tolist()
-        if len(rows) <= self.max_rows_per_unit:
-            return rows
-        size = self.units.turns.rows_per_turn
-        chance = random.Random(self._secret.digest(b"%d,%d" % (step, unit)))
-        turns = chance.sample(range(len(rows) // size), self.max_rows_per_unit // size)
-        return [row for turn in sorted(turns) for row in rows[turn * size : (turn + 1) * size]]
+        rows, size = self.units.rows(unit), self.units.turns.rows_per_turn
+        turns = choose(self._secret, step, unit, len(rows) // size, self.max_rows_per_unit // size)
+        return [int(row) for turn in turns for row in rows[turn * size : (turn + 1) * size]]
 
 
 class AllTurns(Dataset[LogicalBatch]):
@@ -154,6 +150,13 @@ class AllTurns(Dataset[LogicalBatch]):
         part = self.parts[index]
         batch = micro_batch(self.turns, part, self.codec)
         return LogicalBatch([batch], len(part), float(len(part)), is_public=self.is_public)
+
+
+def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[int]:
+    """Which of a unit's ``num`` turns represent it in a step: all, or ``limit`` of them, chosen uniformly."""
+    if num <= limit:
+        return list(range(num))
+    return sorted(random.Random(secret.digest(b"%d,%d" % (step, unit))).sample(range(num), limit))
 
 
 def fixed_length(length: int, max_length: int) -> int:

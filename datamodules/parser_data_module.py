@@ -10,8 +10,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
+from datamodules.batch import ParserBatch, TurnBatch
 from datamodules.data_module import TrainingDataModule, check_limits
-from datamodules.parser_batch import ParserBatch, TurnBatch
 from datamodules.readers import expand_path, read_turns
 from datamodules.shuffling import BucketedBatches
 from datamodules.turn import Turn

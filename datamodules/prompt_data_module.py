@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datamodules.data_module import check_limits
-from datamodules.prediction_data_module import PredictionDataModule
-from datamodules.prompt_batch import PromptBatch
+from datamodules.batch import PromptBatch
+from datamodules.data_module import PredictionDataModule, check_limits
 from doppel.errors import DataError
 from doppel.files import read_json_lines
 

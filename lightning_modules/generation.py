@@ -13,11 +13,9 @@ import torch
 from transformers import GenerationConfig
 
 from doppel.errors import UserError
-from lightning_modules.decoding.decode import decode
-from lightning_modules.decoding.grammar import tree_constraint
+from lightning_modules.decoding.decode import decode, is_supported
+from lightning_modules.decoding.grammar import TreeProcessor, tree_constraint
 from lightning_modules.decoding.slots import DrawingRule, Request
-from lightning_modules.decoding.support import is_supported
-from lightning_modules.decoding.tree_processor import TreeProcessor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplingArguments:
-    """How text is sampled; the paper takes 1 beam for trees and 5 for utterances (SPEC.md §1, "Decoding").
+    """How text is sampled; 1 beam for trees and 5 for utterances in Mireshghallah et al., 2023, section 4.3.
 
     Args:
         num_beams: Beams of the multinomial beam search; 1 samples token by token from the model's

@@ -14,8 +14,7 @@ from torch.optim.optimizer import Optimizer
 from torchmetrics import MetricCollection
 from tqdm import tqdm
 
-from datamodules.parser_batch import ParserBatch, TurnBatch
-from datamodules.prompt_batch import PromptBatch
+from datamodules.batch import ParserBatch, PromptBatch, TurnBatch
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.actions import split_source
@@ -41,7 +40,7 @@ class Fields(NamedTuple):
 
 
 class SemanticParser(LogicalBatchModule):
-    """Transformer encoder–decoder over graph actions with pointers (Zhou et al. 2022; SPEC.md §1, "Parser").
+    """Transformer encoder–decoder over graph actions with pointers (Zhou et al., 2022).
 
     Every output is a well-formed graph and Lispress: a state machine masks what would not be. The vocabulary of actions
     is read off the training trees, so this training makes no privacy claim, and the data module refuses the

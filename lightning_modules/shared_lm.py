@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from datamodules.shared_codec import SharedCodec
+from datamodules.codec import SharedCodec
 from doppel.errors import UserError
 from lightning_modules.causal_lm import CausalLM
 
@@ -18,7 +18,7 @@ _TASKS: dict[str, tuple[Literal["parse"] | None, Literal["parse", "utterance"]]]
 class SharedLM(CausalLM):
     """Both stages of the two-stage method in one set of weights, told apart by the prompt.
 
-    Each turn gives two rows (see :class:`~datamodules.shared_codec.SharedCodec`), and a unit of m turns the mean of 2m
+    Each turn gives two rows (see :class:`~datamodules.codec.SharedCodec`), and a unit of m turns the mean of 2m
     losses. The weights are those of a :class:`~lightning_modules.parse_tree_lm.ParseTreeLM` and of a
     :class:`~lightning_modules.parse2utterance.Parse2Utterance` alike: only the constructor's ``task`` differs when it
     samples.

@@ -76,7 +76,7 @@ def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("names", [("pretrain",), ("utterance_lm",)])
-@pytest.mark.parametrize("overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora",), ("debug/fast_dev_run",)])
+@pytest.mark.parametrize("overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora",)])
 def test_shipped_overlays_parse(
     names: tuple[str, ...], overlay: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,7 +84,9 @@ def test_shipped_overlays_parse(
         overlay = ()
     with pytest.raises(SystemExit) as done:
         data = [] if names[0] == "pretrain" else [f"--data={DATA}", "--data.train_path=embedded:train"]
-        cli.main(["fit", *configs(*names), *data, *configs(*overlay), "--print_config"])
+        cli.main(
+            ["fit", *configs(*names), *data, *configs(*(f"overlays/{name}" for name in overlay)), "--print_config"]
+        )
     assert done.value.code == 0
     assert "class_path" in capsys.readouterr().out
 
@@ -93,7 +95,7 @@ def test_shipped_overlays_parse(
 def test_print_config_works_for_every_command_and_can_be_given_back(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = configs("sample") if name == "predict" else [f"--data={DATA}", "--data.train_path=embedded:train"]
+    data = configs("overlays/sample") if name == "predict" else [f"--data={DATA}", "--data.train_path=embedded:train"]
     printed = []
     for arguments in ([*configs("parse2utterance"), *data], ["--config", str(tmp_path / "printed.yaml")]):
         with pytest.raises(SystemExit) as done:
@@ -189,16 +191,18 @@ def test_lightnings_fast_dev_run_is_refused_in_a_private_stage(
     assert not list(tmp_path.rglob("ledger.jsonl"))
 
 
-@pytest.mark.parametrize(("overlay", "private"), [("fast_dev_run", True), ("fast_dev_run", False), ("profiler", True)])
-def test_debug_overlays_run(tmp_path: Path, small: list[str], overlay: str, private: bool) -> None:
-    debug = [*configs(f"debug/{overlay}"), "--trainer.max_steps=2", "--trainer.max_epochs=1"]
+@pytest.mark.parametrize(("overlay", "private"), [((), True), ((), False), (("overlays/profiler",), True)])
+def test_two_steps_run_with_and_without_the_profiler(
+    tmp_path: Path, small: list[str], overlay: tuple[str, ...], private: bool
+) -> None:
+    debug = [*configs(*overlay), "--trainer.max_steps=2", "--trainer.max_epochs=1", "--trainer.limit_val_batches=1"]
     assert cli.main(["fit", *small, *(PRIVATE if private else []), *debug]) == 0
     stage = tmp_path / "run" / "one_stage"
-    assert (stage / "step_times.json").is_file() == bool(list(stage.glob("*.trace.json"))) == (overlay == "profiler")
+    assert (stage / "step_times.json").is_file() == bool(list(stage.glob("*.trace.json"))) == bool(overlay)
 
 
 def test_the_overfit_overlay_learns_its_units_by_heart(tmp_path: Path, small: list[str]) -> None:
-    fit = [*small, *configs("debug/overfit"), "--model.init_args.optimizer=torch.optim.AdamW"]
+    fit = [*small, *configs("overlays/overfit"), "--model.init_args.optimizer=torch.optim.AdamW"]
     logger = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.init_args.save_dir={tmp_path}"]
     fit += ["--trainer.max_epochs=40", "--trainer.log_every_n_steps=1", "--model.init_args.optimizer.init_args.lr=0.02"]
     assert cli.main(["fit", *fit, *logger]) == 0

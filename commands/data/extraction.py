@@ -62,7 +62,7 @@ def _counts(asked: Sequence[tuple[CopyIndex, str]]) -> dict[str, int]:
     return {
         "num_canaries": len(asked),
         "exact": sum(index.is_exact(text) for index, text in asked),
-        "near": sum(index.is_near(text) for index, text in asked),
+        "near": sum(index.are_near([text])[0] for index, text in asked),
     }
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.evaluation.annotations import parsed_trees, write_annotations
 from commands.results.table import Table, show
 from datamodules.readers import read_turns
 from datamodules.selection import Selection
 from datamodules.turn import Turn
 from doppel.errors import DataError
-from doppel.files import read_json_lines, write_json
+from doppel.files import read_json_lines, write_json, write_json_lines
 from doppel.lispress import Counting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,9 +68,9 @@ def evaluate(
     """
     from doppel.metrics import compare, compared_sides
 
-    ready = (parsed, parsed_reference)
-    saved = dict(zip(("--save-parsed", "--save-parsed-reference"), (save_parsed, save_parsed_reference), strict=True))
-    for (option, path), trees in zip(saved.items(), ready, strict=True):
+    ready = {"--parsed": parsed, "--parsed-reference": parsed_reference}
+    saved = {"--save-parsed": save_parsed, "--save-parsed-reference": save_parsed_reference}
+    for (option, path), trees in zip(saved.items(), ready.values(), strict=True):
         if path is not None and not (parser or trees):
             raise DataError(f"{option}: there is nothing to save without a parser; give --parser")
     for path in (out, *saved.values()):  # before the long work, so that a bad path shows at once
@@ -83,10 +82,11 @@ def evaluate(
     kept = Selection(keep_function).apply(read_turns(reference, unit="utterance"), reference)
     corpora = _corpus(read_synthetic(synthetic)), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
-    found = parsed_trees(sides, [read_synthetic(path) if path else None for path in ready], parser)
+    found = _parsed_trees(sides, ready, parser)
     for path, utterances, trees in zip(saved.values(), sides, found, strict=True):
         if path is not None and trees is not None:
-            write_annotations(path, utterances, trees)
+            pairs = zip(utterances, trees, strict=True)
+            write_json_lines(path, ({"utterance": utterance, "parse": tree} for utterance, tree in pairs))
     values: dict[str, Any] = compare(
         *corpora,
         featurizer=source,
@@ -130,6 +130,38 @@ def read_synthetic(path: str | Path) -> list[Turn]:
 def format_value(value: Any) -> str:
     """A metric with four decimals; a dash where it could not be computed."""
     return f"{value:.4f}" if isinstance(value, float) else show(value)
+
+
+def _parsed_trees(
+    sides: Sequence[Sequence[str]], ready: Mapping[str, Path | None], parser: Path | None
+) -> list[list[str | None] | None]:
+    """A semantic parser's trees of both sides: those of a file, else the parser's, else None.
+
+    A file's lines are found by their utterance, so that order and further lines do not matter; of several lines of one
+    utterance the first counts. The parser is loaded only where it is needed, and parses equal utterances once.
+
+    Raises:
+        DataError: A file lacks an utterance.
+        UserError: The checkpoint cannot be loaded.
+    """
+    known: list[dict[str, str | None] | None] = []
+    for (option, path), side in zip(ready.items(), sides, strict=True):
+        lines = None if path is None else {turn.utterance: turn.parse for turn in reversed(read_synthetic(path))}
+        missing = 0 if lines is None else sum(utterance not in lines for utterance in side)
+        if missing:
+            raise DataError(
+                f"{option} lacks {missing} of the {len(side)} compared utterances: annotate the very file that is "
+                "compared, or leave the option out and give --parser"
+            )
+        known.append(lines)
+    todo = list(dict.fromkeys(u for side, lines in zip(sides, known, strict=True) if lines is None for u in side))
+    if parser is not None and todo:
+        from lightning_modules.parsing.annotate import load_parser
+
+        trees = load_parser(parser).annotate(todo, progress=True)
+        parsed: dict[str, str | None] = dict(zip(todo, trees, strict=True))
+        known = [parsed if lines is None else lines for lines in known]
+    return [None if lines is None else [lines[u] for u in side] for side, lines in zip(sides, known, strict=True)]
 
 
 def _featurizer(name: str) -> str | Path:

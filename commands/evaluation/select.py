@@ -11,7 +11,7 @@ from typing import Any
 from commands.evaluation.sifter import Sifter
 from commands.launch.run_record import RunRecord
 from commands.results.pool import Group, pool
-from commands.results.runs import Point, read_runs
+from commands.results.runs import read_runs
 from commands.results.sections import CONTEXT, format_epsilon, label_of
 from commands.results.table import Table
 from doppel.errors import UserError
@@ -26,11 +26,10 @@ _CAVEAT = (
 
 @dataclass
 class Setup:
-    """A candidate.
+    """A candidate: its runs, and how they fared.
 
     Attributes:
-        group: Its runs.
-        mean_loss: Of its samples under the sifter, nats per token, averaged over runs; None if no samples are there.
+        mean_loss: Of the samples under the sifter, nats per token, averaged over runs; None if no samples are there.
         score: MAUVE + F.Overlap; None where one is missing.
         rank: Among comparable setups, from 1; None if discarded.
         why: Why it is not ranked; empty if it is.
@@ -96,28 +95,21 @@ def select(runs_dir: Path, *, sifter: str, max_loss: float = 2.0, out: Path | No
 
 
 def judge(groups: list[Group], root: Path, sifter: Sifter, max_loss: float) -> list[Setup]:
-    """Candidates with their losses and ranks, best first among comparable ones.
-
-    Args:
-        groups: Pooled runs.
-        root: Folder that their paths are relative to.
-        sifter: Scores the samples.
-        max_loss: Nats per token that a setup's mean loss may have.
-    """
+    """Candidates with their losses and ranks, best first among comparable ones; paths are relative to ``root``."""
     setups = []
     for group in groups:
-        losses = [_mean_loss(root / point.path, point, sifter) for point in group.points]
-        known = [loss for loss in losses if loss is not None]
+        files = [RunRecord(root / point.path).synthetic(point.key["system"]) for point in group.points]
+        losses = [_mean_loss(file, sifter) for file in files if file.exists()]
         cells = {name: group.cell(name) for name in _SCORE}
         means = [cell.mean for cell in cells.values() if cell.mean is not None]
         setup = Setup(
             group,
-            mean_loss=statistics.fmean(known) if known and len(known) == len(losses) else None,
+            mean_loss=statistics.fmean(losses) if len(losses) == len(files) else None,
             score=sum(means) if len(means) == len(cells) else None,
         )
         lacking = [name for name, cell in cells.items() if cell.mean is None]
         if setup.mean_loss is None:
-            setup.why = f"{len(losses) - len(known)} of {len(losses)} runs have no samples beside the report"
+            setup.why = f"{len(files) - len(losses)} of {len(files)} runs have no samples beside the report"
         elif setup.mean_loss > max_loss:
             setup.why = "discarded: mean loss above the bound"
         elif lacking:
@@ -172,14 +164,10 @@ def format_setups(setups: list[Setup], max_loss: float) -> str:
     return "\n\n".join("\n".join((about.rpartition("\n")[2], table.text("<"))) for about, table in tables.items())
 
 
-def _mean_loss(folder: Path, point: Point, sifter: Sifter) -> float | None:
+def _mean_loss(path: Path, sifter: Sifter) -> float:
     from commands.evaluation.evaluate import read_synthetic
 
-    path = RunRecord(folder).synthetic(point.key["system"])
-    if not path.exists():
-        return None
-    losses = sifter.losses([turn.utterance for turn in read_synthetic(path)])
-    return float(losses.double().mean())
+    return float(sifter.losses([turn.utterance for turn in read_synthetic(path)]).double().mean())
 
 
 def _to_json(setup: Setup) -> dict[str, Any]:

@@ -35,12 +35,15 @@ class Sifter:
     """
 
     def __init__(self, path: str) -> None:
+        from lightning_modules.utterance_lm import UtteranceLM
+
         self.path = path
         self.config: StageConfig | None = None
         file = Path(path).expanduser()
-        if file.is_dir() and (file / "checkpoints" / "last.ckpt").is_file():
+        if (file / "checkpoints" / "last.ckpt").is_file():
             file = file / "checkpoints" / "last.ckpt"
-        self.model = self._from_checkpoint(file) if file.is_file() else _from_folder(path)
+        is_checkpoint = file.is_file()
+        self.model = self._load(file) if is_checkpoint else UtteranceLM(base_model=path, test_metrics=False)
         self.model.eval()
 
     def check_is_public(self, fingerprints: Collection[str]) -> bool:
@@ -81,7 +84,7 @@ class Sifter:
         examples = [[codec.bos_id, *ids, codec.eos_id] for ids in codec.tokenize(list(texts))]
         return text_losses(self.model.model, [ids[: codec.max_length] for ids in examples])
 
-    def _from_checkpoint(self, file: Path) -> UtteranceLM:
+    def _load(self, file: Path) -> UtteranceLM:
         from lightning_modules.backbone.lora import LoraArguments
         from lightning_modules.backbone.warm_start import WarmStart
         from lightning_modules.utterance_lm import UtteranceLM
@@ -105,9 +108,3 @@ class Sifter:
         start.check_text_format(model.codec)
         start.load_into(model.model)
         return model
-
-
-def _from_folder(path: str) -> UtteranceLM:
-    from lightning_modules.utterance_lm import UtteranceLM
-
-    return UtteranceLM(base_model=path, test_metrics=False)

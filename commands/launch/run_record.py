@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,30 +24,26 @@ _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", "settings.env"}
 #: Sections of an experiment that its trainings depend on; ``variants`` count for their own system.
 _TRAINING = ("epochs", "trainer", "model", "data", "privacy", "stages", "overlays", "overrides", "exact_histogram")
 _TIME = re.compile(r', "time": "[^"]*"')
+#: Summaries by a ledger's text but for its times: the seeds of one setting need one accounting between them.
+_SUMMARIES: dict[str, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True)
 class StageConfig:
-    """The configuration of one training or sampling, as it ran.
+    """The configuration of one training or sampling, as it ran."""
 
-    Attributes:
-        folder: Folder of the stage.
-        content: Of its ``config.yaml`` or ``predict.yaml``.
-    """
-
-    folder: Path
     content: Mapping[str, Any]
 
     @classmethod
     def read(cls, folder: Path, name: str = "config.yaml") -> StageConfig:
-        """Read the configuration of a stage.
+        """Read the ``config.yaml`` of a stage that trained, or the ``predict.yaml`` of one that sampled.
 
         Raises:
             UserError: It is missing or no YAML.
         """
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: give the folder of a stage that ran")
-        return cls(folder, read_yaml(folder / name))
+        return cls(read_yaml(folder / name))
 
     @property
     def model(self) -> dict[str, Any]:
@@ -60,24 +56,19 @@ class StageConfig:
         return _arguments(self.content.get("data"))
 
     @property
-    def callbacks(self) -> list[dict[str, Any]]:
-        """Callbacks that it names."""
-        return self._entries("callbacks")
-
-    @property
     def privacy(self) -> PrivacyArguments | None:
         """Arguments of DP-SGD; None for a training that is not private. Older files hold them in a callback."""
         from doppel.privacy.arguments import PrivacyArguments
 
-        old = (_arguments(c) for c in self.callbacks if str(c.get("class_path")).endswith("DifferentialPrivacy"))
-        given = self.content.get("privacy") or next(old, None)
+        given = self.content.get("privacy") or next(iter(self.of_trainer("callbacks", "DifferentialPrivacy")), None)
         known = {field.name for field in fields(PrivacyArguments)}
         return None if given is None else PrivacyArguments(**{k: v for k, v in given.items() if k in known})
 
-    @property
-    def loggers(self) -> list[dict[str, Any]]:
-        """Loggers that it names."""
-        return self._entries("logger")
+    def of_trainer(self, name: str, kind: str = "") -> list[dict[str, Any]]:
+        """Arguments of the ``callbacks`` or the ``logger`` whose class is called ``…kind``."""
+        found = (self.content.get("trainer") or {}).get(name) or []
+        entries = [entry for entry in (found if isinstance(found, list) else [found]) if isinstance(entry, dict)]
+        return [_arguments(entry) for entry in entries if str(entry.get("class_path")).endswith(kind)]
 
     def fingerprint(self) -> str:
         """Fingerprint of the turns that it trained on, taken anew.
@@ -90,18 +81,10 @@ class StageConfig:
 
         return data_fingerprint(expand_path(self.data["train_path"]), Selection.from_config(self.data))
 
-    def _entries(self, name: str) -> list[dict[str, Any]]:
-        found = (self.content.get("trainer") or {}).get(name) or []
-        return [entry for entry in (found if isinstance(found, list) else [found]) if isinstance(entry, dict)]
-
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run folder, whether ``cli.py run`` made it or the scripts before it.
-
-    Attributes:
-        folder: The folder; nothing in it need be there.
-    """
+    """A run folder, whether ``cli.py run`` made it or the scripts before it; nothing in it need be there."""
 
     folder: Path
 
@@ -139,22 +122,17 @@ class RunRecord:
         return self.experiment.get("epsilon") != math.inf
 
     @property
-    def base_model(self) -> str | None:
-        """Base model of the language models."""
-        return next((config.model.get("base_model") for config in self.trainings()), None)
-
-    @property
     def parser(self) -> str | None:
         """Checkpoint of the parser that annotated for the evaluation, and its digest."""
         words = (self.experiment.get("parser"), self.experiment.get("parser_digest"))
         return " ".join(str(word) for word in words if word) or None
 
+    @cached_property
     def trainings(self) -> list[StageConfig]:
         """Configurations of the language models that were trained, the tree model first."""
-        folders = {
-            path.parent for path in self.folder.glob("*/config.yaml") if not path.parent.name.startswith("parser_")
-        }
-        return [StageConfig.read(path) for path in sorted(folders, key=lambda p: (p.name != "parse_tree", p.name))]
+        folders = [path.parent for path in self.folder.glob("*/config.yaml")]
+        folders.sort(key=lambda folder: (folder.name != "parse_tree", folder.name))
+        return [StageConfig.read(folder) for folder in folders if not folder.name.startswith("parser_")]
 
     def training_settings(self, of: str) -> str:
         """The settings that the trainings of a system had, in short: equal settings have equal texts."""
@@ -164,37 +142,31 @@ class RunRecord:
         told = {key: experiment.get(key) for key in _TRAINING} | {"own": (experiment.get("variants") or {}).get(of)}
         told["data"] = {k: v for k, v in (told["data"] or {}).items() if not k.endswith("_path")}  # has a fingerprint
         digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
-        point = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in (experiment.get("point") or {}).items())
-        return f"{point}; settings {digest}" if point else f"settings {digest}"
+        point = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in (experiment.get("point") or {}).items()]
+        return "; ".join([*point, f"settings {digest}"])
 
     def sampling(self, of: str) -> dict[str, dict[str, Any]]:
-        """How a system was sampled: file of trees or utterances → arguments of the sampling of its pass.
+        """How a system was sampled: file of trees or utterances → arguments of the sampling that wrote it.
 
-        Without seed and ``max_rows``, on which the distribution does not depend. Empty where no ``predict.yaml`` names
-        the files.
+        Without seed and ``max_rows``, on which the distribution does not depend.
         """
-        prefix = "" if of == "two_stage" else f"{of}_"
-        files = (f"{prefix}trees.jsonl", synthetic_file(of))
+        files = ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl", synthetic_file(of)]
         if of == "iterative":  # the trees of the last round
-            rounds = sorted((len(path.name), path.name) for path in self.folder.glob("iterative_*_trees.jsonl"))
-            files = (*(name for _, name in rounds[-1:]), files[1])
+            files[:1] = sorted((path.name for path in self.folder.glob("iterative_*_trees.jsonl")), key=_by_length)[-1:]
         found: dict[str, dict[str, Any]] = {}
         for path in sorted(self.folder.glob("sample_*/predict.yaml")):
             config = StageConfig.read(path.parent, path.name)
             settings = config.model.get("sampling") or {}
             settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
-            outputs = (_arguments(callback).get("output_path") for callback in config.callbacks)
+            outputs = (arguments.get("output_path") for arguments in config.of_trainer("callbacks"))
             found |= {Path(output).name: settings for output in outputs if output}
         return {name: found[name] for name in files if name in found}
 
     def stage_seconds(self) -> dict[str, int]:
-        """Seconds that each finished stage took, in the order they ended.
-
-        A mark that somebody made by hand, for a stage done elsewhere, holds no number and is left out.
-        """
-        files = sorted(self.folder.glob(".done/*"), key=lambda file: file.stat().st_mtime)
-        files += sorted(self.folder.glob(".adaptation/*"), key=lambda file: file.stat().st_mtime)  # of older runs
-        return {file.name: int(text) for file in files if (text := file.read_text().strip()).isdigit()}
+        """Seconds of each finished stage, in the order they ended; a mark that was made by hand holds no number."""
+        marks = [*self.folder.glob(".done/*"), *self.folder.glob(".adaptation/*")]  # the latter of older runs
+        marks.sort(key=lambda file: file.stat().st_mtime)
+        return {file.name: int(text) for file in marks if (text := file.read_text().strip()).isdigit()}
 
     def values(self, kind: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """What was measured of each system, and why the rest is not there.
@@ -206,32 +178,36 @@ class RunRecord:
         files = {path.stem: path for path in (self.folder / kind).glob("*.json")}
         for name in in_order(files):
             try:
-                values[name] = json.loads(files[name].read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                problems[name] = f"{kind}/{name}.json cannot be read ({error})"
+                values[name] = _json(files[name]) or {}
+            except UserError as error:
+                problems[name] = f"{kind}/{error}"
         if kind == "evaluation":
             missing = [name for name in self.experiment.get("systems") or () if name not in files]
-            problems |= {n: f"half-done: it has no {kind}" for n in missing if system(n).samplings}
+            problems |= {name: f"half-done: it has no {kind}" for name in missing if system(name).samplings}
         return values, problems
 
     def split(self) -> dict[str, Any] | None:
         """How the data of an adaptation were split; None for other runs."""
-        path = self.folder / "data" / "partition.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return _json(self.folder / "data" / "partition.json")
 
     def ledger(self) -> dict[str, Any] | None:
         """Summary of the ledger; None where there is none.
 
         Raises:
-            LedgerError: It is damaged.
+            UserError: It is damaged.
         """
+        from doppel.privacy.ledger import Ledger
+
         path = self.folder / "ledger.jsonl"
         if not path.exists():
             return None
         try:
-            return _Ledger(_TIME.sub("", path.read_text(encoding="utf-8")), path).summary()
+            text = _TIME.sub("", path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read: {error}") from error
+        if text not in _SUMMARIES:
+            _SUMMARIES[text] = Ledger(path).summary()
+        return _SUMMARIES[text]
 
     def report(self) -> dict[str, Any] | None:
         """``report.json``; None where the run did not come so far.
@@ -239,67 +215,19 @@ class RunRecord:
         Raises:
             UserError: It is not as ``report`` writes it.
         """
-        path = self.folder / "report.json"
-        if not path.exists():
-            return None
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"report.json is no JSON ({error})") from error
-        if not isinstance(content, dict):
-            raise UserError("report.json is not as `report` writes it")
-        return content
+        return _json(self.folder / "report.json")
 
     def synthetic(self, of: str) -> Path:
         """File of a system's samples, which may not be there."""
         return self.folder / synthetic_file(of)
 
-    @property
-    def wandb_project(self) -> str:
-        """Project of its W&B runs."""
-        loggers = (logger for config in self.trainings() for logger in config.loggers)
-        own = (_arguments(logger) for logger in loggers if str(logger.get("class_path")).endswith("WandbLogger"))
-        return next((str(arguments["project"]) for arguments in own), "doppel")
-
-    @property
-    def wandb_mode(self) -> Literal["online", "offline"] | None:
-        """Whether its stages logged to W&B ``online`` or ``offline``; None: they did not."""
-        if any(self.folder.glob("*/wandb/run-*")):
-            return "online"
-        return "offline" if any(self.folder.glob("*/wandb/offline-run-*")) else None
-
-
-@dataclass(frozen=True)
-class _Ledger:
-    """A ledger by what it says but for the times: the seeds of one setting need one accounting between them."""
-
-    text: str
-    path: Path = field(compare=False)
-
-    @cache  # noqa: B019 (one process reads a folder once)
-    def summary(self) -> dict[str, Any]:
-        from doppel.privacy.ledger import Ledger
-
-        return Ledger(self.path).summary()
-
-
-def _old_experiment(path: Path) -> dict[str, Any]:
-    """What older runs were started with: lines ``KEY=VALUE``, of which COMMIT may stand several times."""
-    if not path.is_file():
-        return {"old": ""}
-    lines = [line.partition("=") for line in path.read_text(encoding="utf-8").splitlines()]
-    told = {key: value for key, _, value in lines if value}
-    values = {
-        "name": told.get("EXPERIMENT"),
-        "table": table_of(told["EXPERIMENT"]) if "EXPERIMENT" in told else None,
-        "epsilon": float(told["EPSILON"]) if "EPSILON" in told else None,
-        "seed": int(told["SEED"]) if "SEED" in told else None,
-        "num_samples": int(told["NUM_SAMPLES"]) if "NUM_SAMPLES" in told else None,
-        "reference": told.get("REFERENCE"),
-        "parser": told.get("PARSER"),
-        "commit": [value for key, _, value in lines if key == "COMMIT"],
-    }
-    return {**values, "old": "; ".join(f"{key} {told[key]}" for key in ("EPOCHS", "FIT_ARGS") if key in told)}
+    def wandb(self) -> tuple[Literal["online", "offline"], str] | None:
+        """Whether its stages logged to W&B online, and to which project; None: they did not log."""
+        online = any(self.folder.glob("*/wandb/run-*"))
+        if not online and not any(self.folder.glob("*/wandb/offline-run-*")):
+            return None
+        loggers = (logger for config in self.trainings for logger in config.of_trainer("logger", "WandbLogger"))
+        return "online" if online else "offline", next((str(logger["project"]) for logger in loggers), "doppel")
 
 
 @cache
@@ -311,6 +239,43 @@ def table_of(name: str) -> str | None:
         return None
 
 
+def _old_experiment(path: Path) -> dict[str, Any]:
+    """What older runs were started with: lines ``KEY=VALUE``, of which COMMIT may stand several times."""
+    if not path.is_file():
+        return {"old": ""}
+    lines = [line.partition("=") for line in path.read_text(encoding="utf-8").splitlines()]
+    told = {key: value for key, _, value in lines if value}
+    return {
+        "name": told.get("EXPERIMENT"),
+        "table": table_of(told["EXPERIMENT"]) if "EXPERIMENT" in told else None,
+        "epsilon": float(told["EPSILON"]) if "EPSILON" in told else None,
+        "seed": int(told["SEED"]) if "SEED" in told else None,
+        "num_samples": int(told["NUM_SAMPLES"]) if "NUM_SAMPLES" in told else None,
+        "reference": told.get("REFERENCE"),
+        "parser": told.get("PARSER"),
+        "commit": [value for key, _, value in lines if key == "COMMIT"],
+        "old": "; ".join(f"{key} {told[key]}" for key in ("EPOCHS", "FIT_ARGS") if key in told),
+    }
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """A file of ours, None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path.name} is no JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path.name} holds {type(content).__name__}, not keys with values")
+    return content
+
+
 def _arguments(part: Any) -> dict[str, Any]:
     """``init_args`` of a class in a configuration."""
     return (part.get("init_args") or {}) if isinstance(part, dict) else {}
+
+
+def _by_length(name: str) -> tuple[int, str]:
+    """Sorts numbers without leading zeros."""
+    return len(name), name

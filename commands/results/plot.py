@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +55,9 @@ def plot(section: Section, folder: Path) -> tuple[list[Path], list[str]]:
     lines, notes = _lines(section)
     if not lines:
         return [], notes
-    values = section.layout.values
-    epsilons = {e for line in lines.values() for e in line} | {e for e, _ in values if e is not None}
+    epsilons = {e for line in lines.values() for e in line} | {e for e, _ in section.layout.values if e is not None}
     finite = sorted(epsilons - {math.inf})
     place = {epsilon: float(index) for index, epsilon in enumerate(finite)} | {math.inf: len(finite) + 0.4}
-    has_infinity = any(math.inf in line for line in lines.values()) or (math.inf, "two_stage") in values
-
     metrics = section.layout.metrics
     columns = 2 if len(metrics) > 1 else 1
     rows = math.ceil(len(metrics) / columns)
@@ -70,16 +66,19 @@ def plot(section: Section, folder: Path) -> tuple[list[Path], list[str]]:
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     handles: dict[str, Any] = {}
     for index, (metric, axis) in enumerate(zip(metrics, axes, strict=False)):
-        _draw_metric(axis, place, section, lines, index)
+        drawn: list[str] = []
+        for (system, label), line in lines.items():
+            _draw(axis, place, [(e, row.cells[index]) for e, row in line.items()], metric.scale, label, system, drawn)
+        for system in dict.fromkeys(drawn):
+            _draw_paper(axis, place, section, system, index)
         axis.set_title(metric.label, loc="left", fontsize=10)
-        _label_epsilons(axis, place, finite, has_infinity)
+        _label_epsilons(axis, place, finite, math.inf in epsilons)
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     for axis in axes[len(metrics) :]:
         axis.set_visible(False)
-    figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False, fontsize=8.5
-    )
+    where: dict[str, Any] = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": 8.5}
+    figure.legend(list(handles.values()), list(handles), **where)
     key, paper = section.key, section.layout.title.rsplit(", ", 1)[-1]
     title = f"{format_data(key)}, model {key['base_model']}, {key['num_samples']} samples; dashed: the paper, {paper}"
     figure.suptitle(title, fontsize=10)
@@ -95,21 +94,16 @@ def plot(section: Section, folder: Path) -> tuple[list[Path], list[str]]:
 def _lines(section: Section) -> tuple[Lines, list[str]]:
     """The lines to draw, and what cannot be; settings that ε does not tell apart get lines of their own."""
     by_line: dict[tuple[str, ...], dict[float, list[Row]]] = {}
-    unbounded: list[Row] = []
-    for row in section.rows:
-        if row.group is None or row.epsilon is None or all(cell.mean is None for cell in row.cells):
-            continue
-        if row.epsilon == math.inf:
-            unbounded.append(row)
-            continue
+    shown = [row for row in section.rows if row.group and any(cell.mean is not None for cell in row.cells)]
+    # ε = ∞ has neither δ nor unit, comes last and stands with every line of its experiment
+    for row in sorted(shown, key=lambda row: row.epsilon == math.inf):
+        assert row.group is not None and row.epsilon is not None
         name = (row.system, *(str(row.group.key[field]) for field in _APART))
-        by_line.setdefault(name, {}).setdefault(row.epsilon, []).append(row)
-    for row in unbounded:  # has neither δ nor unit: stands with every line of its experiment
-        assert row.group is not None
-        own = (row.system, str(row.group.key["experiment"]))
-        names = [name for name in by_line if name[:2] == own] or [(*own, *["–"] * (len(_APART) - 1))]
+        names = [name]
+        if row.epsilon == math.inf:
+            names = [other for other in by_line if other[:2] == name[:2]] or names
         for name in names:
-            by_line.setdefault(name, {}).setdefault(math.inf, []).append(row)
+            by_line.setdefault(name, {}).setdefault(row.epsilon, []).append(row)
     notes, lines = [], {}
     for name, line in by_line.items():
         same = [other for other in by_line if other[0] == name[0]]
@@ -124,43 +118,25 @@ def _lines(section: Section) -> tuple[Lines, list[str]]:
     return lines, notes
 
 
-def _draw_metric(axis: Axes, place: dict[float, float], section: Section, lines: Lines, index: int) -> None:
-    """Draw our lines, then the paper's."""
-    scale = section.layout.metrics[index].scale
-    drawn: list[str] = []
-    for (system, label), line in lines.items():
-        points = ((epsilon, row.cells[index]) for epsilon, row in sorted(line.items()))
-        variant = drawn.count(system)  # another setting of the same system
-        style = _style(system, markersize=6)
-        if variant:
-            style |= {"markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": _DASHES[variant % len(_DASHES)]}
-        _draw(axis, place, points, scale, label, style)
-        drawn.append(system)
-    for system in dict.fromkeys(drawn):
-        found = (
-            (e, re.match(r"[\d.]+", cells[index]))
-            for (e, name), cells in section.layout.values.items()
-            if name == system
-        )
-        values = sorted((epsilon, float(number.group())) for epsilon, number in found if number and epsilon in place)
-        _draw_paper(axis, place, values, f"paper: {label_of(system)}", system)
-
-
 def _draw(
     axis: Axes,
     place: dict[float, float],
-    cells: Iterable[tuple[float, Cell]],
+    cells: list[tuple[float, Cell]],
     scale: float,
     label: str,
-    style: dict[str, Any],
+    system: str,
+    drawn: list[str],
 ) -> None:
-    points = [(e, cell.mean * scale, (cell.std or 0) * scale) for e, cell in cells if cell.mean is not None]
-    finite = [(place[e], mean, std) for e, mean, std in points if e < math.inf]
+    """Draw a line of ours; ``drawn`` are the systems of the lines before it."""
+    style = _style(system, markersize=6)
+    if variant := drawn.count(system):  # another setting of the same system
+        style |= {"markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": _DASHES[variant % len(_DASHES)]}
+    drawn.append(system)
+    points = sorted((e, cell.mean * scale, (cell.std or 0) * scale) for e, cell in cells if cell.mean is not None)
+    finite = [(place[e], mean, mean - std, mean + std) for e, mean, std in points if e < math.inf]
     if finite:
-        xs, means, stds = zip(*finite, strict=True)
+        xs, means, low, high = zip(*finite, strict=True)
         axis.plot(xs, means, linewidth=1.8, label=label, **style)
-        low = [mean - std for mean, std in zip(means, stds, strict=True)]
-        high = [mean + std for mean, std in zip(means, stds, strict=True)]
         axis.fill_between(xs, low, high, color=style["color"], alpha=0.18, linewidth=0)
     for epsilon, mean, std in points:
         if epsilon == math.inf or len(finite) == 1:  # elsewhere the band says it
@@ -168,16 +144,17 @@ def _draw(
             axis.errorbar(place[epsilon], mean, std, capsize=3, linewidth=1.2, label=own, **style)
 
 
-def _draw_paper(
-    axis: Axes, place: dict[float, float], values: list[tuple[float, float]], label: str, system: str
-) -> None:
+def _draw_paper(axis: Axes, place: dict[float, float], section: Section, system: str, index: int) -> None:
     style = _style(system, markersize=4.5, fillstyle="none", linewidth=1.1, linestyle="--", alpha=0.8)
-    finite = [(place[e], value) for e, value in values if e < math.inf]
+    own = [(epsilon, cells[index]) for (epsilon, name), cells in section.layout.values.items() if name == system]
+    found = [(epsilon, re.match(r"[\d.]+", cell)) for epsilon, cell in own if epsilon is not None]
+    values = sorted((epsilon, float(number.group())) for epsilon, number in found if number)
+    label = f"paper: {label_of(system)}"
+    finite = [(place[epsilon], value) for epsilon, value in values if epsilon < math.inf]
     if finite:
         axis.plot(*zip(*finite, strict=True), label=label, **style)
-    for epsilon, value in values:
-        if epsilon == math.inf:
-            axis.plot(place[epsilon], value, label=None if finite else label, **style)
+    for _, value in values[len(finite) :]:
+        axis.plot(place[math.inf], value, label=None if finite else label, **style)
 
 
 def _label_epsilons(axis: Axes, place: dict[float, float], finite: list[float], has_infinity: bool) -> None:

@@ -45,12 +45,10 @@ def build_report(record: RunRecord) -> dict[str, Any]:
     """What a pipeline spent and what it reached.
 
     Returns:
-        ``experiment``, ``table``, ``seed``, ``epsilon`` (the target), ``commit``, ``base_model``, ``data``,
-        ``num_samples`` and ``parser``: what was run. ``privacy`` (ε actually spent, of the two-stage system and of
-        each, and what it protects), ``sampling`` and ``metrics`` by system, ``left_out`` (why a system has no metrics),
-        ``timings`` in seconds by stage, ``versions``. A run without privacy has null for ``privacy`` and ``epsilon``.
-        An adaptation also has ``missing_function``; ``parser_metrics`` by the system whose samples taught the parser,
-        with ``none`` and ``full``, the high-resource parser; and ``round_metrics`` by round before the last.
+        ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
+        protects), both null without privacy; ``sampling`` and ``metrics`` by system; ``left_out`` (why a system has no
+        metrics); ``timings`` in seconds by stage; and what was run. An adaptation also has ``parser_metrics`` by the
+        system whose samples taught the parser, and ``round_metrics`` by round before the last.
 
     Raises:
         UserError: There is no evaluation, or no ledger though the run is private.
@@ -71,7 +69,7 @@ def build_report(record: RunRecord) -> dict[str, Any]:
         "seed": experiment.get("seed") or 1,
         "epsilon": None if privacy is None else privacy["target_epsilon"],
         "commit": ", ".join(experiment.get("commit") or ()) or None,
-        "base_model": record.base_model,
+        "base_model": record.trainings[0].model.get("base_model") if record.trainings else None,
         "num_samples": experiment.get("num_samples"),
         "parser": record.parser,
         "privacy": privacy,
@@ -99,7 +97,7 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     """The data as the trained stages name them."""
     mechanisms = [] if ledger is None else ledger["mechanisms"]
     mechanisms = [m for m in mechanisms if m["scope"] == "two_stage"] or mechanisms
-    first = next(iter(record.trainings()), None)
+    first = next(iter(record.trainings), None)
     data = {
         "train": first.data["train_path"] if first else None,
         "fingerprint": None,
@@ -133,7 +131,13 @@ def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
         "parser_metrics": values,
         "round_metrics": rounds,
         "parsers_left_out": left_out,
-        "data": {**data, "train": split["train"], "fingerprint": fingerprint, **{name: split[name] for name in shown}},
+        "data": {
+            **data,
+            "train": split["train"],
+            "fingerprint": fingerprint,
+            "reference": data["reference"] or str(record.folder / "data" / "test.jsonl"),
+            **{name: split[name] for name in shown},
+        },
     }
 
 

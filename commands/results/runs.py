@@ -16,30 +16,12 @@ from commands.launch.systems import system as system_of
 from commands.results.privacy import BASELINES, check_privacy, scope_of
 from doppel.errors import UserError
 
-#: Fields of a report that a number depends on: numbers that differ in one of them never share a cell.
-KEY_FIELDS = [
-    "kind",
-    "system",
-    "epsilon",
-    "delta",
-    "unit",
-    "caveats",
-    "accountant",
-    "data",
-    "fingerprint",
-    "reference",
-    "base_model",
-    "num_samples",
-    "num_compared",
-    "parser",
-    "featurizer",
-    "counting",
-    "missing_function",
-    "experiment",
-    "table",
-    "training",
-    "sampling",
-]
+_MEASURED = ("data", "fingerprint", "reference", "base_model", "num_samples", "parser", "featurizer", "counting")
+#: What all rows of one printed table share.
+SECTION_FIELDS = (*_MEASURED, "missing_function")
+_MADE = ("epsilon", "delta", "unit", "caveats", "accountant", "experiment", "table", "training", "sampling")
+#: Fields that a number depends on: numbers that differ in one of them never share a cell.
+KEY_FIELDS = ("kind", "system", *SECTION_FIELDS, "num_compared", *_MADE)
 
 
 @dataclass(frozen=True)
@@ -72,10 +54,8 @@ class Problem:
     Attributes:
         path: The run's folder.
         text: What is wrong.
-        system: The system it concerns.
         epsilon: Target ε.
         fingerprint: Of the private data.
-        experiment: Of the run.
     """
 
     path: str
@@ -92,7 +72,7 @@ class Problem:
 
 @dataclass
 class Runs:
-    """What lies below a folder: the usable points, the problems, and remarks that keep nothing out."""
+    """What lies below a folder: usable points, problems, and remarks that keep nothing out."""
 
     points: list[Point] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -108,24 +88,21 @@ def read_runs(root: Path) -> Runs:
     runs = Runs()
     for record in RunRecord.find(root):
         name = os.path.relpath(record.folder, root)
-        ledger, broken = None, None
+        ledger, broken = None, ""
         try:
             ledger = record.ledger()
         except UserError as error:
             broken = f"the ledger cannot be read: {error}"
         try:
-            report, why = record.report(), "half-done: the folder has no report.json"
-        except UserError as error:
-            report, why = None, str(error)
-        if report is None:
-            runs.problems += _without_report(record, name, why, ledger)
-        elif broken:
-            runs.problems.append(Problem(name, broken))
-        else:
-            try:
+            report = record.report()
+            if report is None:
+                runs.problems += _without_report(record, name, "half-done: the folder has no report.json", ledger)
+            elif broken:
+                runs.problems.append(Problem(name, broken))
+            else:
                 _read_report(report, ledger, record, name, runs)
-            except UserError as error:
-                runs.problems.append(Problem(name, str(error)))
+        except UserError as error:
+            runs.problems += _without_report(record, name, str(error), ledger)
     return runs
 
 
@@ -134,28 +111,25 @@ def _without_report(record: RunRecord, name: str, text: str, ledger: dict[str, A
     try:
         experiment = record.experiment
     except UserError as error:
-        return [Problem(name, f"{text}; {error}")]
+        return [Problem(name, str(error) if str(error) in text else f"{text}; {error}")]
     seed = f" (seed {experiment['seed']})" if experiment.get("seed") else ""
     called = experiment.get("name")
-    if not ledger or not ledger["scopes"]:
-        return [Problem(name, text + seed, None, experiment.get("epsilon"), None, called)]
     problems = []
-    for scope, told in ledger["scopes"].items():
+    for scope, told in (ledger or {"scopes": {}})["scopes"].items():
         steps = f"; {told['steps_done']} of {told['steps_planned']} planned steps of {scope} are done"
         fingerprint = _only_fingerprint(ledger, scope)
         problems.append(Problem(name, text + steps + seed, scope, told["target_epsilon"], fingerprint, called))
-    return problems
+    return problems or [Problem(name, text + seed, None, experiment.get("epsilon"), None, called)]
 
 
 def _read_report(
     report: dict[str, Any], ledger: dict[str, Any] | None, record: RunRecord, name: str, runs: Runs
 ) -> None:
-    data = _mapping(report.get("data"))
-    privacy = report.get("privacy")
+    data, privacy, called = _mapping(report.get("data")), report.get("privacy"), report.get("experiment")
     fingerprint = data.get("fingerprint") or _only_fingerprint(ledger)
-    blocks = [("generation", system, values) for system, values in _mapping(report.get("metrics")).items()]
-    blocks += [("adaptation", system, values) for system, values in _mapping(report.get("parser_metrics")).items()]
-    problem = partial(Problem, name, fingerprint=fingerprint, experiment=report.get("experiment"))
+    problem = partial(Problem, name, fingerprint=fingerprint, experiment=called)
+    blocks = [("generation", *item) for item in _mapping(report.get("metrics")).items()]
+    blocks += [("adaptation", *item) for item in _mapping(report.get("parser_metrics")).items()]
     wrong = None
     if not blocks:
         wrong = "report.json has neither metrics nor parser_metrics"
@@ -174,7 +148,6 @@ def _read_report(
         runs.remarks.append(f"{name}: the report names no seed")
     if privacy is not None and ledger is None:
         runs.remarks.append(f"{name}: there is no ledger beside the report, so its ε was not checked")
-    called = report.get("experiment")
     common = {
         # what a report does not say must not be taken for equal
         "data": _data_name(data.get("train")),
@@ -211,24 +184,15 @@ def _read_report(
             "training": _training(scope, budget, ledger, record, own is not None),
             "sampling": json.dumps(_mapping(report.get("sampling")).get(system), sort_keys=True),
         }
-        point = Point(
-            key={k: key[k] for k in KEY_FIELDS},
-            seed=seed,
-            values={k: _number(v) for k, v in values.items() if not k.startswith("private/") and _is_metric(v)},
-            notes=tuple(str(note) for note in values.get("notes") or ()),
-            spent=budget["epsilon"] if budget and system not in BASELINES else None,
-            commit=str(report.get("commit") or "unknown"),
-            path=name,
-        )
-        runs.points.append(point)
+        numbers = {k: _number(v) for k, v in values.items() if not k.startswith("private/") and _is_metric(v)}
+        notes = tuple(str(note) for note in values.get("notes") or ())
+        spent = budget["epsilon"] if budget and system not in BASELINES else None
+        commit = str(report.get("commit") or "unknown")
+        runs.points.append(Point({k: key[k] for k in KEY_FIELDS}, seed, numbers, notes, spent, commit, name))
 
 
 def _training(
-    scope: str,
-    budget: dict[str, Any] | None,
-    ledger: dict[str, Any] | None,
-    record: RunRecord,
-    has_own_data: bool,
+    scope: str, budget: dict[str, Any] | None, ledger: dict[str, Any] | None, record: RunRecord, has_own_data: bool
 ) -> str:
     """Settings of the training as far as the run folder tells, so that sweeps are not taken for seeds."""
     parts = []

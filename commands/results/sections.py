@@ -10,20 +10,8 @@ from typing import Any
 from commands.launch.systems import SYSTEMS, in_order, system
 from commands.results.paper_tables import Layout, Place, layouts
 from commands.results.pool import Cell, Group
-from commands.results.runs import Problem
+from commands.results.runs import SECTION_FIELDS, Problem
 
-#: What all rows of one printed table share.
-SECTION_FIELDS = (
-    "data",
-    "fingerprint",
-    "reference",
-    "base_model",
-    "num_samples",
-    "parser",
-    "featurizer",
-    "counting",
-    "missing_function",
-)
 #: What runs agree in that are compared with one another: switches with two-stage, setups that are chosen among.
 CONTEXT = (*SECTION_FIELDS, "epsilon", "delta", "unit", "accountant", "num_compared")
 SWITCHES = tuple(name for name, known in SYSTEMS.items() if known.is_switch)
@@ -38,9 +26,9 @@ class Row:
     Attributes:
         epsilon: Target ε; None for the ground truth.
         system: Name in the reports.
-        group: The runs; None if there are none, or for the ground truth.
+        group: The runs; None for a gap and for the ground truth.
         cells: One for each metric.
-        beside: Likewise the paper's, or the differences to two-stage; "–" where there is none.
+        beside: The paper's cells, or differences to two-stage.
         notes: About the row.
     """
 

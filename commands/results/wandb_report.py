@@ -24,15 +24,16 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
     Returns:
         Whether there was anything to log to.
     """
-    mode = record.wandb_mode
-    if mode is None:
+    logged = record.wandb()
+    if logged is None:
         return False
     import wandb
 
+    mode, project = logged
     folder = record.folder / "report"
     folder.mkdir(mode=0o700, exist_ok=True)
     run = wandb.init(
-        project=record.wandb_project,
+        project=project,
         dir=str(folder),
         id=wandb_id(folder),
         resume="allow",

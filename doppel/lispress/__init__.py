@@ -1,11 +1,10 @@
 """Lispress parse trees: read, write, check, turn into graphs, count function types, anonymise.
 
-The notation is that of SMCalFlow 2.0 and TreeDST (Lispress 2.0), with the ``#(Type value)`` literals of
-Lispress 1.0.
+The notation is that of SMCalFlow 2.0 and TreeDST (Lispress 2.0), with the ``#(Type value)`` literals of Lispress 1.0.
 """
 
-from doppel.lispress.anonymise import ANONYMOUS_STRING, anonymise
 from doppel.lispress.expression import (
+    ANONYMOUS_STRING,
     Expression,
     LispressError,
     List,
@@ -14,12 +13,13 @@ from doppel.lispress.expression import (
     String,
     Symbol,
     TypeAnnotation,
+    anonymise,
+    write,
 )
 from doppel.lispress.function_types import Counting, function_types, uses_function, valid_function_types
 from doppel.lispress.graph import Edge, Graph, to_graph
 from doppel.lispress.reader import MAX_DEPTH, read
 from doppel.lispress.validity import first_error, is_valid
-from doppel.lispress.writer import write
 
 __all__ = [
     "ANONYMOUS_STRING",

@@ -1,4 +1,4 @@
-"""The six kinds of node of a Lispress expression.
+"""The six kinds of node of a Lispress expression, and their text.
 
 Every node is immutable and hashable. Atoms keep the spelling they were read with (``1.50`` stays ``1.50``), so that
 writing an expression gives back its text.
@@ -175,3 +175,85 @@ class List:
 
 Expression = Symbol | Number | String | TypeAnnotation | ReaderLiteral | List
 """Any node."""
+
+
+def parts(node: Expression) -> tuple[Expression, ...]:
+    """The nodes that a node is made of, from left to right; none for an atom."""
+    if isinstance(node, List):
+        return node.items
+    if isinstance(node, TypeAnnotation):
+        return node.type, node.body
+    return (node.body,) if isinstance(node, ReaderLiteral) else ()
+
+
+def write(expression: Expression) -> str:
+    """The text of an expression: the inverse of `doppel.lispress.read`.
+
+    ``read(write(e)) == e`` for every expression, and ``write(read(t)) == t`` for text with single blanks.
+
+    Args:
+        expression: Any expression, however deep.
+
+    Returns:
+        One line of Lispress.
+    """
+    pieces: list[str] = []
+    todo: list[Expression | str] = [expression]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            pieces.append(item)
+        elif isinstance(item, Symbol):
+            pieces.append(item.name)
+        elif isinstance(item, List):
+            pieces.append("(")
+            todo.append(")")
+            for position in range(len(item.items) - 1, -1, -1):
+                todo.append(item.items[position])
+                if position:
+                    todo.append(" ")
+        elif isinstance(item, String):
+            pieces.append(f'"{item.spelling}"')
+        elif isinstance(item, Number):
+            pieces.append(item.spelling)
+        elif isinstance(item, ReaderLiteral):
+            pieces.append("#")
+            todo.append(item.body)
+        else:
+            pieces.append("^")
+            todo += (item.body, " ", item.type)
+    return "".join(pieces)
+
+
+ANONYMOUS_STRING = String("STRING")
+"""What every quoted string becomes."""
+
+
+def anonymise(expression: Expression) -> Expression:
+    """The expression with every quoted string replaced by ``"STRING"``.
+
+    Names, places and titles of the user sit in quoted strings; functions, types and numbers stay.
+
+    Args:
+        expression: Any expression, however deep.
+
+    Returns:
+        A new expression of the same shape.
+    """
+    done: list[Expression] = []
+    todo = [(expression, False)]
+    while todo:
+        node, are_parts_done = todo.pop()
+        inner = parts(node)
+        if not inner:
+            done.append(ANONYMOUS_STRING if isinstance(node, String) else node)
+        elif not are_parts_done:
+            todo.append((node, True))
+            todo.extend((part, False) for part in reversed(inner))
+        else:
+            new = [done.pop() for _ in inner][::-1]
+            if isinstance(node, List):
+                done.append(List(tuple(new)))
+            else:
+                done.append(TypeAnnotation(*new) if isinstance(node, TypeAnnotation) else ReaderLiteral(*new))
+    return done[0]

@@ -6,12 +6,20 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
-from doppel.lispress.expression import Expression, LispressError, List, ReaderLiteral, Symbol, TypeAnnotation, is_number
+from doppel.lispress.expression import (
+    Expression,
+    LispressError,
+    List,
+    ReaderLiteral,
+    Symbol,
+    TypeAnnotation,
+    is_number,
+    write,
+)
 from doppel.lispress.forms import BINDERS
 from doppel.lispress.graph import PARAMETER, to_graph
 from doppel.lispress.reader import read
 from doppel.lispress.validity import require_valid
-from doppel.lispress.writer import write
 
 Counting = Literal["node_labels", "call_heads"]
 """What counts as a function type."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation
+from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation, write
 from doppel.lispress.validity import require_valid
 
 PARAMETER = "lambda-parameter"
@@ -54,9 +54,8 @@ def is_type_label(label: str) -> bool:
 def to_graph(expression: Expression) -> Graph:
     """The program graph of a tree (SMCalFlow's ``Program``, as Zhou et al.'s semantic parser draws it).
 
-    - A call becomes a node labelled with its function; ``:arg0``, ``:arg1`` … lead to positional arguments,
-      ``:name`` to keyword arguments, ``:type-arg0`` … to type arguments. Literals and bare symbols become
-      leaves.
+    - A call becomes a node labelled with its function; ``:arg0``, ``:arg1`` … lead to positional arguments, ``:name``
+      to keyword arguments, ``:type-arg0`` … to type arguments. Literals and bare symbols become leaves.
     - A type ``(List Event)`` becomes a node ``List`` with ``:type-arg0`` to ``Event``. A type ascription ``^T
       e`` becomes an edge ``:type`` from ``e`` (the first one, where a shared value has several).
     - ``let`` makes no node: every use of the variable leads to the node of its value (re-entrancy). ``do``
@@ -119,16 +118,14 @@ class _Builder:
             elif isinstance(expression, Symbol):
                 variable = None if visit.is_type else _look_up(expression.name, visit.scope)
                 self._attach(visit, self._add(expression.name) if variable is None else variable.node)
-            elif isinstance(expression, String):
-                self._attach(visit, self._add(f'"{expression.spelling}"'))
-            elif isinstance(expression, Number):
-                self._attach(visit, self._add(expression.spelling))
+            elif isinstance(expression, String | Number):
+                self._attach(visit, self._add(write(expression)))
             elif isinstance(expression, TypeAnnotation):
                 ascription = visit.ascription or expression.type
                 self.todo.append(visit._replace(expression=expression.body, ascription=ascription))
             else:
                 self._visit_literal(visit, expression)
-        return Graph(tuple(self.nodes), tuple(sorted(self.edges, key=_source)))
+        return Graph(tuple(self.nodes), tuple(sorted(self.edges, key=lambda edge: edge[0])))
 
     def _add(self, label: str) -> int:
         self.nodes.append(label)
@@ -232,7 +229,3 @@ def _look_up(name: str, scope: _Variable | None) -> _Variable | None:
     while scope is not None and scope.name != name:
         scope = scope.outer
     return scope
-
-
-def _source(edge: Edge) -> int:
-    return edge[0]

@@ -70,21 +70,15 @@ class Names:
         return None
 
 
-class _Endings:
-    """For every beginning of a set of words, the shortest ways to end it, one for each number of needed arguments."""
-
-    def __init__(self, words: Iterable[tuple[str, int]]) -> None:
-        best: dict[str, dict[int, str]] = {}
-        for word, needed in words:
-            for end in range(len(word) + 1):
-                of_kind = best.setdefault(word[:end], {})
-                suffix = word[end:]
-                if needed not in of_kind or len(suffix) < len(of_kind[needed]):
-                    of_kind[needed] = suffix
-        self._best = {beginning: tuple(of_kind.values()) for beginning, of_kind in best.items()}
-
-    def __call__(self, text: str) -> tuple[str, ...]:
-        return self._best.get(text, ())
+def _endings(words: Iterable[tuple[str, int]]) -> dict[str, tuple[str, ...]]:
+    """For every beginning of a word, the shortest ways to end it, one for each number of needed arguments."""
+    best: dict[str, dict[int, str]] = {}
+    for word, needed in words:
+        for end in range(len(word) + 1):
+            of_kind = best.setdefault(word[:end], {})
+            if needed not in of_kind or len(word) - end < len(of_kind[needed]):
+                of_kind[needed] = word[end:]
+    return {beginning: tuple(of_kind.values()) for beginning, of_kind in best.items()}
 
 
 class ApiNames(Names):
@@ -114,10 +108,12 @@ class ApiNames(Names):
         self._signatures["do"] = Signature(1, None, frozenset())
         self._types = {name: Signature(number, number, frozenset()) for name, number in types}
         called = [(name, s.min_args) for name, s in self._signatures.items()]
-        self._functions = _Endings(called)
-        self._heads = _Endings([*called, ("let", -1), ("lambda", -2)])
-        self._constants = _Endings((name, 0) for name, s in self._types.items() if not s.min_args)
-        self._constructors = _Endings((name, s.min_args) for name, s in self._types.items() if s.min_args)
+        self._endings = {
+            Role.FUNCTION: _endings(called),
+            Role.HEAD: _endings([*called, ("let", -1), ("lambda", -2)]),
+            Role.TYPE: _endings((name, 0) for name, s in self._types.items() if not s.min_args),
+            Role.NAME: _endings((name, s.min_args) for name, s in self._types.items() if s.min_args),
+        }
         keywords = frozenset().union(*(s.keywords for s in self._signatures.values()))
         spelled = "".join([*self._signatures, *self._types, *keywords])
         self.characters = frozenset(spelled + ' ()"^truefalsletambdx-.eL0123456789')
@@ -129,14 +125,8 @@ class ApiNames(Names):
 
     def suffixes(self, form: Form, text: str) -> tuple[str, ...]:
         role = role_of(form)
-        if role is Role.HEAD:
-            return self._heads(text)
-        if role is Role.FUNCTION:
-            return self._functions(text)
-        if role is Role.TYPE:
-            return self._constants(text)
-        if role is Role.NAME:
-            return self._constructors(text)
+        if role in self._endings:
+            return self._endings[role].get(text, ())
         if role in _NAMING:
             ends = ("",) if is_variable(text) else ("0",) if text == "x" else () if text else ("x0",)
             return ends if len(text) <= 3 else ()

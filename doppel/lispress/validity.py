@@ -10,14 +10,14 @@ from doppel.lispress.expression import (
     LispressError,
     List,
     Number,
-    ReaderLiteral,
     String,
     Symbol,
     TypeAnnotation,
+    parts,
+    write,
 )
 from doppel.lispress.forms import BINDERS, MISPLACED, OPENERS, Form, Info, Kind, Role
 from doppel.lispress.reader import read_with_starts
-from doppel.lispress.writer import write
 
 
 def first_error(text: str) -> LispressError | None:
@@ -93,27 +93,22 @@ def _find_fault(expression: Expression) -> tuple[int, str] | None:
         open_forms[-1] = forms.after_item(open_forms[-1], info)
 
 
-def _open(
-    node: List | TypeAnnotation | ReaderLiteral, open_forms: list[Form], rests: list[Iterator[Expression]]
-) -> str | None:
+def _open(node: Expression, open_forms: list[Form], rests: list[Iterator[Expression]]) -> str | None:
     """Open the form of a list, a ``^`` or a ``#``; or say what is wrong with it."""
-    mark, parts = "(", node.items if isinstance(node, List) else (node.body,)
-    if isinstance(node, TypeAnnotation):
-        mark, parts = "^", (node.type, node.body)
-    elif isinstance(node, ReaderLiteral):
-        mark = "#"
+    mark = "(" if isinstance(node, List) else "^" if isinstance(node, TypeAnnotation) else "#"
+    items = parts(node)
     role = forms.role_of(open_forms[-1])
     kind = OPENERS[mark].get(role)
     if kind is None:
         return MISPLACED[role]
     if kind is Kind.CALL:
-        head = parts[0] if parts else None
-        if head is None:
+        if not items:
             return "an empty list: a call needs a function name"
-        if isinstance(head, Symbol) and head.name in BINDERS and not forms.holds(Kind.LET, len(parts)):
+        head = items[0]
+        if isinstance(head, Symbol) and head.name in BINDERS and not forms.holds(Kind.LET, len(items)):
             return f"{head.name} needs a list of names and exactly one body"
-    elif mark == "(" and not forms.holds(kind, len(parts)):
+    elif mark == "(" and not forms.holds(kind, len(items)):
         return MISPLACED[role]
     open_forms.append(Form(kind, bound=open_forms[-1].bound))
-    rests.append(iter(parts))
+    rests.append(iter(items))
     return None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from torchmetrics import MetricCollection
 from tqdm import tqdm
 
@@ -24,11 +22,14 @@ from doppel.metrics.graph_match import GraphMatch
 from doppel.metrics.mauve import Mauve
 from doppel.metrics.mean_words import MeanWords
 from doppel.metrics.nearest_trees import NearestTrees
+from doppel.metrics.plain_number import plain_number
 from doppel.metrics.top_k_overlap import TopKOverlap
 from doppel.metrics.valid_trees import ValidTrees
 from doppel.metrics.word_overlap import WordOverlap
 
 Value = float | int | str | list[str] | None
+Part = tuple[dict[str, Value], list[str]]
+"""Values by name, and notes on them."""
 TOP_K = (10, 25, 50, 100)
 FUNCTION_KEYS = ("function_overlap", "chi_square", *(f"top_{k}_overlap" for k in TOP_K))
 TREES_SAMPLED = "sampled with the text (prompt of stage two)"
@@ -61,13 +62,6 @@ class Corpus:
         return Corpus(tuple(self.utterances[i] for i in rows), tuple(self.trees[i] for i in rows))
 
 
-def _number(value: Tensor) -> float | int | None:
-    number = value.item()
-    if isinstance(number, int):
-        return number
-    return round(number, 6) if math.isfinite(number) else None
-
-
 def _batches(items: Sequence[Any], size: int = 512) -> Iterable[Sequence[Any]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
@@ -96,28 +90,28 @@ def function_metrics(
     for batch in tqdm(list(_batches(reference)), desc="reference trees", disable=None):
         collection.update(reference=batch)
     computed = collection.compute()
-    return {name: _number(computed[name]) for name in FUNCTION_KEYS}
+    return {name: plain_number(computed[name]) for name in FUNCTION_KEYS}
 
 
 def text_metrics(synthetic: Sequence[str], reference: Sequence[str]) -> dict[str, Value]:
     """Word overlap; distinct share, share of the commonest and mean length of both sides."""
     words = WordOverlap()
     words.update(synthetic, reference)
-    values: dict[str, Value] = {"word_overlap": _number(words.compute())}
+    values: dict[str, Value] = {"word_overlap": plain_number(words.compute())}
     for prefix, utterances in (("", synthetic), ("reference_", reference)):
         distinct, mean_words = Distinct(), MeanWords()
         distinct.update(utterances)
         mean_words.update(utterances)
-        values[f"{prefix}distinct"] = _number(distinct.compute())
+        values[f"{prefix}distinct"] = plain_number(distinct.compute())
         values[f"{prefix}commonest"] = _commonest(utterances)
-        values[f"{prefix}mean_words"] = _number(mean_words.compute())
+        values[f"{prefix}mean_words"] = plain_number(mean_words.compute())
     return values
 
 
 def _commonest(texts: Sequence[str]) -> float | int | None:
     metric = Commonest()
     metric.update(texts)
-    return _number(metric.compute())
+    return plain_number(metric.compute())
 
 
 def tree_repetition(synthetic: Sequence[str | None], reference: Sequence[str | None]) -> dict[str, Value]:
@@ -130,7 +124,7 @@ def tree_repetition(synthetic: Sequence[str | None], reference: Sequence[str | N
         trees = [tree for tree in side if tree is not None]
         distinct = Distinct()
         distinct.update(trees)
-        values[f"{prefix}distinct_trees"] = _number(distinct.compute()) if trees else None
+        values[f"{prefix}distinct_trees"] = plain_number(distinct.compute()) if trees else None
         values[f"{prefix}commonest_tree"] = _commonest(trees)
     return values
 
@@ -141,7 +135,7 @@ def copy_metrics(synthetic: Sequence[str], reference: Sequence[str], private: Se
     copies = Copies(index)
     for batch in tqdm(list(_batches(synthetic, 64)), desc="copies", disable=None):
         copies.update(batch)
-    values: dict[str, Value] = {f"private/{name}": _number(value) for name, value in copies.compute().items()}
+    values: dict[str, Value] = {f"private/{name}": plain_number(value) for name, value in copies.compute().items()}
     natural = sum(map(index.is_exact, reference)) / len(reference)
     return values | {"private/reference_exact_copies": round(natural, 6), "private/num_private": len(private)}
 
@@ -201,74 +195,70 @@ def compare(
             utterances.
         FeaturizerError: the featurizer cannot be loaded.
     """
-    values: dict[str, Value] = {
+    sizes: dict[str, Value] = {
         "num_synthetic": len(synthetic.utterances),
         "num_reference": len(reference.utterances),
     }
-    notes: list[str] = []
     annotated = annotator or reference
     synthetic, reference = compared_sides(synthetic, reference, num_samples, seed)
-    values["num_compared"] = len(synthetic.utterances)
-
-    values |= text_metrics(synthetic.utterances, reference.utterances)
-    values |= _mauve(synthetic, reference, featurizer, seed, notes)
-    values |= _own_trees(synthetic, reference, counting, notes)
-    values |= _parsed_trees(synthetic, reference, parsed, parsed_reference, counting, notes)
-    values |= _nearest_trees(synthetic, reference, annotated, annotator is None, counting, notes)
-    values["counting"] = counting
+    sizes["num_compared"] = len(synthetic.utterances)
+    parts: list[Part] = [
+        (sizes | text_metrics(synthetic.utterances, reference.utterances), []),
+        _mauve(synthetic, reference, featurizer, seed),
+        _own_trees(synthetic, reference, counting),
+        _parsed_trees(synthetic, reference, parsed, parsed_reference, counting),
+        _nearest_trees(synthetic, reference, annotated, annotator is None, counting),
+        ({"counting": counting}, []),
+    ]
     if private is not None:
-        values |= copy_metrics(synthetic.utterances, reference.utterances, private)
-        notes.append(
+        warning = (
             "private/… values compare with private training text: they are not differentially private; "
             "do not let them leave this machine without the data owner's consent"
         )
-    values["notes"] = notes
-    return values
+        parts.append((copy_metrics(synthetic.utterances, reference.utterances, private), [warning]))
+    values = {name: value for part, _ in parts for name, value in part.items()}
+    return values | {"notes": [note for _, notes in parts for note in notes]}
 
 
-def _mauve(
-    synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, seed: int, notes: list[str]
-) -> dict[str, Value]:
+def _mauve(synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, seed: int) -> Part:
     if featurizer is None:
-        notes.append("mauve was not asked for")
-        return {"mauve": None, "featurizer": None}
+        return {"mauve": None, "featurizer": None}, ["mauve was not asked for"]
     metric = Mauve(featurizer, seed=25 + seed)
     metric.update(synthetic.utterances, reference.utterances)
-    value = _number(metric.compute())
+    value, notes = plain_number(metric.compute()), []
     if value is None:
         notes.append("mauve: one side has only empty utterances")
     elif len(synthetic.utterances) < _FEW_FOR_MAUVE:
         notes.append(f"mauve on fewer than {_FEW_FOR_MAUVE} samples a side is rough: compare equal counts only")
-    return {"mauve": value, "featurizer": str(featurizer)}
+    return {"mauve": value, "featurizer": str(featurizer)}, notes
 
 
-def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting, notes: list[str]) -> dict[str, Value]:
+def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting) -> Part:
     """Metrics on the trees that stand in the synthetic file."""
-    nothing: dict[str, Value] = dict.fromkeys(FUNCTION_KEYS)
-    repetition = tree_repetition(synthetic.trees, reference.trees)
-    if not synthetic.has_trees:
-        notes.append("the synthetic file has no trees: valid_trees and the function metrics are null")
-        return nothing | repetition | {"valid_trees": None, "num_trees": 0, "trees": TREES_NONE}
     valid = ValidTrees()
     valid.update(synthetic.trees)
-    values: dict[str, Value] = {
-        "valid_trees": _number(valid.compute()),
-        "num_trees": int(valid.num_trees),
-        "trees": TREES_SAMPLED,
+    num_trees = sum(tree is not None for tree in synthetic.trees)
+    repetition = tree_repetition(synthetic.trees, reference.trees)
+    values = function_metrics(synthetic.trees, reference.trees, counting) | repetition
+    values |= {
+        "valid_trees": plain_number(valid.compute()) if num_trees else None,
+        "num_trees": num_trees,
+        "trees": TREES_SAMPLED if num_trees else TREES_NONE,
     }
-    notes.append("function metrics judge the sampled trees, not whether the utterances express them")
+    if not num_trees:
+        return values, ["the synthetic file has no trees: valid_trees and the function metrics are null"]
+    notes = ["function metrics judge the sampled trees, not whether the utterances express them"]
     ours, theirs = repetition["commonest_tree"], repetition["reference_commonest_tree"]
     if isinstance(ours, float) and isinstance(theirs, float) and ours > max(0.1, 2 * theirs):
         notes.append(
             f"one tree makes up {ours:.0%} of the sampled trees, and none more than {theirs:.0%} of the reference: "
             "p(y) falls back on its mode; docs/results.md says what helps, first of all a larger max_grad_norm"
         )
-    if int(valid.num_trees) < len(synthetic.trees):
+    if num_trees < len(synthetic.trees):
         notes.append("some synthetic lines have no tree: function metrics use the others, and as many of the reference")
     if not reference.has_trees:
         notes.append("the reference has no trees: the function metrics are null")
-        return nothing | repetition | values
-    return function_metrics(synthetic.trees, reference.trees, counting) | repetition | values
+    return values, notes
 
 
 def _parsed_trees(
@@ -277,57 +267,41 @@ def _parsed_trees(
     parsed: Sequence[str | None] | None,
     parsed_reference: Sequence[str | None] | None,
     counting: Counting,
-    notes: list[str],
-) -> dict[str, Value]:
+) -> Part:
     """The same metrics on a semantic parser's trees, against the reference's own trees."""
-    keys = [f"{prefix}{key}" for prefix in ("parsed_", "ground_truth_") for key in FUNCTION_KEYS]
-    values: dict[str, Value] = dict.fromkeys([*keys, "parsed_own_tree_match", "ground_truth_exact_match"])
-    if parsed is None and parsed_reference is None:
-        notes.append("parsed_… and ground_truth_… are null: they need a semantic parser (--parser or --parsed)")
-        return values
-    for name, side, trees in (("synthetic", synthetic, parsed), ("reference", reference, parsed_reference)):
+    values: dict[str, Value] = {}
+    for prefix, match, side, trees in (
+        ("parsed_", "parsed_own_tree_match", synthetic, parsed),
+        ("ground_truth_", "ground_truth_exact_match", reference, parsed_reference),
+    ):
         if trees is not None and len(trees) != len(side.utterances):
+            name = "synthetic" if side is synthetic else "reference"
             raise ValueError(f"{len(trees)} parsed trees for {len(side.utterances)} compared {name} utterances")
+        found = function_metrics(trees or (), reference.trees, counting)
+        values |= {f"{prefix}{key}": value for key, value in found.items()}
+        values[match] = _graph_match(trees, side.trees) if trees and reference.has_trees else None
+    if parsed is None and parsed_reference is None:
+        return values, ["parsed_… and ground_truth_… are null: they need a semantic parser (--parser or --parsed)"]
     if not reference.has_trees:
-        notes.append("the reference has no trees: the parsed_… and ground_truth_… values are null")
-        return values
-    if parsed is not None:
-        found = function_metrics(parsed, reference.trees, counting)
-        values |= {f"parsed_{key}": value for key, value in found.items()}
-        values["parsed_own_tree_match"] = _graph_match(parsed, synthetic.trees)
-    if parsed_reference is not None:
-        found = function_metrics(parsed_reference, reference.trees, counting)
-        values |= {f"ground_truth_{key}": value for key, value in found.items()}
-        values["ground_truth_exact_match"] = _graph_match(parsed_reference, reference.trees)
-    notes.append(
+        return values, ["the reference has no trees: the parsed_… and ground_truth_… values are null"]
+    return values, [
         "parsed_…: trees by the semantic parser of the synthetic utterances, against the reference's own trees; "
         "ground_truth_…: its trees of the reference utterances against the same: what human utterances would score"
-    )
-    return values
+    ]
 
 
 def _graph_match(predicted: Sequence[str | None], gold: Sequence[str | None]) -> Value:
     """Exact anonymised match, over the rows whose gold tree is there and valid; None without any."""
-    rows = [
-        (guess, tree)
-        for guess, tree in zip(predicted, gold, strict=True)
-        if tree is not None and anonymous_graph(tree) is not None
-    ]
-    if not rows:
-        return None
+    pairs = zip(predicted, gold, strict=True)
+    rows = [(guess, tree) for guess, tree in pairs if tree is not None and anonymous_graph(tree) is not None]
     metric = GraphMatch()
     metric.update([guess for guess, _ in rows], [tree for _, tree in rows])
-    return _number(metric.compute()["exact_match"])
+    return plain_number(metric.compute()["exact_match"]) if rows else None
 
 
 def _nearest_trees(
-    synthetic: Corpus,
-    reference: Corpus,
-    annotated: Corpus,
-    circular: bool,
-    counting: Counting,
-    notes: list[str],
-) -> dict[str, Value]:
+    synthetic: Corpus, reference: Corpus, annotated: Corpus, is_circular: bool, counting: Counting
+) -> Part:
     """The same metrics on trees borrowed from the nearest annotated utterance."""
     pairs = [
         (utterance, tree)
@@ -335,14 +309,14 @@ def _nearest_trees(
         if tree is not None and valid_function_types(tree, counting) is not None
     ]
     if not pairs or not reference.has_trees:
-        notes.append("nearest_… are null: they need trees in the reference and in the annotated file")
-        return {f"nearest_{key}": None for key in FUNCTION_KEYS}
+        notes = ["nearest_… are null: they need trees in the reference and in the annotated file"]
+        return {f"nearest_{key}": None for key in FUNCTION_KEYS}, notes
     nearest = NearestTrees([utterance for utterance, _ in pairs], [tree for _, tree in pairs])
     values = function_metrics(nearest.annotate(synthetic.utterances), reference.trees, counting)
-    source = "the reference itself (circular: only its own functions can appear)" if circular else "the annotated file"
-    notes.append(
-        "nearest_…: a stand-in for the semantic parser; each utterance has the tree of its nearest "
-        f"neighbour in {source}. It measures coverage, alike for samples with and without trees, "
-        "not whether utterances make sense"
-    )
-    return {f"nearest_{key}": value for key, value in values.items()}
+    source = "the annotated file"
+    if is_circular:
+        source = "the reference itself (circular: only its own functions can appear)"
+    return {f"nearest_{key}": value for key, value in values.items()}, [
+        f"nearest_…: a stand-in for the semantic parser; each utterance has the tree of its nearest neighbour in "
+        f"{source}. It measures coverage, alike for samples with and without trees, not whether utterances make sense"
+    ]

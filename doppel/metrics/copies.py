@@ -53,10 +53,11 @@ class CopyIndex:
         """True where a private utterance equals this one after folding."""
         return normalise(text) in self._private
 
-    def is_near(self, text: str) -> bool:
-        """True for exact copies and for near copies."""
-        folded = normalise(text)
-        return folded in self._private or (bool(folded) and any(index.has_match(folded) for index in self._indices))
+    def are_near(self, texts: Sequence[str]) -> list[bool]:
+        """For each text, true for exact copies and for near copies."""
+        folded = [normalise(text) for text in texts]
+        matches = zip(*(index.have_matches(folded) for index in self._indices), strict=True)
+        return [text in self._private or any(found) for text, found in zip(folded, matches, strict=True)]
 
 
 class Copies(Metric):
@@ -87,20 +88,11 @@ class Copies(Metric):
 
     def update(self, synthetic: Sequence[str]) -> None:
         """Add synthetic utterances."""
-        found = torch.tensor(
-            [
-                [
-                    1,
-                    self.index.is_exact(text),
-                    self.index.is_near(text),
-                    len(normalise(text).split()) >= self.min_words,
-                ]
-                for text in synthetic
-            ],
-            dtype=torch.int64,
-        ).view(-1, 4)
-        counted, is_long = found[:, :3], found[:, 3:]
-        self.tally += torch.stack([counted.sum(0), (counted * is_long).sum(0)]).to(self.device)
+        is_exact = [self.index.is_exact(text) for text in synthetic]
+        is_long = [len(normalise(text).split()) >= self.min_words for text in synthetic]
+        found = torch.tensor([[1] * len(synthetic), is_exact, self.index.are_near(synthetic)], dtype=torch.int64)
+        long = torch.tensor(is_long, dtype=torch.int64)
+        self.tally += torch.stack([found.sum(1), found @ long]).to(self.device)
 
     def compute(self) -> dict[str, Tensor]:
         """Shares ``exact_copies``, ``near_copies`` (exact ones too), both ``_long``, and ``num_long``."""

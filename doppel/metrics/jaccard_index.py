@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.feature_extraction.text import CountVectorizer
 
 _SLACK = 1e-9  # against 0.8 * 15 = 12.000000000000002 and the like
+_BATCH = 64
 
 
 def words(text: str) -> frozenset[str]:
@@ -23,9 +26,8 @@ def trigrams(text: str) -> frozenset[str]:
 class JaccardIndex:
     """Finds out whether some indexed text has Jaccard similarity ≥ threshold with a query. No false answers.
 
-    Prefix filtering (Chaudhuri, Ganti, Kaushik 2006; Bayardo, Ma, Srikant 2007): with shingles ordered from
-    rare to frequent, two sets of similarity ≥ t share a shingle among the first ``n − ⌈t·n⌉ + 1`` of each.
-    Only those are indexed, and sizes outside ``[t·n, n/t]`` are skipped, so few pairs are compared.
+    The sizes of all intersections of a batch of queries with the indexed texts are one product of sparse 0/1 matrices;
+    only pairs that share a shingle are in it.
     """
 
     def __init__(self, texts: Iterable[str], shingle: Callable[[str], frozenset[str]], threshold: float = 0.8) -> None:
@@ -38,35 +40,20 @@ class JaccardIndex:
         """
         self.shingle = shingle
         self.threshold = threshold
-        self._texts = sorted(set(texts))
-        self._frequency: Counter[str] = Counter()
-        for text in self._texts:
-            self._frequency.update(shingle(text))
-        self._sizes: list[int] = []
-        self._postings: defaultdict[str, list[int]] = defaultdict(list)
-        for index, text in enumerate(self._texts):
-            items = shingle(text)
-            self._sizes.append(len(items))
-            for item in self._prefix(items):
-                self._postings[item].append(index)
+        self._vectorizer = CountVectorizer(analyzer=shingle, dtype=np.int32)
+        # the last text is no part of the index: a vocabulary must not be empty
+        indexed: csr_matrix = self._vectorizer.fit_transform([*sorted(set(texts)), "some words"])[:-1]
+        self._sizes = np.diff(indexed.indptr)
+        self._shingles = indexed.T.tocsr()
 
-    def _prefix(self, items: frozenset[str]) -> list[str]:
-        length = len(items) - math.ceil(self.threshold * len(items) - _SLACK) + 1
-        return sorted(items, key=lambda item: (self._frequency[item], item))[:length]
-
-    def has_match(self, text: str) -> bool:
-        """True where an indexed text is at least ``threshold`` similar (an empty set matches none)."""
-        items = self.shingle(text)
-        if not items:
-            return False
-        least, most = self.threshold * len(items) - _SLACK, len(items) / self.threshold + _SLACK
-        seen: set[int] = set()
-        for item in self._prefix(items):
-            for index in self._postings.get(item, ()):
-                if index in seen or not least <= self._sizes[index] <= most:
-                    continue
-                seen.add(index)
-                shared = len(items & self.shingle(self._texts[index]))
-                if shared >= self.threshold * (len(items) + self._sizes[index] - shared) - _SLACK:
-                    return True
-        return False
+    def have_matches(self, texts: Sequence[str]) -> list[bool]:
+        """For each text, whether an indexed one is at least ``threshold`` similar (an empty set matches none)."""
+        found = np.zeros(len(texts), dtype=bool)
+        for start in range(0, len(texts), _BATCH):
+            batch = texts[start : start + _BATCH]
+            sizes = np.array([len(self.shingle(text)) for text in batch])
+            shared = (self._vectorizer.transform(batch) @ self._shingles).tocoo()
+            union = sizes[shared.row] + self._sizes[shared.col] - shared.data
+            is_match = shared.data >= self.threshold * union - _SLACK
+            found[start + shared.row[is_match]] = True
+        return found.tolist()

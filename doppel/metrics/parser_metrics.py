@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 
-from torch import Tensor
 from torchmetrics import MetricCollection
 
 from doppel.metrics.api_match import SMCALFLOW_APIS, ApiMatch
 from doppel.metrics.bag_of_nodes import BagOfNodes
 from doppel.metrics.graph_match import GraphMatch
+from doppel.metrics.plain_number import plain_number
 
 PARSER_KEYS = ("exact_match", "api_precision", "api_recall", "node_precision", "node_recall", "num_turns")
 _BATCH = 1024
@@ -61,11 +60,4 @@ def parser_metrics(
         collection.update(predicted[start : start + _BATCH], gold[start : start + _BATCH])
     computed = collection.compute()
     suffixes = ("", *(f"{sign}{pattern}" for pattern in dict.fromkeys(functions) for sign in ("@", "@not ")))
-    return {f"{key}{suffix}": _number(computed[f"{key}{suffix}"]) for suffix in suffixes for key in PARSER_KEYS}
-
-
-def _number(value: Tensor) -> float | int | None:
-    number = value.item()
-    if isinstance(number, int):
-        return number
-    return round(number, 6) if math.isfinite(number) else None
+    return {f"{key}{suffix}": plain_number(computed[f"{key}{suffix}"]) for suffix in suffixes for key in PARSER_KEYS}

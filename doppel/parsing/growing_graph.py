@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from doppel.parsing.build_order import MAX_LEVEL, ROOT_LEVEL, level_below
-from doppel.parsing.scopes import Scopes
 from doppel.parsing.tables import Group, Kind, Tables
 
 _ROOT, _FUNCTION, _LEAF, _TYPE, _LAMBDA = map(int, Kind)
@@ -45,7 +46,7 @@ class GrowingGraph:
         # Of every lambda: how many parameters it has, and the number of its body's label, 0 before it is known.
         self._num_parameters: dict[int, int] = {}
         self._bodies: dict[int, int] = {}
-        self._scopes = Scopes()
+        self._scopes = _Scopes()
         # Of the newest node: its label and what it may stand for, and how far its next edges may reach.
         self._label = ""
         self._kind = _ROOT
@@ -95,7 +96,22 @@ class GrowingGraph:
         """Where the next edge to the newest node may come from; after its first one, from farther up."""
         if self.is_pending:
             return self.first_sources(self._groups, only_gap)
-        return self._further_sources()
+        newest = self.num_nodes
+        if not newest or self._kinds[newest] == _TYPE or not self._sources[newest][0] or not self._right_limit:
+            return []
+        tables, sources = self._tables, []
+        if self._groups & _PARAMETERS:
+            owner = self._sources[newest][0]
+            if not self._bodies[owner]:
+                bodies = tables.argument_bits & -(1 << tables.first_argument + self._num_parameters[owner])
+                sources.append((owner, bodies))
+            return sources
+        for node in reversed(self._path[:-1]):
+            if node <= self._right_limit and self._kinds[node] == _FUNCTION and self._levels[node] <= MAX_LEVEL:
+                bits = (tables.keyword_bits | tables.argument_bits) & ~self._used[node]
+                if bits:
+                    sources.append((node, bits))
+        return sources
 
     def _accepted(self, node: int, groups: int) -> int:
         """The labels by which an open node may lead to a new node of these groups."""
@@ -123,25 +139,6 @@ class GrowingGraph:
         if kind == _FUNCTION and groups & _VALUES:
             bits |= tables.keyword_bits & ~used | _lowest_free(used, tables.argument_bits)
         return bits
-
-    def _further_sources(self) -> list[tuple[int, int]]:
-        """Where one more RA of the newest node may come from: nodes, nearest first, with their labels."""
-        newest = self.num_nodes
-        if not newest or self._kinds[newest] == _TYPE or not self._sources[newest][0] or not self._right_limit:
-            return []
-        tables, sources = self._tables, []
-        if self._groups & _PARAMETERS:
-            owner = self._sources[newest][0]
-            if not self._bodies[owner]:
-                bodies = tables.argument_bits & -(1 << tables.first_argument + self._num_parameters[owner])
-                sources.append((owner, bodies))
-            return sources
-        for node in reversed(self._path[:-1]):
-            if node <= self._right_limit and self._kinds[node] == _FUNCTION and self._levels[node] <= MAX_LEVEL:
-                bits = (tables.keyword_bits | tables.argument_bits) & ~self._used[node]
-                if bits:
-                    sources.append((node, bits))
-        return sources
 
     def left_labels(self) -> int:
         """The labels by which the newest node may lead to closed ones."""
@@ -232,6 +229,55 @@ class GrowingGraph:
             self._unmet.add(source)
         else:
             self._unmet.discard(source)
+
+
+class _Scopes:
+    """The scopes of one graph: the program, number 0, and the body of every lambda.
+
+    A value is computed in the innermost scope that holds all its uses, and may only use what is bound there: values
+    that need no parameter, or parameters of lambdas around it. Sets of scopes are bits of an integer.
+    """
+
+    def __init__(self) -> None:
+        self._around = [1]
+        self._home = [0]
+        self._needs = [0]
+        self._own: dict[int, int] = {}
+
+    def add(self, source: int, is_inside: bool) -> None:
+        """Append a node that `source` leads to; `is_inside`: as its body or parameter, `source` being a lambda."""
+        home = self._home[source]
+        if is_inside:
+            if source not in self._own:
+                self._own[source] = len(self._around)
+                self._around.append(self._around[home] | 1 << len(self._around))
+            home = self._own[source]
+        self._home.append(home)
+        self._needs.append(0)
+
+    def bind(self, parameter: int) -> None:
+        """Say that a node is a parameter of the scope it was added to."""
+        self._needs[parameter] = 1 << self._home[parameter]
+
+    def share(self, node: int, source: int) -> None:
+        """Compute a node farther out, so that `source` can use it too."""
+        common = self._around[self._home[node]] & self._around[self._home[source]]
+        self._home[node] = common.bit_length() - 1
+
+    def can_use(self, node: int, target: int) -> bool:
+        """Whether an open node may use a closed one: all parameters that this one needs are bound around it."""
+        return not self._needs[target] & ~self._around[self._home[node]]
+
+    def use(self, node: int, target: int) -> None:
+        """Let a node need what a node that it uses needs."""
+        self._needs[node] |= self._needs[target]
+
+    def close(self, node: int, sources: Iterable[int]) -> None:
+        """Finish a node: those that use it need what it needs, but for a lambda's own parameters."""
+        needs = self._needs[node]
+        if needs:
+            for source in sources:
+                self._needs[source] |= needs & ~(1 << self._own[source] if source in self._own else 0)
 
 
 def _lowest_free(used: int, bits: int) -> int:

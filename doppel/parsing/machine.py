@@ -48,9 +48,8 @@ from doppel.parsing.vocabulary import BOS, COPY, END, STRING_CLOSE, STRING_OPEN,
 class ParserMachine:
     """The state of one parse: what may come next, and what was built.
 
-    BOS is applied already. In every state at least one action is allowed, and for an allowed arc at least one
-    pointer, until END; after END only PAD is, which changes nothing. Nodes are numbered from 1 here, 0 is the
-    virtual root.
+    BOS is applied already. In every state at least one action is allowed, and for an allowed arc at least one pointer,
+    until END; after END only PAD is, which changes nothing. Nodes are numbered from 1 here, 0 is the virtual root.
 
     Args:
         vocabulary: The actions.
@@ -75,11 +74,6 @@ class ParserMachine:
         self._in_string = False
         self.done = False
         self._mask: np.ndarray | None = None
-
-    @property
-    def allowed_copies(self) -> range:
-        """The source pieces that a COPY may take: all of them, wherever COPY is allowed."""
-        return range(self.num_source_pieces)
 
     @property
     def position(self) -> int:
@@ -121,7 +115,7 @@ class ParserMachine:
         Args:
             action_id: An action that `allowed` allows.
             pointer: For an arc, one of its `allowed_pointers`; else left out.
-            copy: For COPY, one of `allowed_copies`; else left out.
+            copy: For COPY, the number of a source piece; else left out.
 
         Raises:
             ValueError: The action, the pointer or the source piece is not allowed here.

@@ -158,20 +158,6 @@ class ActionVocabulary:
         """Whether an action is RA or LA, and so needs a pointer."""
         return self.first_right_arc <= action < self.first_string_piece
 
-    def describe(self, action: int) -> str:
-        """An action in words, such as ``-RA-:arg0``, for logs of public data and for debugging."""
-        if action < _FIRST_NODE:
-            return ("<pad>", "<s>", "</s>", "<str>", "</str>", "<copy>")[action]
-        if action < self.first_right_arc:
-            return self.nodes[action - self.first_node]
-        if action < self.first_left_arc:
-            return f"-RA-{self.right_arcs[action - self.first_right_arc]}"
-        if action < self.first_string_piece:
-            return f"-LA-{self.left_arcs[action - self.first_left_arc]}"
-        if action < self.first_byte:
-            return repr(self.string_pieces[action - self.first_string_piece])
-        return f"<0x{action - self.first_byte:02x}>"
-
 
 def _ordered(counts: Counter[str]) -> list[str]:
     """The most frequent first, ties in the order of the alphabet, so that the order of the trees is no matter."""

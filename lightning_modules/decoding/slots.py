@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +15,19 @@ from transformers import PreTrainedModel
 
 from lightning_modules.decoding.constraint import TreeConstraint, TreeState
 from lightning_modules.decoding.slot_cache import SlotCache
-from lightning_modules.decoding.support import forward_arguments
 
 _PROMPT_TOKENS = 8192  # most tokens of a forward that reads prompts
 _READ_TOGETHER = 4  # prompts that are read together however unequal they are
 _PADDING = 0.85  # of the longest prompt in a forward, below which another prompt waits for the next forward
 _SPARE_COLUMNS = 64  # of the cache at first, beyond the longest prompt
 _WAIT = 8  # prompts wait until an eighth of the slots is free, so that they are read in batches
+
+
+def forward_arguments(model: PreTrainedModel) -> set[str]:
+    """Names that the model's forward takes; those of the model inside, if adapters are wrapped around it."""
+    inner: Callable[[], Any] | None = getattr(model, "get_base_model", None)
+    base = model if inner is None else inner()
+    return set(inspect.signature(base.forward).parameters)
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class Slots(ABC):
     Subclasses hold what a row has drawn so far.
 
     Args:
-        model: In evaluation mode; see :func:`lightning_modules.decoding.support.is_supported`.
+        model: In evaluation mode; see :func:`lightning_modules.decoding.decode.is_supported`.
         rule: How to draw.
         num_slots: Most rows at a time.
     """

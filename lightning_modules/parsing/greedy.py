@@ -50,9 +50,9 @@ def greedy_parse(
         targets, copies = np.full(len(running), -1), np.full(len(running), -1)
         for row, (machine, action) in enumerate(zip(running, ids.tolist(), strict=True)):
             if action == COPY:
-                pieces = machine.allowed_copies
-                nats[order[row]] += _surprise(copy_scores[row, 1 + pieces.start : 1 + pieces.stop])
-                copies[row] = pieces.start + int(copy_scores[row, 1 + pieces.start : 1 + pieces.stop].argmax())
+                pieces = copy_scores[row, 1 : 1 + machine.num_source_pieces]
+                nats[order[row]] += _surprise(pieces)
+                copies[row] = pieces.argmax()
                 machine.apply(action, copy=int(copies[row]))
             elif vocabulary.is_arc(action):
                 positions = machine.allowed_pointers(action)

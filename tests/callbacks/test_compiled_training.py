@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.errors import UserError
+from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.clipping.compiled import CompiledFunction
 from lightning_modules.causal_lm import CausalLM
 from lightning_modules.utterance_lm import UtteranceLM
@@ -30,7 +31,9 @@ def trained(folder: Path, base: str, corpus: str, is_compiled: bool, is_private:
         corpus, batch_size=12, max_tokens_per_micro_batch=112, sampling_seed=3, fixed_shapes=is_compiled
     )
     trunks = []
-    callback = DifferentialPrivacy(accountant="rdp", seed=5, stage="fit", ledger_path=str(folder / "ledger.jsonl"))
+    callback = DifferentialPrivacy(
+        PrivacyArguments(accountant="rdp", seed=5, stage="fit", ledger_path=str(folder / "ledger.jsonl"))
+    )
     trainer = Trainer(
         accelerator="cpu", max_epochs=1, callbacks=[callback] if is_private else [], default_root_dir=folder,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, logger=False,

@@ -19,6 +19,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from callbacks.differential_privacy import DifferentialPrivacy, PrivateTrainingError
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.dialogue_data_module import DialogueDataModule
+from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise
@@ -36,7 +37,7 @@ def sgd(params: Any) -> torch.optim.Optimizer:
 def privacy(folder: Path, **kwargs: Any) -> DifferentialPrivacy:
     settings = {"target_epsilon": 8.0, "accountant": "rdp", "seed": 5, "stage": "fit"}
     settings["ledger_path"] = str(folder / "ledger.jsonl")
-    return DifferentialPrivacy(**(settings | kwargs))
+    return DifferentialPrivacy(PrivacyArguments(**(settings | kwargs)))
 
 
 def data_module(corpus: str, **kwargs: Any) -> DialogueDataModule:

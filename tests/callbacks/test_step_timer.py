@@ -15,6 +15,7 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.step_timer import StepTimer
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.phases import PHASES
+from doppel.privacy.arguments import PrivacyArguments
 from lightning_modules.utterance_lm import UtteranceLM
 
 
@@ -23,7 +24,7 @@ def test_phases_account_for_the_step(tmp_path: Path, tiny_model: str, corpus: st
     logger = CSVLogger(tmp_path)
     callbacks: list[Any] = [StepTimer(num_warmup_steps=1)]
     if private:
-        callbacks.append(DifferentialPrivacy(ledger_path=str(tmp_path / "ledger.jsonl")))
+        callbacks.append(DifferentialPrivacy(PrivacyArguments(ledger_path=str(tmp_path / "ledger.jsonl"))))
     data = DialogueDataModule(corpus, unit="utterance", batch_size=20, sampling="poisson" if private else "shuffle")
     trainer = Trainer(
         default_root_dir=tmp_path,

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 
-from datamodules.batch import LogicalBatch
-from datamodules.prompt_batch import PromptBatch
+from datamodules.batch import LogicalBatch, PromptBatch
 
 
 def sums(batch: LogicalBatch) -> list[int]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
-from datamodules.prompt_batch import PromptBatch
 from datamodules.prompt_data_module import PromptDataModule
 from doppel.errors import DataError
 from tests.datamodules.recorder import Recorder, make_trainer

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.codec import Codec
+from datamodules.codec import Codec, SharedCodec
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import encode_turns
 from datamodules.loading import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.readers import read_turns
-from datamodules.shared_codec import SharedCodec
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 

@@ -16,10 +16,9 @@ from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsW
 from lightning_modules.decoding import beam_slots, slots
 from lightning_modules.decoding.beam_slots import BeamSlots
 from lightning_modules.decoding.candidates import candidates, draw
-from lightning_modules.decoding.decode import decode
+from lightning_modules.decoding.decode import decode, is_supported
 from lightning_modules.decoding.multinomial_slots import MultinomialSlots
 from lightning_modules.decoding.slots import DrawingRule, Request
-from lightning_modules.decoding.support import is_supported
 
 BOS, EOS, VOCABULARY, POSITIONS = 0, 1, 9, 48
 PLAIN = DrawingRule(num_beams=1, top_k=0, top_p=1.0, temperature=1.0, never=(BOS,), eos_id=EOS)

@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForC
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
-from lightning_modules.decoding.support import is_supported
+from lightning_modules.decoding.decode import is_supported
 from lightning_modules.generation import SamplingArguments, sample_texts
 
 WORDS = [f"w{i}" for i in range(8)]

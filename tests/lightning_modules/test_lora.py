@@ -24,6 +24,7 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.export import ExportPretrained
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
+from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
 from lightning_modules.backbone.lora import LoraArguments, LoraError, merged_weights
 from lightning_modules.generation import SamplingArguments
@@ -74,7 +75,9 @@ def lora_model(base: str, **kwargs: Any) -> UtteranceLM:
 
 def fit(folder: Path, model: UtteranceLM, corpus: str, callbacks: list[Callback], **kwargs: Any) -> Trainer:
     privacy = DifferentialPrivacy(
-        accountant="rdp", seed=5, stage="fit", ledger_path=str(folder / "ledger.jsonl"), max_grad_norm=0.5
+        PrivacyArguments(
+            accountant="rdp", seed=5, stage="fit", ledger_path=str(folder / "ledger.jsonl"), max_grad_norm=0.5
+        )
     )
     ckpt_path = kwargs.pop("ckpt_path", None)
     trainer = Trainer(

@@ -16,6 +16,7 @@ from callbacks.synthetic_writer import SyntheticWriter
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
 from doppel.errors import UserError
+from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.noise import GaussianNoise
 from lightning_modules.causal_lm import CausalLM
@@ -80,7 +81,9 @@ def test_both_rows_of_a_unit_are_clipped_together_and_the_ledger_tells_their_num
         data = DialogueDataModule(str(path), unit="user", batch_size=units, max_turns_per_unit=3)  # q = 1
         ledger_path = str(tmp_path / name / "ledger.jsonl")
         callback = DifferentialPrivacy(
-            accountant="rdp", ledger_path=ledger_path, max_grad_norm=0.05, delta=1e-3, scope="shared", seed=1
+            PrivacyArguments(
+                accountant="rdp", ledger_path=ledger_path, max_grad_norm=0.05, delta=1e-3, scope="shared", seed=1
+            )
         )
         fit(tmp_path / name, model, data, [callback])
         steps.append((weights(model) - start) * units)

@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.errors import UserError
+from doppel.privacy.arguments import PrivacyArguments
 from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.backbone.warm_start import WarmStartError
 from lightning_modules.causal_lm import CausalLM
@@ -96,7 +97,9 @@ def test_the_record_is_in_the_configuration_and_travels_with_the_checkpoint(
 def test_privately_trained_weights_are_said_to_be_so(
     tiny_model: str, corpus: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    private = DifferentialPrivacy(accountant="rdp", ledger_path=str(tmp_path / "ledger.jsonl"), scope="earlier", seed=1)
+    private = DifferentialPrivacy(
+        PrivacyArguments(accountant="rdp", ledger_path=str(tmp_path / "ledger.jsonl"), scope="earlier", seed=1)
+    )
     fit(tmp_path, UtteranceLM(base_model=tiny_model), corpus, [private])
     with caplog.at_level(logging.WARNING):
         warm = UtteranceLM(base_model=tiny_model, init_weights=str(tmp_path))

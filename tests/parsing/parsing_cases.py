@@ -47,6 +47,15 @@ def decode(actions: Actions, utterance: str, v: ActionVocabulary) -> Graph:
     return machine.graph(source)
 
 
+def describe(action: int, v: ActionVocabulary) -> str:
+    """An action in words, such as ``-RA-:arg0``."""
+    kinds = {"": v.nodes, "-RA-": v.right_arcs, "-LA-": v.left_arcs}
+    names = ["<pad>", "<s>", "</s>", "<str>", "</str>", "<copy>"]
+    names += [prefix + label for prefix, labels in kinds.items() for label in labels]
+    names += [*map(repr, v.string_pieces), *(f"<0x{byte:02x}>" for byte in range(256))]
+    return names[action]
+
+
 def labels_and_triples(graph: Graph) -> tuple[Counter[str], Counter[tuple[str, str, str]]]:
     """What makes two graphs equal in the sense of the parser's metrics."""
     triples = Counter((graph.nodes[source], label, graph.nodes[target]) for source, label, target in graph.edges)

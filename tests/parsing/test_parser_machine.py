@@ -53,7 +53,7 @@ def walk(v: ActionVocabulary, seed: int, style: str, max_actions: int, check: bo
         pointer = -1
         if pointers:
             pointer = pointers[0] if style == "deep" else pointers[-1] if style == "wide" else rng.choice(pointers)
-        machine.apply(action, pointer, rng.choice(machine.allowed_copies) if action == COPY else -1)
+        machine.apply(action, pointer, rng.choice(range(machine.num_source_pieces)) if action == COPY else -1)
         assert machine.position < 40 * max_actions + 200, "the walk ends"
     return machine
 

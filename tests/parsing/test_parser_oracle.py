@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing_cases import TREES, UTTERANCE, canonical, decode, labels_and_triples, vocabulary
+from parsing_cases import TREES, UTTERANCE, canonical, decode, describe, labels_and_triples, vocabulary
 
 from doppel.errors import UserError
 from doppel.lispress import Expression, List, String, Symbol, first_error, read, to_graph, write
@@ -94,7 +94,7 @@ def test_strings_are_copied_in_runs_and_their_first_blank_is_dropped() -> None:
 def test_pointers_name_node_actions_and_only_arcs_have_them() -> None:
     actions = encode("(let (x0 (a)) (f x0 (g x0)))", "", VOCABULARY)
     assert actions is not None
-    words = [VOCABULARY.describe(id) for id in actions.ids]
+    words = [describe(id, VOCABULARY) for id in actions.ids]
     assert words == ["<s>", "f", "-RA-:root", "a", "-RA-:arg0", "g", "-RA-:arg1", "-LA-:arg0", "</s>"]
     assert actions.pointers == [-1, -1, 0, -1, 1, -1, 1, 3, -1]
     assert set(actions.copies) == {-1}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from doppel.privacy.clipping.arithmetic import wide_dtype
 from doppel.privacy.clipping.compiled import CompiledFunction
 from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.linear import LinearRule
-from doppel.privacy.clipping.model_observer import ModelObserver, reentrant_checkpoint_error
-from doppel.privacy.clipping.observe import ObserveGradient
-from doppel.privacy.clipping.registry import Mode, build_rules
+from doppel.privacy.clipping.model_observer import ModelObserver, ObserveGradient, reentrant_checkpoint_error
+from doppel.privacy.clipping.registry import build_rules
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 
 
@@ -53,10 +51,7 @@ class PerSampleClipper:
     ``torch.compile``                             exact, through :meth:`compile`
     a loss that depends on no parameter of ours   norm 0
     inf or nan in a unit                          that unit contributes zero; see :attr:`num_nonfinite`
-    any other layer, any other shared parameter   exact with ``mode="materialize"``, else
-                                                  :class:`UnsupportedLayerError` on construction
-    such a layer that is random or mixes rows     :class:`UnsupportedLayerError` in the backward pass
-    such a layer with several outputs             :class:`UnsupportedLayerError`
+    any other layer, any other shared parameter   :class:`UnsupportedLayerError` on construction
     BatchNorm (trainable or not)                  :class:`UnsupportedLayerError` on construction
     a module called twice in one capture          :class:`UnsupportedLayerError`
     a weight used outside its module's forward    :class:`UnsupportedLayerError` in the first capture
@@ -92,8 +87,6 @@ class PerSampleClipper:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the
             clipper.
         max_grad_norm: The bound C > 0 on the norm of each unit's gradient; ``float("inf")`` clips nothing.
-        mode: ``book_keeping``, or ``materialize``, which forms the per-sample gradients of every layer as Opacus does:
-            slower, with a copy of all gradients for each row, but for any layer, and without a formula of ours.
 
     Attributes:
         max_grad_norm: The bound C.
@@ -105,21 +98,18 @@ class PerSampleClipper:
         ValueError: If ``max_grad_norm`` is not positive, or nothing is trainable.
     """
 
-    def __init__(self, model: nn.Module, max_grad_norm: float, mode: Mode = "book_keeping") -> None:
+    def __init__(self, model: nn.Module, max_grad_norm: float) -> None:
         if not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is {max_grad_norm}, but it must be positive (inf: no clipping)")
-        if mode not in get_args(Mode):
-            raise ValueError(f"mode is {mode!r}, but it must be one of {', '.join(map(repr, get_args(Mode)))}")
         self.max_grad_norm = float(max_grad_norm)
-        self.mode = mode
         self.num_nonfinite = 0
         self._model = model
         self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not self._parameters:
             raise ValueError("the model has no trainable parameter, so there is nothing to clip: unfreeze some")
         self._trainable = frozenset(id(p) for _, p in self._parameters)
-        self._rules, self._tied_pairs = build_rules(model, mode)
-        self._observer = ModelObserver(model, self._rules, self._tied_pairs)
+        self._rules = build_rules(model)
+        self._observer = ModelObserver(model, self._rules)
         self._layout = UnitLayout(1, 1)
         self._is_active = self._is_closed = self._is_audited = False
 
@@ -217,8 +207,6 @@ class PerSampleClipper:
         Raises:
             UnsupportedLayerError: If the model checkpoints its activations.
         """
-        if self.mode != "book_keeping":
-            raise ValueError(f"a clipper with mode={self.mode!r} cannot be compiled: use 'book_keeping'")
         if any(getattr(module, "gradient_checkpointing", False) for module in self._model.modules()):
             raise UnsupportedLayerError(
                 "the model checkpoints its activations, which cannot be compiled with its book-keeping: switch one off"
@@ -262,9 +250,6 @@ class PerSampleClipper:
         """
         if weights is not None:
             self._check_weights(weights)
-        for rule in self._rules:
-            if isinstance(rule, LinearRule):
-                rule.take_fused_norms()
         rules = [rule for rule in self._rules if rule.squared_norms is not None]
         if not rules:
             self._reset()
@@ -331,7 +316,7 @@ class PerSampleClipper:
         )
 
     def _norms(self, rules: list[LayerRule]) -> Tensor:
-        terms = [rule.squared_norms for rule in rules] + [pair.cross_term() for pair in self._tied_pairs]
+        terms = [rule.squared_norms for rule in rules] + [rule.cross_term() for rule in rules]
         squared = torch.stack([term for term in terms if term is not None]).sum(0)
         return squared.clamp_(min=0.0).sqrt_()
 

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from doppel.compilation import compile_static
 from doppel.privacy.clipping.arithmetic import product_dtype
 from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout, called_twice_error
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, called_twice_error, first_input
 
 _NO_INPUTS = torch.empty(0)
 
@@ -270,7 +270,7 @@ def _observed_forward(rule: LayerRule, index: int, holder: _TraceHolder) -> Call
     def observed_forward(*args: Any, **kwargs: Any) -> Tensor:
         trace = holder.trace
         assert trace is not None
-        inputs = args[0] if args else next(iter(kwargs.values()))
+        inputs = first_input(args, kwargs)
         output = rule.expand_output(forward(*args, **kwargs), trace.layout)
         trace.called.append(index)
         if index not in trace.slots or trace.called.count(index) > 1:
@@ -286,7 +286,7 @@ def _observed_forward(rule: LayerRule, index: int, holder: _TraceHolder) -> Call
 def _hooks(rules: Sequence[LayerRule], hook: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
     def adapt(index: int) -> Callable[..., None]:
         def on_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            hook(index, args[0] if args else next(iter(kwargs.values())), output)
+            hook(index, first_input(args, kwargs), output)
 
         return on_forward
 

@@ -24,7 +24,12 @@ class EmbeddingRule(LayerRule):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
-        check_embedding(name, module)
+        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+            if getattr(module, option):
+                raise UnsupportedLayerError(
+                    f"embedding '{name}' has {option} set, which makes its gradient depend on other rows or on no "
+                    f"dense weight: build it without {option}, or freeze it"
+                )
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
 
     @classmethod
@@ -33,7 +38,14 @@ class EmbeddingRule(LayerRule):
         return type(module) is nn.Embedding
 
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
-        return super().expand_output(expand_rows(self.name, output, layout), layout)
+        if output.dim() < 3:
+            raise UnsupportedLayerError(
+                f"embedding '{self.name}' was given ids of one dimension, which may run over rows or over positions: "
+                "give ids of shape [rows, positions], or freeze it"
+            )
+        if output.shape[0] == 1 and layout.num_rows > 1:
+            output = output.expand(layout.num_rows, *output.shape[1:])
+        return super().expand_output(output, layout)
 
     def reset(self) -> None:
         super().reset()
@@ -62,25 +74,3 @@ class EmbeddingRule(LayerRule):
             self.weight.grad = torch.zeros_like(self.weight)
         grad = self.weight.grad
         grad.index_add_(0, ids.flatten(), rows.to(grad.dtype), alpha=1.0 if is_wide else scale)
-
-
-def check_embedding(name: str, module: nn.Module) -> None:
-    """Refuse options under which a row's gradient is no function of that row."""
-    for option in ("max_norm", "scale_grad_by_freq", "sparse"):
-        if getattr(module, option):
-            raise UnsupportedLayerError(
-                f"embedding '{name}' has {option} set, which makes its gradient depend on other rows or on no dense "
-                f"weight: build it without {option}, or freeze it"
-            )
-
-
-def expand_rows(name: str, output: Tensor, layout: UnitLayout) -> Tensor:
-    """The output of an embedding, [1, T, d] for broadcast ids or [rows, …, d], with all rows."""
-    if output.dim() < 3:
-        raise UnsupportedLayerError(
-            f"embedding '{name}' was given ids of one dimension, which may run over rows or over positions: give ids "
-            "of shape [rows, positions], or freeze it"
-        )
-    if output.shape[0] == 1 and layout.num_rows > 1:
-        output = output.expand(layout.num_rows, *output.shape[1:])
-    return output

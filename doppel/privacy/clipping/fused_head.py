@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from doppel.head_loss import HeadGradients
 from doppel.privacy.clipping.arithmetic import (
@@ -15,7 +15,7 @@ from doppel.privacy.clipping.arithmetic import (
     wide_dtype,
 )
 from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.rule import UnitLayout
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 
 
 class FusedHead:
@@ -26,29 +26,20 @@ class FusedHead:
     M_rs = ⟨AᵣAₛᵀ, GᵣGₛᵀ⟩, which is formed chunk by chunk in the forward pass, before u is known.
 
     Args:
+        rule: The head's rule, which is given the norms.
         layout: Units and rows of the micro-batch.
-        trains_weight: Whether the head's weight is trained.
-        trains_bias: Whether its bias is.
         ids: Token ids [U, m] of the embedding that the weight is tied to, or None.
     """
 
-    def __init__(self, layout: UnitLayout, trains_weight: bool, trains_bias: bool, ids: Tensor | None) -> None:
+    def __init__(self, rule: LayerRule, layout: UnitLayout, ids: Tensor | None) -> None:
         self.rows_per_unit = layout.rows_per_unit
+        self._rule = rule
         self._layout = layout
-        self._trains_weight = trains_weight
-        self._trains_bias = trains_bias
-        self._ids = ids
+        self._ids = ids if rule.trains_weight else None
         self._gradients: HeadGradients | None = None
         self._inner_products: list[Tensor] = []
         self._grads_at_ids: list[Tensor] = []
         self._upstream: Tensor | None = None
-        self.squared_norms: Tensor | None = None
-
-    @property
-    def operand_dtype(self) -> torch.dtype:
-        """The dtype of the GEMMs that form norms and sums."""
-        assert self._gradients is not None
-        return self._gradients.dtype
 
     def watch(self, gradients: HeadGradients) -> None:
         """Take hold of the micro-batch."""
@@ -67,24 +58,28 @@ class FusedHead:
         A = self._gradients.hidden[rows].reshape(len(weights), k * num_positions, -1)
         A = (A * weights.unsqueeze(-1)).to(self._gradients.dtype)
         G = grads.reshape(len(weights), k * num_positions, -1)
-        if k == 1 and self._trains_weight and not self._trains_bias:
+        if k == 1 and self._rule.trains_weight and not self._rule.trains_bias:
             self._inner_products.append(gram_inner(A, G).view(-1, 1, 1))
         else:
-            AA = gram(A) if self._trains_weight else 0.0
-            if self._trains_bias:
+            AA = gram(A) if self._rule.trains_weight else 0.0
+            if self._rule.trains_bias:
                 AA = AA + weights.unsqueeze(2) * weights.unsqueeze(1)
             blocks = (AA * gram(G)).view(len(weights), k, num_positions, k, num_positions)
             self._inner_products.append(blocks.sum((2, 4)))
-        if self._ids is not None and self._trains_weight:
+        if self._ids is not None:
             ids = self._ids[rows.start // k : rows.stop // k]
             self._grads_at_ids.append(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)))
 
     def finish(self, upstream: Tensor) -> None:
         """The upstream gradients [rows] are known: form the squared norms [U]."""
+        assert self._gradients is not None
+        if self._rule.layout is not self._layout:
+            return  # the capture was given up
         u = upstream.detach().view(-1, self.rows_per_unit)
         self._upstream = u
         products = torch.cat(self._inner_products)
-        self.squared_norms = torch.einsum("ur,urs,us->u", u.to(products.dtype), products, u.to(products.dtype))
+        squared_norms = torch.einsum("ur,urs,us->u", u.to(products.dtype), products, u.to(products.dtype))
+        self._rule.receive(squared_norms, {}, self._gradients.dtype)
 
     def cross_product(self, D: Tensor) -> Tensor:
         """⟨GᵀA, EᵀD⟩ of each unit [U] for the gradient D [U, m, d] of the tied embedding's output."""
@@ -106,7 +101,7 @@ class FusedHead:
         if gradients.kept is not None:
             gradients.kept.masked_fill_(rows, 0.0)
 
-    def add_clipped(self, weight: nn.Parameter, bias: nn.Parameter | None, factors: Tensor, scale: float) -> None:
+    def add_clipped(self, factors: Tensor, scale: float) -> None:
         """``grad += scale · Σᵢ factorsᵢ gᵢ``."""
         assert self._gradients is not None and self._upstream is not None
         row_weights = (self._upstream * factors.to(self._upstream.dtype).unsqueeze(1)).flatten()
@@ -114,7 +109,7 @@ class FusedHead:
             peak = float(row_weights.abs().max()) or 1.0
             row_weights, scale = row_weights / peak, scale * peak
         for G, H, w in self._gradients.products(row_weights):
-            if self._trains_weight:
-                add_product_to_grad(weight, G.t(), H, scale)
-            if self._trains_bias and bias is not None:
-                add_to_grad(bias, torch.mv(G.to(w.dtype).t(), w), scale)
+            if self._rule.trains_weight:
+                add_product_to_grad(self._rule.weight, G.t(), H, scale)
+            if self._rule.trains_bias and self._rule.bias is not None:
+                add_to_grad(self._rule.bias, torch.mv(G.to(w.dtype).t(), w), scale)

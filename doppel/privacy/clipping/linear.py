@@ -11,12 +11,14 @@ from doppel.privacy.clipping.arithmetic import (
     batched_matmul,
     gemm_operand,
     gram_inner,
+    inner,
     scale_units,
     squared_norm,
     wide_dtype,
 )
+from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.fused_head import FusedHead
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout, called_twice_error
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -32,45 +34,39 @@ class LinearRule(LayerRule):
 
     For 2n² > d·p the per-unit gradient is formed instead (Bu et al., 2023, "mixed" ghost clipping). It then
     takes d·p < √2·n·√(dp) ≤ n·(d + p) numbers, so less memory than A and G, which are freed.
+
+    *Tied to an embedding*, the weight has the gradient GᵀA + EᵀD (see :class:`.embedding.EmbeddingRule`), with
+    ‖GᵀA + EᵀD‖² = ‖GᵀA‖² + ‖EᵀD‖² + 2⟨GᵀA, EᵀD⟩ and, E being one-hot, ⟨GᵀA, EᵀD⟩ = Σ_{s,t} G[s, id_t] (ADᵀ)_st: only
+    n × n entries of G, gathered at the ids, are needed. Leaving the term out (as if the two uses were two weights) lets
+    the norm of a clipped gradient exceed the bound.
     """
 
-    def __init__(self, name: str, module: nn.Module, keep_factors: bool = False) -> None:
+    def __init__(self, name: str, module: nn.Module) -> None:
         self.is_transposed = is_conv1d(module)
-        self.keep_factors = keep_factors
         super().__init__(name, module)
+        self._embedding: EmbeddingRule | None = None
+        if not self.is_transposed:
+            self.start_head = self._start_fused_head
+
+    def tie(self, embedding: EmbeddingRule) -> None:
+        """The weight is that of ``embedding`` too."""
+        self._embedding = embedding
+        self.is_tied = embedding.is_tied = True
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
         """Exact types only: a subclass may compute something else."""
         return type(module) is nn.Linear or is_conv1d(module)
 
-    @property
-    def is_head(self) -> bool:
-        """Whether a :class:`~doppel.head_loss.HeadLoss` may use the module."""
-        return not self.is_transposed
-
     def reset(self) -> None:
         super().reset()
-        self.fused_head: FusedHead | None = None
+        self._fused_head: FusedHead | None = None
 
-    def start_fused_head(self, layout: UnitLayout, ids: Tensor | None) -> FusedHead:
-        """A :class:`~doppel.head_loss.HeadLoss` uses this layer, whose forward is then never called.
-
-        Args:
-            layout: Units and rows of the micro-batch.
-            ids: Token ids [rows, T] that the embedding was given, if its weight is tied to this one.
-        """
-        if self.is_recorded:
-            raise called_twice_error(self)
-        self.is_recorded = True
-        ids = None if ids is None else ids.reshape(layout.num_units, -1)
-        self.fused_head = FusedHead(layout, self.trains_weight, self.trains_bias, ids)
-        return self.fused_head
-
-    def take_fused_norms(self) -> None:
-        """Take over the norms that the fused head formed in its backward pass, if it had one."""
-        if self.fused_head is not None and self.fused_head.squared_norms is not None:
-            self.squared_norms, self.operand_dtype = self.fused_head.squared_norms, self.fused_head.operand_dtype
+    def _start_fused_head(self, layout: UnitLayout) -> FusedHead:
+        self.start(layout)
+        ids = None if self._embedding is None else self._embedding.ids
+        self._fused_head = FusedHead(self, layout, None if ids is None else ids.reshape(layout.num_units, -1))
+        return self._fused_head
 
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         G = layout.split(grads, grads.shape[-1])
@@ -79,7 +75,7 @@ class LinearRule(LayerRule):
             return squared_norm(bias_grads), {"bias_grads": bias_grads}
         A = layout.split(inputs, inputs.shape[-1]).to(G.dtype)  # autocast: the GEMM operand, not its float32 source
         (n, d), p = A.shape[1:], G.shape[2]
-        if 2 * n * n > d * p and not self.keep_factors:
+        if 2 * n * n > d * p and not self.is_tied:
             return self._form_gradients(A, G)
         A, G = gemm_operand(A), gemm_operand(G)
         return gram_inner(A, G, offset=1.0 if self.trains_bias else 0.0), {"inputs": A, "grads": G}
@@ -91,14 +87,25 @@ class LinearRule(LayerRule):
             kept["bias_grads"] = G.sum(1, dtype=wide_dtype(G.dtype))
         return sum(map(squared_norm, kept.values())), kept  # type: ignore[return-value]
 
+    def cross_term(self) -> Tensor | None:
+        if self._embedding is None or self._embedding.squared_norms is None or self.squared_norms is None:
+            return None
+        ids, D = self._embedding.kept["ids"], self._embedding.kept["grads"]
+        if self._fused_head is not None:
+            return 2.0 * self._fused_head.cross_product(D)
+        A, G = self.kept["inputs"], self.kept["grads"]
+        G_at_ids = G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1))
+        AD = batched_matmul(A.to(D.dtype), D.transpose(1, 2))
+        return 2.0 * inner(G_at_ids.to(AD.dtype), AD)
+
     def erase(self, units: Tensor) -> None:
         super().erase(units)
-        if self.fused_head is not None:
-            self.fused_head.erase(units)
+        if self._fused_head is not None:
+            self._fused_head.erase(units)
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
-        if self.fused_head is not None:
-            self.fused_head.add_clipped(self.weight, self.bias, factors, scale)
+        if self._fused_head is not None:
+            self._fused_head.add_clipped(factors, scale)
         self.add_formed(factors, scale)
         if "grads" not in self.kept:
             return

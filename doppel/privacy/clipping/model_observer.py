@@ -9,19 +9,38 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
 from doppel.head_loss import set_head_observer
-from doppel.privacy.clipping.audit import ParameterUseAudit
 from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.fused_head import FusedHead
-from doppel.privacy.clipping.grad_samplers import is_replaying
-from doppel.privacy.clipping.linear import LinearRule
-from doppel.privacy.clipping.materialize import MaterializedHead, MaterializeRule
-from doppel.privacy.clipping.observe import ObserveGradient
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+from doppel.privacy.clipping.parameter_use import ParameterUseAudit
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, first_input
 from doppel.privacy.clipping.segments import RunSegment, Segment
-from doppel.privacy.clipping.tied import SharedParameter, TiedPair
+
+
+class ObserveGradient(torch.autograd.Function):
+    """Identity, whose backward shows the layer's input and output gradient to its rule.
+
+    A tensor hook would do the same until the output is a view that is changed in place (a Linear followed by an
+    in-place ReLU): autograd then rebuilds the graph, the hook is never called, and the layer would be missing from the
+    norm. After a function of our own, autograd refuses the change in place. The input is *saved for backward*, so
+    autograd also refuses to go on if it was changed in place, and a checkpoint may drop it and compute it again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, rule: LayerRule, inputs: Tensor) -> Tensor:
+        ctx.rule = rule
+        ctx.save_for_backward(inputs)
+        return output.view_as(output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
+        (inputs,) = ctx.saved_tensors
+        with torch.autocast(grads.device.type, enabled=False):
+            ctx.rule.observe(inputs, grads.detach())
+        return grads, None, None
 
 
 class ModelObserver:
@@ -30,19 +49,15 @@ class ModelObserver:
     Args:
         model: The model.
         rules: One for each module with trainable parameters.
-        shared: Parameters that several of these modules share.
 
     Attributes:
         segments: Checkpointed parts of the model whose layers' norms are known, in the order of the backward pass.
     """
 
-    def __init__(
-        self, model: nn.Module, rules: Sequence[LayerRule], shared: Sequence[TiedPair | SharedParameter]
-    ) -> None:
+    def __init__(self, model: nn.Module, rules: Sequence[LayerRule]) -> None:
         self.segments: list[Segment] = []
         self._model = model
         self._rules = rules
-        self._shared = shared
         self._layout = UnitLayout(1, 1)
         self._hooks: list[RemovableHandle] = []
         self._running_modules: list[nn.Module] = []  # as their calls are nested
@@ -61,8 +76,8 @@ class ModelObserver:
         stack.callback(self._remove_hooks)
         self._add_hooks()
         for rule in self._rules:
-            if isinstance(rule, LinearRule | MaterializeRule) and rule.is_head:
-                set_head_observer(rule.module, partial(self._start_fused_head, rule, layout))
+            if rule.start_head is not None:
+                set_head_observer(rule.module, partial(rule.start_head, layout))
                 stack.callback(set_head_observer, rule.module, None)
         for module in self._model.modules():
             if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func"):
@@ -109,24 +124,18 @@ class ModelObserver:
     ) -> Tensor | None:
         while self._running_modules and self._running_modules.pop() is not module:
             pass  # a checkpoint may leave a forward early
-        if is_replaying():
-            return None
         if not torch.is_grad_enabled():
             rule.ran_without_grad = rule.ran_without_grad or not self._in_segment
             return None
         output = rule.prepare_output(output, layout)
-        tensors = [tensor.detach() for tensor in rule.tensors_to_save(args, kwargs, output)]
+        inputs = first_input(args, kwargs).detach()
         if torch._C._current_graph_task_id() != -1 and not self._in_segment:
             # a checkpoint computes its activations again inside the backward pass, for the first call's observer
             if not rule.is_recorded or rule.ran_without_grad:
                 raise reentrant_checkpoint_error(rule)
         else:
-            rule.record(tensors[0], layout)
-        return ObserveGradient.apply(output, rule, *tensors)
-
-    def _start_fused_head(self, rule: LinearRule | MaterializeRule, layout: UnitLayout) -> FusedHead | MaterializedHead:
-        pairs = [pair for pair in self._shared if isinstance(pair, TiedPair) and pair.head is rule]
-        return rule.start_fused_head(layout, pairs[0].embedding.ids if pairs else None)
+            rule.record(inputs, layout)
+        return ObserveGradient.apply(output, rule, inputs)
 
     def _checkpoint(self, run: Callable[..., Any], *args: Any) -> Any:
         """Takes the place of Hugging Face's checkpointing function."""
@@ -152,7 +161,7 @@ class ModelObserver:
             if segment.rules:  # else all of it is frozen
                 self.segments.append(segment)
             for rule in segment.rules:
-                if any(rule in pair.rules for pair in self._shared):
+                if rule.is_tied:
                     raise UnsupportedLayerError(
                         f"module '{rule.name}' has a tied weight and is inside a checkpointed part of the model: "
                         "checkpoint the blocks between embedding and head only"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,12 +11,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.linear import LinearRule
-from doppel.privacy.clipping.materialize import MaterializeRule
 from doppel.privacy.clipping.norm import HuggingFaceRMSNormRule, LayerNormRule, RMSNormRule
 from doppel.privacy.clipping.rule import LayerRule
-from doppel.privacy.clipping.tied import SharedParameter, TiedPair
-
-Mode = Literal["book_keeping", "materialize"]
 
 RULES: tuple[type[LayerRule], ...] = (
     LinearRule,
@@ -28,11 +23,8 @@ RULES: tuple[type[LayerRule], ...] = (
 )
 
 
-def build_rules(
-    model: nn.Module, mode: Mode = "book_keeping"
-) -> tuple[list[LayerRule], list[TiedPair | SharedParameter]]:
-    """One rule for each module that owns trainable parameters, in the model's order, and the tied pairs among
-    them.
+def build_rules(model: nn.Module) -> list[LayerRule]:
+    """One rule for each module that owns trainable parameters, in the model's order; tied ones know each other.
 
     Raises:
         UnsupportedLayerError: If a trainable parameter has no rule, is shared in a way that has none, or if a
@@ -43,9 +35,9 @@ def build_rules(
         _refuse_batch_statistics(name, module)
         trainable = [key for key, p in module.named_parameters(recurse=False) if p.requires_grad]
         if trainable:
-            is_formed = mode == "materialize"
-            rules.append(MaterializeRule(name, module) if is_formed else _find_rule(name, module, trainable))
-    return rules, [*_find_shared(rules)] if mode == "materialize" else [*_find_tied_pairs(rules)]
+            rules.append(_find_rule(name, module, trainable))
+    _tie(rules)
+    return rules
 
 
 def _refuse_batch_statistics(name: str, module: nn.Module) -> None:
@@ -65,37 +57,23 @@ def _find_rule(name: str, module: nn.Module, trainable: list[str]) -> LayerRule:
     parameter = f"{name}.{trainable[0]}" if name else trainable[0]
     raise UnsupportedLayerError(
         f"parameter '{parameter}' of a {type(module).__name__} has no per-sample clipping rule: freeze it "
-        "(requires_grad=False), replace the module by Linear, Conv1D, Embedding, LayerNorm or RMSNorm, or use "
-        "mode='materialize'"
+        "(requires_grad=False), or replace the module by Linear, Conv1D, Embedding, LayerNorm or RMSNorm"
     )
 
 
-def _find_tied_pairs(rules: list[LayerRule]) -> list[TiedPair]:
+def _tie(rules: list[LayerRule]) -> None:
     owners: dict[int, list[LayerRule]] = defaultdict(list)
     for rule in rules:
-        for parameter, trains in ((rule.weight, rule.trains_weight), (rule.bias, rule.trains_bias)):
-            if trains:
-                owners[id(parameter)].append(rule)
-    pairs: list[TiedPair] = []
+        for parameter in rule.trained_parameters:
+            owners[id(parameter)].append(rule)
     for sharing in owners.values():
         embeddings = [rule for rule in sharing if isinstance(rule, EmbeddingRule)]
         heads = [rule for rule in sharing if isinstance(rule, LinearRule) and not rule.is_transposed]
         if len(sharing) == 2 and len(embeddings) == len(heads) == 1:
-            heads[0].keep_factors = True
-            pairs.append(TiedPair(embeddings[0], heads[0]))
+            heads[0].tie(embeddings[0])
         elif len(sharing) > 1:
             names = ", ".join(f"'{rule.name}'" for rule in sharing)
             raise UnsupportedLayerError(
                 f"modules {names} share a parameter; only an Embedding and a Linear may: untie them, or "
                 "freeze the parameter"
             )
-    return pairs
-
-
-def _find_shared(rules: list[LayerRule]) -> list[SharedParameter]:
-    uses: dict[int, list[tuple[MaterializeRule, str]]] = defaultdict(list)
-    for rule in rules:
-        assert isinstance(rule, MaterializeRule)
-        for name, parameter in rule.parameters.items():
-            uses[id(parameter)].append((rule, name))
-    return [SharedParameter(found) for found in uses.values() if len(found) > 1]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from doppel.head_loss import HeadObserver
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, product_dtype
 from doppel.privacy.clipping.errors import UnsupportedLayerError
 
@@ -49,13 +51,18 @@ class LayerRule(ABC):
     Attributes:
         squared_norms: Squared norms [U] of the units' gradients, once observed.
         kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
+        is_tied: Whether the weight is that of another module too.
+        start_head: Gives what observes a :class:`~doppel.head_loss.HeadLoss` on the module, whose forward is then
+            never called; None where the module cannot be a head.
     """
 
     parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    is_tied = False
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
         self.module = module
+        self.start_head: Callable[[UnitLayout], HeadObserver] | None = None
         self.weight: nn.Parameter = module.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None = getattr(module, "bias", None)
         self.trains_weight = self.weight is not None and self.weight.requires_grad
@@ -104,19 +111,19 @@ class LayerRule(ABC):
             )
         return output
 
-    def tensors_to_save(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> list[Tensor]:
-        """Of one call of the module, the tensors that :meth:`observe` is given: its input, then any others."""
-        return [args[0] if args else next(iter(kwargs.values()))]
-
     def record(self, inputs: Tensor, layout: UnitLayout) -> None:
         """The module was called with ``inputs``."""
+        self.start(layout)
+
+    def start(self, layout: UnitLayout) -> None:
+        """The module takes part in a micro-batch."""
         if self.is_recorded:
             raise called_twice_error(self)
         self.is_recorded = True
         self.layout = layout
 
     # -------------------------------------------------------------------------------- backward
-    def observe(self, inputs: Tensor, grads: Tensor, *others: Tensor) -> None:
+    def observe(self, inputs: Tensor, grads: Tensor) -> None:
         """Take the module's input and the gradient of its output, both [rows, …], and form what is kept."""
         if not self.is_recorded:
             return  # the capture was given up
@@ -129,6 +136,10 @@ class LayerRule(ABC):
                 f"module '{self.name}' got its output gradient twice in one capture: call backward once per capture"
             )
         self.squared_norms, self.kept, self.operand_dtype = squared_norms, kept, operand_dtype
+
+    def cross_term(self) -> Tensor | None:
+        """What a tied weight adds to the squared norms [U] of its two modules, said by one of them; else None."""
+        return None
 
     @abstractmethod
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
@@ -153,6 +164,11 @@ class LayerRule(ABC):
             if parameter is not None and name in self.kept:
                 grads = self.kept[name]
                 add_to_grad(parameter, factors.to(grads.dtype) @ grads.flatten(1), scale)
+
+
+def first_input(args: Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> Tensor:
+    """The input of a layer's forward, by position or by name."""
+    return args[0] if args else next(iter(kwargs.values()))
 
 
 def called_twice_error(rule: LayerRule) -> UnsupportedLayerError:

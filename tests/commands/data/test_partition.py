@@ -39,9 +39,7 @@ def test_parts_are_disjoint_and_complete_and_public_lacks_the_function(
 ) -> None:
     train = corpus(num)
     try:
-        parts = split(
-            train, None, missing=missing, public_share=public_share, test_share=test_share, seed=seed, by=by
-        )
+        parts = split(train, None, missing=missing, public_share=public_share, test_share=test_share, seed=seed, by=by)
     except DataError as error:  # a small share can hold nothing but the function
         assert "would be empty" in str(error)
         return
@@ -62,8 +60,7 @@ def test_parts_are_disjoint_and_complete_and_public_lacks_the_function(
 def test_a_seed_gives_one_split_and_another_seed_another(by: By) -> None:
     train, test = corpus(200), corpus(50)
     splits = [
-        split(train, test, missing="Weather", public_share=0.3, test_share=0.5, seed=seed, by=by)
-        for seed in (1, 1, 2)
+        split(train, test, missing="Weather", public_share=0.3, test_share=0.5, seed=seed, by=by) for seed in (1, 1, 2)
     ]
     assert splits[0] == splits[1]
     assert splits[0].private != splits[2].private and splits[0].test != splits[2].test
@@ -138,11 +135,11 @@ def test_turns_without_trees_are_told(tmp_path: Path) -> None:
 
 
 def test_shares_of_smcalflow_are_the_papers(data_folder: Path) -> None:
-    """Mireshghallah et al., 2023, section 5.4: WeatherQueryApi is in 3.2 % of turns, heads that start with EventOnDate in 10.8 %."""
+    """Mireshghallah et al., 2023, section 5.4: 3.2 % of turns have WeatherQueryApi, 10.8 % EventOnDate*."""
     path = data_folder / "smcalflow" / "train.dataflow_dialogues.jsonl.zip"
     turns = read_turns(str(path), "utterance")
     for missing, share in (("WeatherQueryApi", 0.033), ("EventOnDate*", 0.107)):
-        parts = partition(turns, None, missing=missing)
+        parts = split(turns, None, missing=missing)
         assert len(parts.private) == pytest.approx(0.8 * len(turns), rel=0.01)
         with_function = sum(uses_function(turn.parse, missing) for turn in parts.private)
         assert with_function / len(parts.private) == pytest.approx(share, rel=0.1)

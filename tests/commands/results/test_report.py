@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import cli
 from commands.launch.run_record import RunRecord
 from commands.results.report import build_report
 from commands.results.report_text import render
@@ -86,3 +87,24 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
         "two_stage": {"trees.jsonl": {"num_beams": 1}, "synthetic.jsonl": {"num_beams": 2}},
         "iterative": {"iterative_10_trees.jsonl": {"num_beams": 5}},
     }
+
+
+def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC})
+    (folder / "experiment.yaml").write_text("name: mine\nsystems: [one_stage, two_stage, shuffled]\nnum_samples: 3\n")
+    (folder / "evaluation" / "one_stage.json").write_text('{"mauve": ')
+    (folder / "synthetic.jsonl").write_text('{"utterance": "yes"}\n{"utterance": "book lunch with Ana"}\n')
+    assert cli.main(["report", str(folder)]) == 0
+    report = json.loads((folder / "report.json").read_text())
+    assert list(report["metrics"]) == ["two_stage"]
+    assert "is no JSON" in report["left_out"]["one_stage"] and "half-done" in report["left_out"]["shuffled"]
+    out = capsys.readouterr().out
+    assert "left out: shuffled: half-done" in out and "  book lunch with Ana\n" in out and "  yes\n" not in out
+    story = out[out.index("In short: mine") :]
+    assert "sampled 3 texts" in story and "ε = 6" in story and str(folder / "synthetic.jsonl") in story
+    assert "dialogue" in story and "report.json" in story.splitlines()[-1]
+    (folder / "evaluation" / "two_stage.json").unlink()
+    assert cli.main(["report", str(folder)]) == 2
+    assert "has no metrics: evaluation/one_stage.json is no JSON" in capsys.readouterr().err

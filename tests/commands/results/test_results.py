@@ -122,6 +122,26 @@ def test_unfinished_steps_keep_a_system_out(tmp_path: Path) -> None:
     assert not runs.points and "half-done: 7 of 20 planned steps" in texts(runs, "two_stage")
 
 
+def test_an_experiment_names_its_table_and_nothing_else_does(tmp_path: Path) -> None:
+    make_run(tmp_path / "sweeps" / "few-large", metrics={"two_stage": {}})
+    make_run(tmp_path / "b", metrics={"two_stage": {"mauve": 0.9}}, table=None, seed=2)
+    text = markdown_of(tmp_path)
+    (row,) = row_of(text, "1", "| 3 | 2-stage")
+    assert row[4] == "0.500" and "0.900" in text.split("## Runs outside the paper's tables")[1]
+    report = make_run(tmp_path / "old", metrics={"one_stage": {}}, experiment="gpt2-large-small")
+    del report["table"]  # as before experiments named theirs
+    (tmp_path / "old" / "report.json").write_text(json.dumps(report))
+    assert {point.key["table"] for point in read_runs(tmp_path / "old").points} == {"large"}
+
+
+def test_a_system_that_the_report_left_out_is_told_in_its_cell(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", metrics={"one_stage": {}}, left_out={"two_stage": "half-done: it has no evaluation"})
+    text = markdown_of(tmp_path)
+    (row,) = row_of(text, "1", "| 3 | 2-stage")
+    number = row[2].removeprefix("– [").removesuffix("]")
+    assert f"- [{number}] a left out: half-done: it has no evaluation" in text
+
+
 def test_contradictions_keep_a_system_out(tmp_path: Path) -> None:
     def edit(name: str, **fields: Any) -> Runs:
         report = make_run(tmp_path / name, metrics={"two_stage": {}})

@@ -157,12 +157,11 @@ def clipped(
     rows_per_unit: int = 1,
     cuts: tuple[int, ...] = (),
     losses: Losses = mean_losses,
-    mode: str = "book_keeping",
     loss_scale: float = 1.0,
     weights: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """The same by the engine, with the batch cut into micro-batches at the unit numbers ``cuts``."""
-    clipper = PerSampleClipper(model, bound, mode=mode)  # type: ignore[arg-type]
+    clipper = PerSampleClipper(model, bound)
     num_units = len(next(iter(batch.values()))) // rows_per_unit
     norms = []
     for parameter in model.parameters():
@@ -212,8 +211,7 @@ def assert_equal_to_naive(
     rows_per_unit: int = 1,
     cuts: tuple[int, ...] = (),
     losses: Losses = mean_losses,
-    mode: str = "book_keeping",
     tolerance: float = 1e-12,
 ) -> None:
     bound, expected = median_bound(model, batch, rows_per_unit, losses)
-    assert_close(clipped(model, batch, bound, rows_per_unit, cuts, losses, mode), expected, tolerance)
+    assert_close(clipped(model, batch, bound, rows_per_unit, cuts, losses), expected, tolerance)

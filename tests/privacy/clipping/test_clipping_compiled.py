@@ -235,9 +235,3 @@ def test_checkpointed_activations_cannot_be_compiled() -> None:
     model.gradient_checkpointing_enable({"use_reentrant": False})
     with pytest.raises(UnsupportedLayerError, match="checkpoints its activations"):
         PerSampleClipper(model, 1.0).compile(trunk)
-
-
-def test_a_materializing_clipper_cannot_be_compiled() -> None:
-    _, model, _ = small("once")
-    with pytest.raises(ValueError, match="book_keeping"):
-        PerSampleClipper(model, 0.1, mode="materialize").compile(model.once)

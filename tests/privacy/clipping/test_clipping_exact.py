@@ -27,13 +27,11 @@ from doppel.privacy.clipping import PerSampleClipper
 
 NAMES = [name for name in MODELS if "dropout" not in name]
 # chunks of one row, of some rows, and of everything
-WAYS: dict[str, tuple[Losses, str]] = {
-    "plain": (mean_losses, "book_keeping"),
-    "store, small chunks": (head_losses(1), "book_keeping"),
-    "store, one chunk": (head_losses(1000), "book_keeping"),
-    "recompute": (head_losses(25, recompute=True), "book_keeping"),
-    "materialize": (mean_losses, "materialize"),
-    "materialize, fused head": (head_losses(25, recompute=True), "materialize"),
+WAYS: dict[str, Losses] = {
+    "plain": mean_losses,
+    "store, small chunks": head_losses(1),
+    "store, one chunk": head_losses(1000),
+    "recompute": head_losses(25, recompute=True),
 }
 
 
@@ -43,9 +41,9 @@ def test_clipped_sum_equals_naive_loop(name: str, rows_per_unit: int) -> None:
     """For every way to form it, in one micro-batch and in two; padding, repeated tokens, masked prompts."""
     model, batch = build(name), make_batch(6)
     bound, expected = median_bound(model, batch, rows_per_unit)
-    for losses, mode in WAYS.values():
+    for losses in WAYS.values():
         for cuts in [(), (1,)]:
-            assert_close(clipped(model, batch, bound, rows_per_unit, cuts, losses, mode), expected)
+            assert_close(clipped(model, batch, bound, rows_per_unit, cuts, losses), expected)
 
 
 @pytest.mark.parametrize("name", ["gpt2-tied", "llama-untied"])
@@ -86,18 +84,16 @@ def test_infinite_bound_gives_the_plain_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("losses", [mean_losses, head_losses(25), head_losses(25, recompute=True)])
-@pytest.mark.parametrize("mode", ["book_keeping", "materialize"])
-def test_units_without_any_label_have_norm_zero(losses: Losses, mode: str) -> None:
+def test_units_without_any_label_have_norm_zero(losses: Losses) -> None:
     model, batch = build("gpt2-tied"), make_batch(3)
     batch["labels"][:] = -100
-    found, norms = clipped(model, batch, 1.0, losses=losses, mode=mode)
+    found, norms = clipped(model, batch, 1.0, losses=losses)
     assert norms.tolist() == [0.0] * 3
     assert all(not grad.any() for grad in found)
 
 
 @pytest.mark.parametrize("losses", [mean_losses, head_losses(25), head_losses(25, recompute=True)])
-@pytest.mark.parametrize("mode", ["book_keeping", "materialize"])
-def test_a_loss_of_some_rows_only_is_exact(losses: Losses, mode: str) -> None:
+def test_a_loss_of_some_rows_only_is_exact(losses: Losses) -> None:
     """The others have norm 0; a single unit works as well."""
     model, batch = build("gpt2-tied"), make_batch(4)
 
@@ -105,11 +101,11 @@ def test_a_loss_of_some_rows_only_is_exact(losses: Losses, mode: str) -> None:
         return losses(model, batch)[2:] if len(batch["labels"]) == 4 else losses(model, batch)
 
     bound, expected = median_bound(model, rows_of(batch, slice(2, 4)), losses=losses)
-    found, norms = clipped(model, batch, bound, losses=some, mode=mode)
+    found, norms = clipped(model, batch, bound, losses=some)
     assert norms[:2].tolist() == [0.0, 0.0]
     assert_close((found, norms[2:]), expected)
     for unit in (2, 3):
-        _, norm = clipped(model, rows_of(batch, slice(unit, unit + 1)), bound, losses=some, mode=mode)
+        _, norm = clipped(model, rows_of(batch, slice(unit, unit + 1)), bound, losses=some)
         assert torch.allclose(norm.double(), expected[1][unit - 2], rtol=1e-12)
 
 
@@ -117,8 +113,8 @@ def test_a_loss_of_some_rows_only_is_exact(losses: Losses, mode: str) -> None:
 def test_float32_agrees_with_float64(name: str) -> None:
     batch = make_batch(5)
     exact, norms = clipped(build(name), batch, 1.0)
-    for losses, mode in WAYS.values():
-        single, single_norms = clipped(build(name, torch.float32), batch, 1.0, losses=losses, mode=mode)
+    for losses in WAYS.values():
+        single, single_norms = clipped(build(name, torch.float32), batch, 1.0, losses=losses)
         assert single_norms.dtype is torch.float32
         assert_close((single, single_norms), (exact, norms), 1e-4)
 

@@ -21,11 +21,8 @@ from clipping_reference import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-MODES = pytest.mark.parametrize("mode", ["book_keeping", "materialize"])
 
-
-@MODES
-def test_position_ids_of_every_row_give_the_same_as_broadcast_ones(mode: str) -> None:
+def test_position_ids_of_every_row_give_the_same_as_broadcast_ones() -> None:
     model, batch = build("gpt2-tied"), make_batch(5)
     position = torch.arange(12).expand(5, -1)
 
@@ -36,18 +33,17 @@ def test_position_ids_of_every_row_give_the_same_as_broadcast_ones(mode: str) ->
         return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none").sum(1)
 
     given_ids = False
-    broadcast = clipped(model, batch, 1.0, losses=losses, mode=mode)
+    broadcast = clipped(model, batch, 1.0, losses=losses)
     given_ids = True
-    assert_close(clipped(model, batch, 1.0, losses=losses, mode=mode), broadcast)
+    assert_close(clipped(model, batch, 1.0, losses=losses), broadcast)
 
 
-@MODES
-def test_head_on_the_last_positions_only_keeps_the_cross_term_exact(mode: str) -> None:
+def test_head_on_the_last_positions_only_keeps_the_cross_term_exact() -> None:
     def losses(model: nn.Module, batch: Batch) -> Tensor:
         logits = model(input_ids=batch["input_ids"], logits_to_keep=4).logits
         return F.cross_entropy(logits.transpose(1, 2), batch["input_ids"][:, -4:], reduction="none").sum(1)
 
-    assert_equal_to_naive(build("gpt2-tied"), make_batch(4), rows_per_unit=2, losses=losses, mode=mode)
+    assert_equal_to_naive(build("gpt2-tied"), make_batch(4), rows_per_unit=2, losses=losses)
 
 
 class Toy(nn.Module):
@@ -74,23 +70,20 @@ def token_losses(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), batch["ids"].roll(-1, 1), reduction="none").mean(1)
 
 
-@MODES
 @pytest.mark.parametrize("rows_per_unit", [1, 2, 3])
-def test_padding_idx_head_bias_and_torch_norms_are_exact(rows_per_unit: int, mode: str) -> None:
+def test_padding_idx_head_bias_and_torch_norms_are_exact(rows_per_unit: int) -> None:
     ids = [[1, 2, 2, 0], [3, 0, 0, 0], [5, 6, 5, 6], [0, 0, 0, 0], [7, 8, 9, 10], [1, 1, 1, 1]]
-    assert_equal_to_naive(Toy(), {"ids": torch.tensor(ids)}, rows_per_unit, losses=token_losses, mode=mode)
+    assert_equal_to_naive(Toy(), {"ids": torch.tensor(ids)}, rows_per_unit, losses=token_losses)
 
 
-@MODES
-def test_linear_without_a_sequence_dimension_is_exact(mode: str) -> None:
+def test_linear_without_a_sequence_dimension_is_exact() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3, bias=False)).double()
-    assert_equal_to_naive(model, {"x": torch.randn(6, 5, dtype=torch.float64)}, 2, losses=toy_losses, mode=mode)
+    assert_equal_to_naive(model, {"x": torch.randn(6, 5, dtype=torch.float64)}, 2, losses=toy_losses)
 
 
-@MODES
 @pytest.mark.parametrize("name", ["gpt2-dropout", "toy"])
-def test_dropout_gives_the_gradient_of_the_same_masks(name: str, mode: str) -> None:
+def test_dropout_gives_the_gradient_of_the_same_masks(name: str) -> None:
     torch.manual_seed(0)
     losses: Losses = mean_losses
     if name == "toy":
@@ -99,7 +92,7 @@ def test_dropout_gives_the_gradient_of_the_same_masks(name: str, mode: str) -> N
     else:
         model, batch = build(name), make_batch(4)
     torch.manual_seed(5)
-    found, norms = clipped(model, batch, math.inf, losses=losses, mode=mode)
+    found, norms = clipped(model, batch, math.inf, losses=losses)
     torch.manual_seed(5)
     expected = torch.autograd.grad(losses(model, batch).sum(), trained(model))
     assert_close((found, norms), (list(expected), norms))

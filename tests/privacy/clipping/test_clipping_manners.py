@@ -12,7 +12,6 @@ from clipping_reference import Losses, build, head_losses, make_batch, mean_loss
 from torch import Tensor
 
 from doppel.privacy.clipping import PerSampleClipper
-from doppel.privacy.clipping.registry import Mode
 
 
 def test_capture_leaves_no_hook_and_restores_parameters() -> None:
@@ -65,22 +64,20 @@ def new_tensors() -> Iterator[Callable[[], list[Tensor]]]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "losses", "is_checkpointed"),
+    ("losses", "is_checkpointed"),
     [
-        ("book_keeping", mean_losses, False),
-        ("book_keeping", head_losses(25), True),
-        ("book_keeping", head_losses(25, recompute=True), False),
-        ("materialize", mean_losses, True),
-        ("materialize", head_losses(25), False),
+        (mean_losses, False),
+        (head_losses(25), True),
+        (head_losses(25, recompute=True), False),
     ],
 )
 def test_everything_is_freed_after_accumulate(
-    mode: Mode, losses: Losses, is_checkpointed: bool, new_tensors: Callable[[], list[Tensor]]
+    losses: Losses, is_checkpointed: bool, new_tensors: Callable[[], list[Tensor]]
 ) -> None:
     model, batch = build("gpt2-tied"), make_batch(4)
     if is_checkpointed:
         model.activation_checkpointing_enable()
-    clipper = PerSampleClipper(model, 1.0, mode=mode)
+    clipper = PerSampleClipper(model, 1.0)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     assert not new_tensors()

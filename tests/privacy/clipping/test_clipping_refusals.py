@@ -134,21 +134,19 @@ def test_bound_must_be_positive(bound: float) -> None:
 
 def test_head_loss_of_other_rows_is_refused(x: Tensor) -> None:
     head = nn.Linear(4, 5)
-    for mode in ("book_keeping", "materialize"):
-        with (
-            pytest.raises(UnsupportedLayerError, match="given 2 rows, but the capture has 3"),
-            PerSampleClipper(head, 1.0, mode=mode).capture(3),  # type: ignore[arg-type]
-        ):
-            HeadLoss(head)(x[:2], torch.zeros(2, 2, dtype=torch.long))
+    with (
+        pytest.raises(UnsupportedLayerError, match="given 2 rows, but the capture has 3"),
+        PerSampleClipper(head, 1.0).capture(3),
+    ):
+        HeadLoss(head)(x[:2], torch.zeros(2, 2, dtype=torch.long))
 
 
-@pytest.mark.parametrize("mode", ["book_keeping", "materialize"])
-def test_a_head_used_plainly_and_fused_is_refused(x: Tensor, mode: str) -> None:
+def test_a_head_used_plainly_and_fused_is_refused(x: Tensor) -> None:
     head, labels = nn.Linear(4, 5), torch.zeros(3, 2, dtype=torch.long)
     for first_is_fused in (True, False):
         with (
             pytest.raises(UnsupportedLayerError, match="called twice"),
-            PerSampleClipper(head, 1.0, mode=mode).capture(3),  # type: ignore[arg-type]
+            PerSampleClipper(head, 1.0).capture(3),
         ):
             for is_fused in (first_is_fused, not first_is_fused):
                 if is_fused:
@@ -157,8 +155,7 @@ def test_a_head_used_plainly_and_fused_is_refused(x: Tensor, mode: str) -> None:
                     head(x)
 
 
-@pytest.mark.parametrize("mode", ["book_keeping", "materialize"])
-def test_checkpointing_around_a_tied_weight_is_refused(mode: str) -> None:
+def test_checkpointing_around_a_tied_weight_is_refused() -> None:
     model = build("gpt2-tied")
     model.activation_checkpointing_enable()
     model.transformer.h[0].mlp.c_fc = nn.Linear(32, VOCAB, dtype=torch.float64)
@@ -166,4 +163,4 @@ def test_checkpointing_around_a_tied_weight_is_refused(mode: str) -> None:
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     model.transformer.h[0].mlp.c_proj = nn.Linear(VOCAB, 32, dtype=torch.float64)
     with pytest.raises(UnsupportedLayerError, match="'transformer.h.0.mlp.c_fc' has a tied weight"):
-        clipped(model, make_batch(3), 1.0, mode=mode)
+        clipped(model, make_batch(3), 1.0)

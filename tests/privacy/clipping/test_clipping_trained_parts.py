@@ -24,20 +24,18 @@ from torch import nn
 
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
 
-WAYS: list[tuple[Losses, str]] = [
-    (mean_losses, "book_keeping"),
-    (head_losses(25), "book_keeping"),
-    (head_losses(25, recompute=True), "book_keeping"),
-    (mean_losses, "materialize"),
-    (head_losses(25), "materialize"),
+WAYS: list[Losses] = [
+    mean_losses,
+    head_losses(25),
+    head_losses(25, recompute=True),
 ]
 
 
-def assert_every_way_is_exact(model: nn.Module, rows_per_unit: int = 1, ways: list[tuple[Losses, str]] = WAYS) -> None:
+def assert_every_way_is_exact(model: nn.Module, rows_per_unit: int = 1, ways: list[Losses] = WAYS) -> None:
     batch = make_batch(6)
     bound, expected = median_bound(model, batch, rows_per_unit)
-    for losses, mode in ways:
-        assert_close(clipped(model, batch, bound, rows_per_unit, (1,), losses, mode), expected)
+    for losses in ways:
+        assert_close(clipped(model, batch, bound, rows_per_unit, (1,), losses), expected)
     assert all(p.grad is None for p in model.parameters() if not p.requires_grad)
 
 
@@ -120,7 +118,7 @@ def test_lora_by_get_peft_model_and_trained_norms_is_exact() -> None:
         if "lora_B" in key:
             parameter.data.normal_(std=0.2)
     assert any("norm" in key for key, p in wrapped.named_parameters() if p.requires_grad)
-    assert_every_way_is_exact(wrapped, ways=[(mean_losses, "book_keeping"), (mean_losses, "materialize")])
+    assert_every_way_is_exact(wrapped, ways=[mean_losses])
 
 
 def test_lora_with_dropout_is_the_gradient_of_the_same_masks() -> None:
@@ -150,15 +148,13 @@ def test_lora_leaves_the_norm_of_the_frozen_part_out() -> None:
         ("llama-untied", {"target_modules": ["embed_tokens", "q_proj"]}, "embed_tokens.lora_embedding_A"),
     ],
 )
-@pytest.mark.parametrize("mode", ["book_keeping", "materialize"])
 def test_adapters_that_compute_with_bare_weights_are_refused_by_name(
-    name: str, options: dict[str, object], named: str, mode: str
+    name: str, options: dict[str, object], named: str
 ) -> None:
     model, batch = with_adapters(name, **options), make_batch(3)
     with pytest.raises(UnsupportedLayerError, match="lora_") as caught:
-        clipped(model, batch, 1.0, mode=mode)
-    if mode == "book_keeping":
-        assert named in str(caught.value)
+        clipped(model, batch, 1.0)
+    assert named in str(caught.value)
     assert "\n" not in str(caught.value)
     with pytest.raises(UnsupportedLayerError, match=named):
         PerSampleClipper(model, 1.0)

@@ -1,0 +1,1 @@
+"""Data: fetched, split, weighed, tokenised."""

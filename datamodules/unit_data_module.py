@@ -1,0 +1,122 @@
+"""Rows in memory as Poisson-sampled logical batches: the data module for a model of one's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from datamodules.batch import LogicalBatch
+from datamodules.data_module import DataModule, check_limits
+from datamodules.logical_batches import choose
+from doppel.errors import DataError
+from doppel.privacy.noise import Secret
+
+
+@dataclass
+class UnitBatch:
+    """A micro-batch of whole units.
+
+    Attributes:
+        rows: What ``collate`` made of the rows, unit by unit.
+        num_units: Number of units.
+        rows_per_unit: Rows of each.
+        weights: None: every unit counts 1.
+    """
+
+    rows: Any
+    num_units: int
+    rows_per_unit: int
+    weights: Tensor | None = None
+
+
+class UnitDataModule(DataModule):
+    """Any rows, grouped by whom they belong to; follows :class:`~datamodules.private_data.PrivateData`.
+
+    Formal guarantees:
+        Each unit takes part in each step independently with probability ``batch_size`` / N, whatever it holds. A unit
+        with more than ``max_rows_per_unit`` rows is represented by a uniform choice, a function of (secret, step,
+        unit). The rows of a unit are in one micro-batch. Ranks take disjoint parts of one sample.
+
+    Args:
+        rows: The training rows, such as ``{"text": …, "label": …, "user": …}``.
+        unit: Name of the field that says whom a row belongs to; also what the guarantee is said to protect.
+        collate: Makes the inputs of a micro-batch from its rows. What it makes of a row must not depend on the others,
+            but for padding that the model leaves out.
+        batch_size: Expected number of units in a step, over all ranks.
+        max_rows_per_unit: Rows that represent a unit in a step, at most; public.
+        max_rows_per_micro_batch: Rows that go through the model at once; a single unit may pass it.
+        sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
+    """
+
+    sampling = "poisson"
+    privacy_caveat: str | None = None
+
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        unit: str,
+        collate: Callable[[list[Mapping[str, Any]]], Any],
+        batch_size: int,
+        max_rows_per_unit: int = 4,
+        max_rows_per_micro_batch: int = 256,
+        sampling_seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_limits(
+            batch_size=batch_size,
+            max_rows_per_unit=max_rows_per_unit,
+            max_rows_per_micro_batch=max_rows_per_micro_batch,
+        )
+        self.unit = unit
+        self.collate = collate
+        self.batch_size = batch_size
+        self.max_rows_per_unit = max_rows_per_unit
+        self.max_rows_per_micro_batch = max_rows_per_micro_batch
+        self.sampling_seed = sampling_seed
+        units: dict[Any, list[Mapping[str, Any]]] = {}
+        for number, row in enumerate(rows):
+            if unit not in row:
+                raise DataError(f"row {number} has no field {unit!r}, which names its unit")
+            units.setdefault(row[unit], []).append(row)
+        self._units = list(units.values())
+        if batch_size > len(self._units):
+            raise DataError(f"batch_size is {batch_size}, but there are {len(self._units)} units: give at most that")
+        self._secret = Secret(sampling_seed)
+
+    @property
+    def num_units(self) -> int:
+        """N."""
+        return len(self._units)
+
+    @property
+    def data_fingerprint(self) -> str:
+        """SHA-256 of the rows."""
+        text = json.dumps([[dict(row) for row in rows] for rows in self._units], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def train_dataloader(self) -> DataLoader[LogicalBatch]:
+        """Logical batches, beginning at the step that the trainer has reached."""
+        return self.steps(self.poisson(self.num_units, self.batch_size, self.sampling_seed), self._make)
+
+    def _make(self, step: int, drawn: list[int]) -> LogicalBatch:
+        rank, world_size = self.rank_and_world_size()
+        mine = drawn[rank::world_size]
+        groups: dict[int, list[list[Mapping[str, Any]]]] = {}
+        for unit in mine:
+            rows = self._units[unit]
+            chosen = choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)
+            groups.setdefault(len(chosen), []).append([rows[i] for i in chosen])
+        parts: list[Any] = []
+        for rows_per_unit, units in sorted(groups.items()):
+            size = max(self.max_rows_per_micro_batch // rows_per_unit, 1)
+            for start in range(0, len(units), size):
+                part = units[start : start + size]
+                rows = [row for unit_rows in part for row in unit_rows]
+                parts.append(UnitBatch(self.collate(rows), len(part), rows_per_unit))
+        return LogicalBatch(parts, len(mine), float(self.batch_size))
