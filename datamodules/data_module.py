@@ -52,19 +52,25 @@ class DataModule(LightningDataModule):
         """Rank of this process and number of processes."""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
-    def share_secret(self, sampler: PoissonSampler, is_seeded: bool) -> None:
-        """Let all ranks draw the same batches, of which each takes its share; refuse to go on if they would not."""
+    def poisson(self, num_units: int, batch_size: int, seed: int | None) -> PoissonSampler:
+        """Poisson samples of B units on average, the same on every rank; an epoch is ⌈N / B⌉ steps.
+
+        Raises:
+            RuntimeError: The ranks would draw different samples.
+        """
+        sampler = PoissonSampler(num_units, batch_size / num_units, math.ceil(num_units / batch_size), seed)
         if self.rank_and_world_size()[1] == 1:
-            return
+            return sampler
         if self.trainer is not None:
             sampler.share_secret(self.trainer.strategy.broadcast)
-        elif not is_seeded:
+        elif seed is None:
             raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
         if dist.is_available() and dist.is_initialized():
             found: list[str] = [""] * dist.get_world_size()
             dist.all_gather_object(found, sampler.fingerprint())
             if len(set(found)) > 1:
                 raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
+        return sampler
 
     def global_step(self) -> int:
         """Optimiser steps taken so far."""
@@ -132,7 +138,7 @@ class TrainingDataModule(DataModule, ABC):
                 if path is not None:
                     self.evaluation[name] = self.load_evaluation(name, path)
                 elif stage != "fit":
-                    raise DataError(f"there is nothing to {stage} on: set {name}_path")
+                    raise DataError(f"there is nothing to {stages[-1]} on: set {name}_path")
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """Validation batches, sharded by rank; empty without ``val_path``."""

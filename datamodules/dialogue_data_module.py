@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from functools import cached_property
 from typing import Literal
 
@@ -18,7 +17,6 @@ from datamodules.readers import Unit, data_fingerprint, expand_path
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
 from doppel.errors import DataError
-from doppel.privacy.sampling import PoissonSampler
 
 log = logging.getLogger(__name__)
 
@@ -137,24 +135,9 @@ class DialogueDataModule(TrainingDataModule):
         return len(self._train_units())
 
     @property
-    def num_over_long(self) -> int:
-        """Training turns that contribute zero because they are too long. Private: not to be logged."""
-        return self._train_units().turns.num_over_long
-
-    @property
     def max_rows_per_unit(self) -> int:
         """Rows that represent a unit in a step, at most; known after ``setup("fit")``."""
         return self.max_turns_per_unit * self._train_units().turns.rows_per_turn
-
-    @property
-    def sample_rate(self) -> float:
-        """q = B / N."""
-        return self.batch_size / self.num_units
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch, ceil(1 / q)."""
-        return math.ceil(self.num_units / self.batch_size)
 
     @property
     def privacy_caveat(self) -> str | None:
@@ -191,9 +174,7 @@ class DialogueDataModule(TrainingDataModule):
 
         if not is_poisson:
             return self.steps(ShuffledBatches(len(units), self.batch_size, self.seed), make)
-        sampler = PoissonSampler(len(units), self.sample_rate, self.steps_per_epoch, self.sampling_seed)
-        self.share_secret(sampler, is_seeded=self.sampling_seed is not None)
-        return self.steps(sampler, make)
+        return self.steps(self.poisson(len(units), self.batch_size, self.sampling_seed), make)
 
     def _train_units(self) -> EncodedUnits:
         if self._units is None:

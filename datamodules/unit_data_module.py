@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,6 @@ from datamodules.data_module import DataModule, check_limits
 from datamodules.logical_batches import choose
 from doppel.errors import DataError
 from doppel.privacy.noise import Secret
-from doppel.privacy.sampling import PoissonSampler
 
 
 @dataclass
@@ -104,10 +102,7 @@ class UnitDataModule(DataModule):
 
     def train_dataloader(self) -> DataLoader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
-        steps_per_epoch = math.ceil(self.num_units / self.batch_size)
-        sampler = PoissonSampler(self.num_units, self.batch_size / self.num_units, steps_per_epoch, self.sampling_seed)
-        self.share_secret(sampler, is_seeded=self.sampling_seed is not None)
-        return self.steps(sampler, self._make)
+        return self.steps(self.poisson(self.num_units, self.batch_size, self.sampling_seed), self._make)
 
     def _make(self, step: int, drawn: list[int]) -> LogicalBatch:
         rank, world_size = self.rank_and_world_size()

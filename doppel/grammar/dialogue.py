@@ -92,7 +92,7 @@ def rules() -> RuleSet:
     """All rules of all topics.
 
     Raises:
-        GrammarError: if two topics define the same nonterminal.
+        GrammarError: If two topics define the same nonterminal.
     """
     merged: dict[str, Sequence[Rule] | Draw] = {}
     for topic in (times, people, events, calendar_requests, weather, places, social):
@@ -124,16 +124,16 @@ def generate(num_turns: int, seed: int, skew: float = 1.0) -> Iterator[Generated
     """Turns of invented dialogues with an assistant for calendar, weather, people and places.
 
     Args:
-        num_turns: how many turns to write; the last dialogue may be cut short.
-        seed: same seed, same turns; also part of the dialogue ids.
-        skew: exponent on all rule weights (1: as designed; above 1: sharper; towards 0: flatter), so that two
+        num_turns: How many turns to write; the last dialogue may be cut short.
+        seed: Same seed, same turns; also part of the dialogue ids.
+        skew: Exponent on all rule weights (1: as designed; above 1: sharper; towards 0: flatter), so that two
             corpora can have different distributions over the same language.
 
     Yields:
         The turns, dialogue by dialogue.
 
     Raises:
-        ValueError: if ``num_turns`` or ``skew`` is negative.
+        ValueError: If ``num_turns`` or ``skew`` is negative.
     """
     if num_turns < 0 or skew < 0:
         raise ValueError(f"generate(num_turns={num_turns}, skew={skew}): both must be 0 or more")

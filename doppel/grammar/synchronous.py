@@ -123,11 +123,11 @@ class SynchronousGrammar:
     """Draws (phrase, tree) pairs from a rule set.
 
     Args:
-        rules: nonterminal → weighted rules or a drawing function.
-        skew: exponent on the rule weights; above 1 frequent rules become more frequent, 0 makes all equal.
+        rules: Nonterminal → weighted rules or a drawing function.
+        skew: Exponent on the rule weights; above 1 frequent rules become more frequent, 0 makes all equal.
 
     Raises:
-        GrammarError: if a template names an unknown nonterminal, or a tree has a slot its phrase may lack.
+        GrammarError: If a template names an unknown nonterminal, or a tree has a slot its phrase may lack.
     """
 
     def __init__(self, rules: RuleSet, skew: float = 1.0) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, auto
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from doppel.lispress.expression import is_keyword, is_number, is_variable
@@ -171,6 +171,7 @@ def role_of(form: Form) -> Role | None:
     return roles[stage] if stage < len(roles) else None if again is None else roles[-1]
 
 
+@lru_cache(1 << 14)
 def after_item(form: Form, info: Info) -> Form:
     """The form after one more item in it; what its function or type takes is left to the caller.
 

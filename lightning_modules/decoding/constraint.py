@@ -89,6 +89,9 @@ class TreeConstraint:
         spellings: Bytes of each token id; empty for tokens that are never written.
         eos_id: The token that ends a text.
 
+    Attributes:
+        start: The state before the first token.
+
     Raises:
         UserError: The vocabulary cannot spell what ends a tree.
     """
@@ -106,19 +109,14 @@ class TreeConstraint:
             )
         self._can_continue = all(map(self._trie.has, _CONTINUATION))
         self._longest = max(map(len, spellings))
-        self._start = TreeState(recognizer.start(after_blank=True))
+        self.start = TreeState(recognizer.start(after_blank=True))
         self._reach = lru_cache(max(256, _MEMORY // (2 * len(spellings))))(self._reach_of)
         self._reach_outside = lru_cache(1 << 16)(self._reach_after)
 
     @property
-    def start(self) -> TreeState:
-        """The state before the first token."""
-        return self._start
-
-    @property
     def shortest(self) -> int:
         """Tokens that every tree fits into, the end of text included."""
-        return self.recognizer.shortest_end(self._start.state) + 1
+        return self.recognizer.shortest_end(self.start.state) + 1
 
     def check_limit(self, limit: int) -> None:
         """Refuse a longest text into which no tree fits.
