@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -68,50 +69,41 @@ class SlotCache(Cache):
 
     def move_rows(self, source: Tensor, target: Tensor, num_columns: int) -> None:
         """Copy the first ``num_columns`` entries of rows ``source`` over those of rows ``target``."""
-        for buffer in self._buffers():
-            buffer[target, :num_columns] = buffer[source, :num_columns]
+        for layer in self._slot_layers:
+            for buffer in layer.buffers:
+                buffer[target, :num_columns] = buffer[source, :num_columns]
 
     def select_columns(self, columns: Tensor, start: int) -> None:
         """Let entry ``start + c`` of row r become what is at ``columns[r, c]``, of shape [rows, number]."""
         num_rows, number = columns.shape
         rows = torch.arange(num_rows, device=columns.device)
         flat = (rows[:, None] * self.num_columns + columns).flatten()
-        for buffer in self._buffers():
-            chosen = buffer.flatten(0, 1).index_select(0, flat)
-            buffer[:num_rows, start : start + number] = chosen.unflatten(0, (num_rows, number))
-
-    def _buffers(self) -> list[Tensor]:
-        return [b for layer in self._slot_layers if layer.is_initialized for b in (layer.keys, layer.values)]
+        for layer in self._slot_layers:
+            for buffer in layer.buffers:
+                chosen = buffer.flatten(0, 1).index_select(0, flat)
+                buffer[:num_rows, start : start + number] = chosen.unflatten(0, (num_rows, number))
 
     def _reserve(self, num_columns: int) -> None:
         if num_columns <= self.num_columns:
             return
         old, self.num_columns = self.num_columns, max(num_columns, int(self.num_columns * _GROWTH))
         for layer in self._slot_layers:
-            if layer.is_initialized:
-                for name in ("keys", "values"):
-                    buffer = getattr(layer, name)
-                    grown = buffer.new_zeros(self.num_slots, self.num_columns, *buffer.shape[2:])
-                    grown[:, :old] = buffer
-                    setattr(layer, name, grown)
+            layer.buffers = [F.pad(buffer, (0, 0, 0, 0, 0, self.num_columns - old)) for buffer in layer.buffers]
 
 
 class _SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer."""
-
-    keys: Tensor
-    values: Tensor
+    """Keys and values of one layer: the two ``buffers``, once they are there."""
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()
         self.cache = cache
         self.source = torch.empty(0, dtype=torch.long)
+        self.buffers: list[Tensor] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the buffers; zeros, because a masked entry must still be finite."""
-        slots, columns = self.cache.num_slots, self.cache.num_columns
-        self.keys = key_states.new_zeros(slots, columns, key_states.shape[1], key_states.shape[3])
-        self.values = value_states.new_zeros(slots, columns, value_states.shape[1], value_states.shape[3])
+        shape = self.cache.num_slots, self.cache.num_columns
+        self.buffers = [states.new_zeros(*shape, *states.shape[1::2]) for states in (key_states, value_states)]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -120,7 +112,7 @@ class _SlotLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         num_rows, num_visible = self.cache.visible
         seen = []
-        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
             states_RTHD = states.transpose(1, 2)
             if num_rows == 0:
                 states_RTHD = states_RTHD.index_select(0, self.source)
