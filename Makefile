@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 quickstart: $(INSTALLED)
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash slurm/two_stage.sh --local configs/experiments/quickstart $(RUN)
+	$(BIN)/python cli.py run configs/experiments/quickstart.yaml $(RUN) --local
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

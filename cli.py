@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from doppel.console import dispatch
 
 COMMANDS = {
+    "run": "commands.launch.run:run",
     "fit": "commands.launch.train:fit",
     "validate": "commands.launch.train:validate",
     "test": "commands.launch.train:test",
     "predict": "commands.launch.train:predict",
+    "sync": "commands.launch.sync:sync",
     "plan": "doppel.console.plan:plan",
     "ledger": "doppel.console.ledger:ledger",
     "evaluate": "commands.evaluation.evaluate:evaluate",
@@ -31,8 +33,6 @@ COMMANDS = {
     "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",
     "upweight": "commands.data.upweight:upweight",
-    "sync": "commands.sync",
-    "completion": "commands.completion",
 }
 
 

@@ -26,7 +26,7 @@ class WandbLineage(Checkpoint):
 
     *Privacy.* Artifacts are functions of what a model released, trained weights and samples, so they are as private as
     these. Training data, private or not, are no artifacts, nor are their checksums: a checksum tells whether a guess of
-    the data is right. Use this callback where the prompts are synthetic; ``configs/annotate.yaml`` leaves it out.
+    the data is right. Use this callback where the prompts are synthetic; ``overlays/annotate.yaml`` leaves it out.
 
     Args:
         upload: Send the files too, and not only where they are and what their checksum is.

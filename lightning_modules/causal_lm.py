@@ -35,7 +35,7 @@ from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 def adamw(params: Any) -> Optimizer:
-    """AdamW with the paper's settings: rate 2e-3, weight decay 0 (SPEC.md §1)."""
+    """AdamW with rate 2e-3 (Mireshghallah et al., 2023, appendix A.3) and no weight decay."""
     return torch.optim.AdamW(params, lr=2e-3, weight_decay=0.0)
 
 
@@ -162,7 +162,7 @@ class CausalLM(LogicalBatchModule):
         if stage == "fit" and self.is_compiled and not getattr(data, "fixed_shapes", True):
             raise UserError(
                 "the model's compile is set, but the shapes of the micro-batches vary, and each would be compiled "
-                "anew: set data.init_args.fixed_shapes to true, as configs/compile.yaml does"
+                "anew: set data.init_args.fixed_shapes to true, as configs/overlays/compile.yaml does"
             )
 
     def on_fit_start(self) -> None:

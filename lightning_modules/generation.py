@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplingArguments:
-    """How text is sampled; the paper takes 1 beam for trees and 5 for utterances (SPEC.md §1, "Decoding").
+    """How text is sampled; 1 beam for trees and 5 for utterances in Mireshghallah et al., 2023, section 4.3.
 
     Args:
         num_beams: Beams of the multinomial beam search; 1 samples token by token from the model's

@@ -8,7 +8,7 @@ from lightning_modules.causal_lm import CausalLM
 
 
 class Parse2Utterance(CausalLM):
-    """Model p(x|y) of utterances given a prompt (SPEC.md §1, Algorithm 2).
+    """Model p(x|y) of utterances given a prompt (Mireshghallah et al., 2023, Algorithm 2).
 
     Args:
         source: ``parse`` prompts with the parse tree; ``domain`` with the domain label, which makes it the

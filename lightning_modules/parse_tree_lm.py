@@ -8,7 +8,7 @@ from lightning_modules.causal_lm import CausalLM
 
 
 class ParseTreeLM(CausalLM):
-    """Model p(y) of Lispress parse trees, stage one of the two-stage method (SPEC.md §1, Algorithm 2)."""
+    """Model p(y) of Lispress parse trees, the first stage of Mireshghallah et al., 2023, Algorithm 2."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(source=None, target="parse", **kwargs)

@@ -40,7 +40,7 @@ class Fields(NamedTuple):
 
 
 class SemanticParser(LogicalBatchModule):
-    """Transformer encoder–decoder over graph actions with pointers (Zhou et al. 2022; SPEC.md §1, "Parser").
+    """Transformer encoder–decoder over graph actions with pointers (Zhou et al., 2022).
 
     Every output is a well-formed graph and Lispress: a state machine masks what would not be. The vocabulary of actions
     is read off the training trees, so this training makes no privacy claim, and the data module refuses the

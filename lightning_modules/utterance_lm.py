@@ -8,7 +8,7 @@ from lightning_modules.causal_lm import CausalLM
 
 
 class UtteranceLM(CausalLM):
-    """Model p(x) of utterances: the one-stage baseline (SPEC.md §1, Algorithm 1)."""
+    """Model p(x) of utterances: the one-stage baseline (Mireshghallah et al., 2023, Algorithm 1)."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(source=None, target="utterance", **kwargs)

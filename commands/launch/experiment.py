@@ -24,6 +24,9 @@ EXPERIMENTS = ROOT / "configs" / "experiments"
 #: Parts of a training's settings, which an experiment may give for all, for one stage and for one system.
 SECTIONS = ("trainer", "model", "sampling", "data", "privacy")
 
+#: Fields whose keys are those of other places, which check them.
+_MAPPINGS = {*SECTIONS, "stages", "variants", "at_epsilon", "overrides", "epochs", "point", "environment"}
+
 Settings = dict[str, Any]
 
 
@@ -87,7 +90,7 @@ class Experiment:
         exact_histogram: Draw the domains as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
         parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
         adaptation: What makes the run an adaptation; null: synthesis alone.
-        table: Result tables that its runs stand in: main, best, few_modes, shuffled, large, adaptation; null: none.
+        table: Result tables that its runs stand in: main, treedst, best, few_modes, shuffled, large or adaptation.
         sweep: Name of the sweep that a run is a point of; such a run stands in no table.
         point: What the point of the sweep sets.
         epsilons: Values of ε that ``--grid`` takes.
@@ -207,7 +210,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     epsilon = given.get("epsilon", content.get("epsilon", 8.0))
     for key, fields in (content.pop("at_epsilon", None) or {}).items():
         if _number(key, path) == _number(epsilon, path):
-            content = merge(content, fields)
+            content = merge(content, fields or {})
     content = merge(content, given)
     for key in ("epsilon", "epsilons"):
         if key in content:
@@ -215,7 +218,10 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
             content[key] = [_number(v, path) for v in values] if isinstance(values, list) else _number(values, path)
     named = {**(content.pop("environment", None) or {})}
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
-    experiment = _build(fill_in(content, {**os.environ, **content["environment"]}, str(path)), path)
+    values = build(Experiment, fill_in(content, {**os.environ, **content["environment"]}, str(path)), path)
+    if values["adaptation"] is not None:
+        values["adaptation"] = Adaptation(**vars(values["adaptation"]))
+    experiment = Experiment(**values)
     _check(experiment, path)
     return experiment
 
@@ -324,31 +330,38 @@ def _number(value: Any, path: Path) -> float:
 
 
 @cache
-def _parser() -> Any:
+def _parser(cls: type) -> Any:
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Experiment)
+    parser.add_class_arguments(cls, skip=_MAPPINGS)
     return parser
 
 
-def _build(content: dict[str, Any], path: Path) -> Experiment:
-    known = [f.name for f in dataclasses.fields(Experiment)]
+def build(cls: type, content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Arguments of a dataclass, each of its type.
+
+    Raises:
+        UserError: There is no such field, or a value is of another type; ``path`` says where.
+    """
+    known = [f.name for f in dataclasses.fields(cls)]
     for key in content:
         if key not in known:
             nearest = difflib.get_close_matches(key, known, n=1)
-            hint = f": did you mean {nearest[0]!r}?" if nearest else f": it has {', '.join(known)}"
-            raise UserError(f"{path}: an experiment has no field {key!r}{hint}")
+            hint = f": did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(known)}"
+            raise UserError(f"{path}: {cls.__name__.lower()} has no field {key!r}{hint}")
     from jsonargparse import ArgumentError
 
+    mappings = {key: content.get(key) or {} for key in known if key in _MAPPINGS}
+    for key, value in mappings.items():
+        if not isinstance(value, dict):
+            raise UserError(f"{path}: {key} is {value!r}: give keys with values")
     try:
-        values = _parser().parse_object(content)
+        values = _parser(cls).parse_object({k: v for k, v in content.items() if k not in _MAPPINGS})
     except ArgumentError as error:
         lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
         raise UserError(f"{path}: {' '.join(lines)[:500]}") from error
-    adaptation = values.pop("adaptation")
-    plain = {key: getattr(value, "as_dict", lambda value=value: value)() for key, value in values.items()}
-    return Experiment(**plain, adaptation=None if adaptation is None else Adaptation(**adaptation.as_dict()))
+    return {**vars(values), **mappings}
 
 
 def _check(experiment: Experiment, path: Path) -> None:

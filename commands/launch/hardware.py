@@ -38,8 +38,8 @@ def check_hardware(accelerator: str, precision: str) -> None:
         )
     if "bf16" in precision and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(
-            f"precision {precision!r}: {name} has no bfloat16; set trainer.precision: 16-mixed (configs/v100.yaml) or "
-            "32-true"
+            f"precision {precision!r}: {name} has no bfloat16; set trainer.precision: 16-mixed "
+            "(configs/overlays/v100.yaml) or 32-true"
         )
 
 

@@ -1,5 +1,17 @@
-"""The guarantee: plan, account, sample, clip, noise, record.
+"""The guarantee, from the coins of a step to the record of what was spent.
 
-Import from the rooms themselves (`doppel.privacy.accounting`, `.spec`, `.ledger`, …): this file imports
-nothing, so that planning a run or reading a ledger loads neither PyTorch nor Lightning.
+A map; `docs/privacy.md` says for each claim which test attacks it, and what is not claimed.
+
+- `private_step`: the mechanism: clip, sum, add noise, divide by the public B.
+- `clipping`: Σ clip(gᵤ, C) of the units of a micro-batch, from one backward pass.
+- `noise`: N(0, (σC)²), and the secret that it is drawn from.
+- `sampling`: the Poisson sample of a step.
+- `arguments`, `spec`: what a user asks for; what that fixes: σ, C, q, B, the steps.
+- `mechanism`, `accounting`: ε of mechanisms composed, and σ for an ε.
+- `ledger`: what was spent, written before it is spent.
+- `histogram`: one noised histogram under the same budget.
+- `audit`: a lower bound on ε from an attack.
+
+Import from the rooms themselves: this file imports nothing, so that planning a run or reading a ledger loads neither
+PyTorch nor Lightning.
 """

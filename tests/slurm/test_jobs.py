@@ -17,13 +17,15 @@ import pytest
 from tests.slurm.cluster import SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICKSTART = str(ROOT / "configs" / "experiments" / "quickstart")
+QUICKSTART = str(ROOT / "configs" / "experiments" / "quickstart.yaml")
 
 PROGRAM = """\
 #!{python} -S
 # cli.py COMMAND …; a file BEHAVE/STAGE says what is special about a stage: fail, meet another one, or wait for a signal
 import json, os, signal, subprocess, sys, time
 words, place = sys.argv[1:], os.environ["BEHAVE"]
+if words[0] == "-P" or words[1] == "run":  # what starts a stage, and what runs a task of an array
+    os.execv("{python}", ["{python}", *words])
 option = next((name for name in ("--run_dir", "--out") if name in words), None)
 out = words[words.index(option) + 1] if option else "report"
 stage = ("evaluate_" if words[1] == "evaluate" else "") + os.path.basename(out).removesuffix(".json")
@@ -80,15 +82,22 @@ class Pipeline:
         self.cluster, self.folder, self.run = cluster, folder, folder / "run"
         folder.chmod(0o755)
         self.python = folder / "python"
-        self.python.write_text(PROGRAM.format(python=sys.executable))
+        self.python.write_text(PROGRAM.replace("{python}", sys.executable))
         self.python.chmod(0o755)
 
-    def submit(self, script: str = "two_stage.sh", **variables: str) -> dict[str, str]:
+    def submit(self, *words: str) -> dict[str, str]:
         """Submit, and give the job of every stage."""
-        given = {"PYTHON": str(self.python), "BEHAVE": str(self.folder), "CHECK": "0", "CLUSTER_ENV": "/dev/null"}
-        given |= {"GPUS_PER_NODE": "0", "TASKS_PER_NODE": "2", "CPUS_PER_TASK": "1", "TOOL_CPUS": "1"} | variables
-        command = ["bash", str(ROOT / "slurm" / script), "--submit", QUICKSTART, str(self.run)]
-        self.printed = self.cluster.run(*command, **given)
+        site = self.folder / "site.yaml"
+        fields = {
+            "python": str(self.python),
+            "gpus_per_node": 0,
+            "tasks_per_node": 2,
+            "cpus_per_task": 1,
+            "tool_cpus": 1,
+        }
+        site.write_text(json.dumps(fields))
+        command = [sys.executable, str(ROOT / "cli.py"), "run", QUICKSTART, str(self.run), "--submit", "--no-check"]
+        self.printed = self.cluster.run(*command, f"--site={site}", *words, BEHAVE=str(self.folder))
         return dict(re.findall(r"(\S+): (?:job|task) (\S+)", self.printed))
 
     def behave(self, stage: str, how: str) -> None:
@@ -143,7 +152,7 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
     """The training by hand, the sampling by a job of a partition that comes first."""
     for stage in ("one_stage", "sample_one_stage"):
         pipeline.behave(stage, "wait")
-    jobs = pipeline.submit(SYSTEMS="one_stage")
+    jobs = pipeline.submit("--systems", "one_stage")
     pipeline.wait_for(2, "start", "one_stage")
     pipeline.cluster.run("scancel", "--signal=USR1", jobs["one_stage"])  # too early to be heard: it does no harm
     pipeline.wait_for(2, "listening", "one_stage")
@@ -165,22 +174,22 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
 @pytest.mark.slurm
 def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pipeline) -> None:
     pipeline.behave("one_stage", "wait")
-    variables = {"SYSTEMS": "one_stage", "EPSILONS": "3 8", "SEEDS": "1"}
-    jobs = pipeline.submit("grid.sh", **variables)
+    words = ("--systems", "one_stage", "--epsilons", "3", "8", "--seeds", "1")
+    jobs = pipeline.submit(*words)
     first, second = jobs["eps3-seed1"], jobs["eps8-seed1"]
     pipeline.wait_for(4, "listening", "one_stage")
-    pipeline.submit("grid.sh", **variables)
+    pipeline.submit(*words)
     assert pipeline.printed.count("is in the queue already") == 2
     for job in (first, second):
         pipeline.cluster.run("scancel", "--signal=USR1", job)
     for job in (first, second):
         assert pipeline.cluster.wait(job, "COMPLETED")["Restarts"] == "1"
     for line in pipeline.log("start", "one_stage"):
-        epsilon = re.findall(r"target_epsilon (\d)", line["words"])[0]
-        folder = f"{pipeline.run}/eps{epsilon}-seed1/one_stage"
-        assert f"--run_dir {folder} " in line["words"]
+        folder = re.findall(r"--run_dir (\S+)/one_stage ", line["words"])[0]
+        assert folder in (f"{pipeline.run}/eps3-seed1", f"{pipeline.run}/eps8-seed1")
+        assert f"--config {folder}/configs/one_stage.yaml " in line["words"]
         assert ("--ckpt_path last" in line["words"]) == bool(line["restart"])
-    pipeline.submit("grid.sh", **variables)
+    pipeline.submit(*words)
     assert pipeline.printed.count("finished already") == 2
 
 

@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import shlex
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from commands.launch.adaptation import AdaptationStages
+from commands.launch.experiment import load, shipped
+from commands.launch.run_stage import run_stage
+from commands.launch.stages import Stage, Stages
+from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
+
 GOLDEN = Path(__file__).parent / "golden"
-EXPERIMENTS = ROOT / "configs" / "experiments"
-PIPELINES = {
-    "two_stage": ("two_stage.sh", "smcalflow", {}),
-    "domain": ("two_stage.sh", "sgd-small", {"EPSILON": "3", "SEED": "2"}),
-    "switches": ("two_stage.sh", "switches-small", {}),
-    "adaptation": ("adaptation.sh", "adaptation-weather-small", {}),
-    "rounds": ("adaptation.sh", "adaptation-weather-small", {"ROUNDS": "2", "SYSTEMS": "two_stage full"}),
+SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+OWN = ("data.train_path=mine.jsonl", "reference=theirs.jsonl")
+CPU = ("--slurm", "gpus_per_node=0", "tasks_per_node=2", "cpus_per_task=1", "tool_cpus=1")
+#: Experiments whose stages differ in shape.
+PIPELINES: dict[str, tuple[str, dict]] = {
+    "two_stage": ("smcalflow", {}),
+    "domain": ("sgd-small", {"epsilon": 3, "seed": 2}),
+    "switches": ("switches-small", {}),
+    "adaptation": ("adaptation-weather-small", {}),
+    "rounds": ("adaptation-weather-small", {"adaptation.rounds": 2, "systems": ["two_stage", "full"]}),
 }
 
 
+def words_of(changes: dict) -> list[str]:
+    given = (f"{name}={json.dumps(value)}" for name, value in changes.items())
+    return ["--set", *given] if changes else []
+
+
+def stages_of(name: str, run: Path) -> list[Stage]:
+    experiment, changes = PIPELINES[name]
+    loaded = load(shipped(experiment), changes)
+    return (AdaptationStages if loaded.adaptation else Stages)(loaded, run).all()
+
+
+@pytest.fixture(autouse=True)
+def _place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOPPEL_DATA", "data")
+    monkeypatch.setenv("PUBLIC", "public.jsonl")
+    monkeypatch.setattr("commands.launch.runner.read_sources", lambda experiment: None)  # the files are not here
+
+
 @pytest.fixture
-def stand_ins(tmp_path: Path) -> Path:
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Programs in place of python, sbatch and squeue, which write down how they are called."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -35,66 +62,25 @@ def stand_ins(tmp_path: Path) -> Path:
         "squeue": '[ -f "$CALLS/queue" ] || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }\n'
         'cat "$CALLS/queue"',
     }
-    for name, body in programs.items():
-        (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(folder))
     return folder
 
 
-def pipeline(script: str, *arguments: str, path: Path | None = None, **variables: str) -> str:
-    environment = {"HOME": os.environ["HOME"], "PATH": os.environ["PATH"], "CLUSTER_ENV": "/dev/null"}
-    environment |= {"PYTHON": "python", "DOPPEL_DATA": "data", "CHECK": "0"} | variables
-    if path is not None:
-        environment |= {"PATH": f"{path}:{environment['PATH']}", "CALLS": str(path)}
-    command = [str(ROOT / "slurm" / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-class Job:
-    """One job of a dry run: its name, its command, the names that it waits for."""
-
-    def __init__(self, text: str) -> None:
-        match = re.fullmatch(r"JOB_(\w+)=\$\((sbatch .*)\)", text, re.DOTALL)
-        assert match, text
-        words = shlex.split(match[2])
-        self.name = match[1]
-        self.kind, self.mark = re.findall(r"slurm/(\w+)\.sbatch (\S+)", match[2])[0]
-        self.command = words[words.index("python") :]
-        waits = [word for word in words if word.startswith("--dependency=afterok:")]
-        self.after = re.findall(r"\$JOB_(\w+)", "".join(waits))
-        assert bool(self.after) == ("--kill-on-invalid-dep=yes" in words)
-        assert f"--job-name={self.name}" in words
-
-    def value(self, option: str) -> str | None:
-        return self.command[self.command.index(option) + 1] if option in self.command else None
-
-    def writes(self) -> list[str]:
-        options = ("--run_dir", "--out", "--trainer.callbacks.init_args.output_path")
-        return [value for value in map(self.value, options) if value]
-
-    def reads(self) -> list[str]:
-        return [word for word in self.command if word not in self.writes()]
-
-
-def jobs(name: str, run: Path, **variables: str) -> list[Job]:
-    script, experiment, own = PIPELINES[name]
-    text = pipeline(script, "--dry-run", str(EXPERIMENTS / experiment), str(run), **own, **variables)
-    return [Job(block) for block in re.split(r"\n(?=JOB_)", text.strip())[1:]]
-
-
-def ancestors(name: str, after: dict[str, list[str]]) -> set[str]:
-    return set(after[name]).union(*(ancestors(parent, after) for parent in after[name]))
-
-
 @pytest.mark.parametrize("nodes", ["1", "4"])
-def test_dry_run_prints_the_lines_for_dgx2_nodes(nodes: str, tmp_path: Path) -> None:
+def test_dry_run_prints_the_lines_for_dgx2_nodes(
+    nodes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """``DOPPEL_UPDATE_GOLDEN=1`` writes the files anew: read the difference."""
     run = tmp_path / "run"
-    variables = {"PROFILE": "dgx2-v100", "NODES": nodes}
-    text = pipeline("two_stage.sh", "--dry-run", str(EXPERIMENTS / "smcalflow"), str(run), **variables)
-    text = text.replace(str(run), "RUN").replace(str(ROOT), "ROOT")
+    assert (
+        launch("smcalflow", run, "--dry-run", "--profile=dgx2-v100", f"--nodes={nodes}", "--slurm", "python=python")
+        == 0
+    )
+    text = capsys.readouterr().out.replace(str(run), "RUN").replace(str(ROOT), "ROOT")
     golden = GOLDEN / f"two_stage-dgx2-{nodes}.txt"
     if os.environ.get("DOPPEL_UPDATE_GOLDEN"):
         golden.write_text(text)
@@ -102,169 +88,227 @@ def test_dry_run_prints_the_lines_for_dgx2_nodes(nodes: str, tmp_path: Path) -> 
     assert not run.exists()
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_experiment_can_be_submitted_at_every_epsilon(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--set", *OWN] if name == "own-data" else []
+    for epsilon in ("3", "inf"):
+        assert launch(name, tmp_path / "run", "--dry-run", f"--epsilon={epsilon}", *own) == 0
+        jobs = jobs_in(capsys.readouterr().out)
+        assert jobs and len({job.name for job in jobs}) == len(jobs)
+
+
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_job_waits_for_all_that_it_reads_and_trainings_do_not_wait_for_one_another(name: str, tmp_path: Path) -> None:
-    listed = jobs(name, tmp_path / "run")
-    after = {job.name: job.after for job in listed}
+def test_a_stage_waits_for_all_that_it_reads_and_trainings_do_not_wait_for_one_another(
+    name: str, tmp_path: Path
+) -> None:
+    stages = stages_of(name, tmp_path)
+    after = {stage.name: set(stage.needs) for stage in stages}
     seen: set[str] = set()
-    for job in listed:
-        assert set(job.after) <= seen, "a job is submitted after those that it waits for"
-        seen.add(job.name)
-    for job in listed:
-        earlier = ancestors(job.name, after)
-        for other in listed:
-            read = [word for word in job.reads() for written in other.writes() if f"{written}/" in f"{word}/"]
-            if other is not job and read:
-                assert other.name in earlier, f"{job.name} reads {read}, which {other.name} writes"
-        if job.command[2] == "report":
-            assert earlier >= {j.name for j in listed if j.command[2] in ("evaluate", "parser-metrics")}
-    if PIPELINES[name][0] == "two_stage.sh":
-        assert not [job.name for job in listed if job.kind == "fit" and job.after]
-    else:  # data.yaml names the file of these trainings
-        private = [job for job in listed if job.value("--trainer.callbacks.init_args.scope")]
-        assert private and all("annotate_private" in ancestors(job.name, after) for job in private)
-        first = [job for job in private if "init_weights" not in " ".join(job.command)]
-        assert all(not {j.name for j in private} & ancestors(job.name, after) for job in first)
+    for stage in stages:
+        assert after[stage.name] <= seen, "a stage stands after those that it needs"
+        seen.add(stage.name)
+        after[stage.name] |= set().union(*(after[other] for other in stage.needs))
+    for stage in stages:
+        for other in stages:
+            read = [word for word in reads(stage) for written in writes(other) if f"{written}/" in f"{word}/"]
+            if other is not stage and read:
+                assert other.name in after[stage.name], f"{stage.name} reads {read}, which {other.name} writes"
+    judged = {stage.name for stage in stages if stage.argv[0] in ("evaluate", "parser-metrics")}
+    assert stages[-1].name == "report" and after["report"] >= judged
+    private = [stage for stage in stages if stage.config and stage.config.get("privacy")]
+    first = [stage for stage in private if "init_weights" not in str(stage.config) or "PREPARED" in str(stage.config)]
+    assert private and all(not {other.name for other in private} & after[stage.name] for stage in first)
+    if name in ("adaptation", "rounds"):
+        assert all("annotate_private" in after[stage.name] for stage in private)
+    else:
+        assert not [stage.name for stage in stages if stage.kind == "fit" and stage.needs]
+
+
+def leaves(node: object) -> list[str]:
+    if isinstance(node, dict):
+        return [leaf for value in node.values() for leaf in leaves(value)]
+    return [leaf for value in node for leaf in leaves(value)] if isinstance(node, list) else [str(node)]
+
+
+def writes(stage: Stage) -> list[str]:
+    named = [stage.argv[i + 1] for i, word in enumerate(stage.argv) if word in ("--run_dir", "--out")]
+    callbacks = (stage.config or {}).get("trainer", {}).get("callbacks", [])
+    return named + [c["init_args"]["output_path"] for c in callbacks if "output_path" in c.get("init_args", {})]
+
+
+def reads(stage: Stage) -> list[str]:
+    return [word for word in (*stage.argv, *leaves(dict(stage.config or {}))) if word not in writes(stage)]
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_jobs_are_what_a_local_run_does(name: str, tmp_path: Path, stand_ins: Path) -> None:
-    """The same commands in the same order, but for where code and configuration lie; and the same marks."""
-    script, experiment, own = PIPELINES[name]
+def test_jobs_are_what_a_local_run_does(
+    name: str, tmp_path: Path, stand_ins: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The same commands in the same order with the same configurations, but for where the code lies; the same marks."""
+    experiment, changes = PIPELINES[name]
     run = tmp_path / "run"
-    listed = jobs(name, run)
-    printed = pipeline(script, "--local", str(EXPERIMENTS / experiment), str(run), path=stand_ins, **own)
-    code, copied = f"{run}/code/", f"{run}/code/experiment/{experiment}"
-    expected = [" ".join(job.command[1:]).replace(copied, str(EXPERIMENTS / experiment)) for job in listed]
-    calls = (stand_ins / "python.log").read_text().splitlines()
-    assert [line.replace(code, "") for line in expected] == calls
-    assert [line[3:] for line in printed.splitlines() if line.startswith("── ")] == [j.name for j in listed][:-1]
+    words = [*words_of(changes), "--slurm", f"python={stand_ins}/python"]
+    assert launch(experiment, run, "--dry-run", *words) == 0
+    listed = jobs_in(capfd.readouterr().out)
+    assert launch(experiment, run, "--local", *words) == 0
+    printed = capfd.readouterr().out
+    expected = [" ".join(job.command[1:]).replace(f"{run}/code", str(ROOT)) for job in listed]
+    assert expected == (stand_ins / "python.log").read_text().splitlines()
+    assert re.findall(r"^── (\w+) \(", printed, re.MULTILINE) == [job.name for job in listed]
     assert all(Path(job.mark).is_file() for job in listed[:-1])
-    again = pipeline(script, "--dry-run", str(EXPERIMENTS / experiment), str(run), **own)
-    assert re.findall(r"^JOB_(\w+)=", again, re.MULTILINE) == ["report"]
+    assert launch(experiment, run, "--dry-run", *words) == 0
+    assert [job.name for job in jobs_in(capfd.readouterr().out)] == ["report"]
+    local = {path.name: path.read_text() for path in (run / "configs").iterdir()}
+    assert launch(experiment, tmp_path / "other" / "run", "--submit", "--no-check", *words) == 0
+    submitted = {path.name: path.read_text() for path in (tmp_path / "other" / "run" / "configs").iterdir()}
+    assert {n: text.replace(str(tmp_path / "other"), str(tmp_path)) for n, text in submitted.items()} == local
 
 
-def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(tmp_path: Path, stand_ins: Path) -> None:
-    experiment, run = tmp_path / "mine", tmp_path / "run"
-    shutil.copytree(EXPERIMENTS / "quickstart", experiment)
-    arguments = ("two_stage.sh", str(experiment), str(run))
-    first = pipeline(*arguments, path=stand_ins)
+def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
+    tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, run = write_experiment(tmp_path / "mine.yaml", base="quickstart"), tmp_path / "run"
+    words = ("--submit", "--no-check", "--slurm", "python=python")
+    assert launch(experiment, run, *words) == 0
     lines = (stand_ins / "sbatch.log").read_text().splitlines()
-    assert len(lines) == 9 and "parse2utterance: job 105" in first
-    assert all(f"{run}/code/cli.py" in line and f" {ROOT}/configs" not in line for line in lines)
+    assert len(lines) == 9 and "parse2utterance: job 105" in capsys.readouterr().out
+    assert all(f"{run}/code/cli.py" in line and f" {ROOT}/c" not in line for line in lines)
     code = run / "code"
-    for name in ("cli.py", "slurm/job.sh", "configs/trainer.yaml", "experiment/mine/data.yaml"):
-        assert (code / name).is_file()
+    assert all((code / name).is_file() for name in ("cli.py", "slurm/job.sh", "configs/trainer.yaml", "COMMIT"))
     assert not [name for name in (".git", ".venv", "runs", "models") if (code / name).exists()]
+    config = (run / "configs" / "parse_tree.yaml").read_text()
 
-    (experiment / "data.yaml").write_text("edited: after the submission\n")
     (stand_ins / "queue").write_text("somewhere in the queue\n")
-    second = pipeline(*arguments, path=stand_ins)
-    assert second.count("is in the queue already") == 9 and f"{code} is kept" in second
+    assert launch(experiment, run, *words) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("is in the queue already") == 9 and f"{code} is kept" in printed
     assert len((stand_ins / "sbatch.log").read_text().splitlines()) == 9
-    assert "edited" not in (code / "experiment" / "mine" / "data.yaml").read_text()
+
+    write_experiment(experiment, base="quickstart", data={"batch_size": 64})  # edited after the submission
+    assert launch(experiment, run, *words) == 2
+    assert "data.batch_size=150, now data.batch_size=64" in capsys.readouterr().err
+    assert launch(run / "experiment.yaml", run, *words) == 0, "the run goes on with what it began with"
+    assert (run / "configs" / "parse_tree.yaml").read_text() == config
 
     (stand_ins / "queue").unlink()
     (run / ".done").mkdir()
     for name in ("one_stage", "sample_one_stage", "parse_tree"):
         (run / ".done" / name).write_text("1\n")
-    third = pipeline(*arguments, path=stand_ins)
-    assert third.count("done already, skipped") == 3
+    capsys.readouterr()
+    assert launch(run / "experiment.yaml", run, *words) == 0
+    assert capsys.readouterr().out.count("done already, skipped") == 3
     lines = (stand_ins / "sbatch.log").read_text().splitlines()[9:]
     assert len(lines) == 6
     assert "--dependency" not in lines[0], "what evaluate_one_stage reads is there"
     assert [re.findall(r"afterok:(\S+)", line) for line in lines[3:5]] == [["111:112"], ["113"]]
 
 
-def test_settings_of_a_run_hold_for_its_jobs_too(tmp_path: Path, stand_ins: Path) -> None:
-    quickstart = str(EXPERIMENTS / "quickstart")
-    pipeline("two_stage.sh", quickstart, str(tmp_path / "run"), path=stand_ins, EPSILON="3")
+def test_settings_of_a_run_hold_for_its_jobs_too(
+    tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert launch("quickstart", run, "--submit", "--no-check", "--epsilon=3") == 0
     for mode, experiment, message in (
-        ("--submit", quickstart, "EPSILON=3"),
-        ("--dry-run", quickstart, "EPSILON=3"),
-        ("--submit", str(EXPERIMENTS / "smcalflow-small"), "another experiment"),
+        ("--submit", "quickstart", "epsilon=3, now epsilon=8"),
+        ("--dry-run", "quickstart", "epsilon=3, now epsilon=8"),
+        ("--local", "smcalflow-small", "name=quickstart, now name=smcalflow-small"),
     ):
-        with pytest.raises(AssertionError, match=message):
-            pipeline("two_stage.sh", mode, experiment, str(tmp_path / "run"), path=stand_ins, EPSILON="8")
+        capsys.readouterr()
+        assert launch(experiment, run, mode, "--epsilon=8") == 2
+        assert message in capsys.readouterr().err
 
 
-def test_the_site_decides_where_jobs_run_and_the_shell_wins(tmp_path: Path) -> None:
-    cluster = tmp_path / "cluster.env"
-    cluster.write_text(
-        "PARTITION=gpu\nTOOL_PARTITION=cpu\nACCOUNT=me\nFIT_TIME=8:00:00\nSBATCH_ARGS=--mail-type=FAIL\n"
-    )
-    variables = {"CLUSTER_ENV": str(cluster), "PARTITION": "mine", "GPUS_PER_NODE": "0", "TASKS_PER_NODE": "2"}
-    quickstart = str(EXPERIMENTS / "quickstart")
-    text = pipeline("two_stage.sh", "--dry-run", quickstart, str(tmp_path / "run"), **variables)
-    heads = [line for line in text.splitlines() if line.startswith("JOB_")]
-    assert all("--account=me" in line and "--mail-type=FAIL" in line and "gres" not in line for line in heads)
-    fit, report = heads[0], heads[-1]
-    assert "--partition=mine" in fit and "--time=8:00:00" in fit and "--ntasks-per-node=2" in fit
-    assert "--partition=cpu" in report and "--time" not in report and "--ntasks-per-node=1" in report
+def test_the_site_decides_where_jobs_run_and_the_command_line_wins(
+    tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "site.yaml"
+    fields = {
+        "partition": "gpu",
+        "tool_partition": "cpu",
+        "account": "me",
+        "fit_time": "8:00:00",
+        "modules": "cuda/12 x",
+    }
+    site.write_text(yaml.safe_dump({**fields, "sbatch_args": ["--mail-type=FAIL"], "environment": {"HF_HOME": "/hub"}}))
+    words = (f"--site={site}", *CPU, "partition=mine")
+    assert launch("quickstart", tmp_path / "run", "--dry-run", *words) == 0
+    text = capsys.readouterr().out
+    assert "export DOPPEL_MODULES='cuda/12 x'\nexport HF_HOME=/hub\n" in text
+    jobs = jobs_in(text)
+    assert all("--account=me" in job.options and "--mail-type=FAIL" in job.options for job in jobs)
+    assert not [option for job in jobs for option in job.options if "gres" in option]
+    fit, report = jobs[0].options, jobs[-1].options
+    assert {"--partition=mine", "--time=8:00:00", "--ntasks-per-node=2"} <= set(fit)
+    assert {"--partition=cpu", "--ntasks-per-node=1"} <= set(report) and "--time" not in " ".join(report)
+
+    (stand_ins / "sbatch").write_text('#!/usr/bin/env bash\necho "$DOPPEL_MODULES;$HF_HOME" >> "$CALLS/seen"; echo 1\n')
+    assert launch("quickstart", tmp_path / "run", "--submit", "--no-check", *words) == 0
+    assert set((stand_ins / "seen").read_text().splitlines()) == {"cuda/12 x;/hub"}
+    assert launch("quickstart", tmp_path / "run", "--dry-run", "--slurm", "partitoin=x") == 2
+    assert "did you mean 'partition'" in capsys.readouterr().err
 
 
-def test_tasks_of_an_array_have_a_run_folder_each(tmp_path: Path, stand_ins: Path) -> None:
-    """A task runs the pipeline of its point; what is finished or in the queue has none."""
-    runs, quickstart = tmp_path / "runs", str(EXPERIMENTS / "quickstart")
-    variables = {"EPSILONS": "3 inf", "SEEDS": "1 2", "SYSTEMS": "one_stage", "THROTTLE": "2"}
-    point = {"EPSILON": "3", "SEED": "1", "SYSTEMS": "one_stage"}
-    pipeline("two_stage.sh", "--local", quickstart, str(runs / "eps3-seed1"), path=stand_ins, **point)
-    text = pipeline("grid.sh", "--dry-run", quickstart, str(runs), **variables)
-    assert "# eps3-seed1: finished already" in text and not (runs / "slurm").exists()
-    submitted = pipeline("grid.sh", "--submit", quickstart, str(runs), path=stand_ins, **variables)
-    assert "eps3-seed2: task 101_1" in submitted
-    assert " --array=0-2%2 " in (stand_ins / "sbatch.log").read_text()
+def test_tasks_of_an_array_have_a_run_folder_each(
+    tmp_path: Path, stand_ins: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A task runs the stages of its point; what is finished or in the queue has none."""
+    runs, python = tmp_path / "runs", f"python={stand_ins}/python"
+    grid = ("--epsilons", "3", "inf", "--seeds", "1", "2", "--systems", "one_stage", "--slurm", "throttle=2", python)
+    point = ("--epsilon=3", "--seed=1", "--systems", "one_stage", "--slurm", python)
+    assert launch("quickstart", runs / "eps3-seed1", "--local", *point) == 0
+    assert launch("quickstart", runs, "--dry-run", *grid) == 0
+    assert "# eps3-seed1: finished already" in capfd.readouterr().out and not (runs / "slurm").exists()
+    assert launch("quickstart", runs, "--submit", "--no-check", *grid) == 0
+    assert "eps3-seed2: task 101_1" in capfd.readouterr().out
+    line = (stand_ins / "sbatch.log").read_text()
+    assert " --array=0-2%2 " in line and line.endswith(f"{runs} epsinf-seed1 eps3-seed2 epsinf-seed2\n")
     assert (runs / "slurm" / "eps3-seed2.job").read_text() == "101_1\n"
 
-    listed = ["epsinf-seed1 EPSILON=inf SEED=1", "eps3-seed2 EPSILON=3 SEED=2", "epsinf-seed2 EPSILON=inf SEED=2"]
-    task = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SYSTEMS": "one_stage"}
+    task = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
     (stand_ins / "srun").write_text('#!/usr/bin/env bash\nwhile [[ "$1" = -* ]]; do shift; done\nexec "$@"\n')
     (stand_ins / "srun").chmod(0o755)
-    environment = os.environ | task | {"DOPPEL_CODE": str(runs / "code"), "CALLS": str(tmp_path), "PYTHON": "python"}
-    environment |= {"PATH": f"{stand_ins}:{os.environ['PATH']}", "CLUSTER_ENV": "/dev/null"}
-    command = ["bash", str(runs / "code" / "slurm" / "array.sbatch"), f"{runs}/code/experiment/quickstart", str(runs)]
-    subprocess.run([*command, *listed], env=environment, cwd=ROOT, check=True, timeout=60, capture_output=True)
-    calls = (tmp_path / "python.log").read_text()
-    assert f"{runs}/code/cli.py fit" in calls and f"--run_dir {runs}/eps3-seed2/one_stage" in calls
-    assert "--trainer.num_nodes 1 --trainer.devices 1" in calls and "--seed_everything 2" in calls
-    settings = (runs / "eps3-seed2" / "settings.env").read_text()
-    assert "EXPERIMENT=quickstart" in settings and (runs / "code" / "COMMIT").read_text().strip() in settings
+    (stand_ins / "python").write_text(  # the command itself runs; what it starts is written down
+        f'#!/usr/bin/env bash\necho "$@" >> "$CALLS/task.log"\n[ "$2" != run ] || exec {sys.executable} "$@"\n'
+    )
+    environment = os.environ | task | {"DOPPEL_CODE": str(runs / "code")}
+    script = ["bash", str(runs / "code" / "slurm" / "array.sbatch"), str(stand_ins / "python"), str(runs)]
+    script += ["epsinf-seed1", "eps3-seed2", "epsinf-seed2"]
+    subprocess.run(script, env=environment, cwd=ROOT, check=True, timeout=60, capture_output=True)
+    calls = (stand_ins / "task.log").read_text()
+    assert f"{runs}/code/cli.py fit --config {runs}/eps3-seed2/configs/one_stage.yaml" in calls
+    assert f"--run_dir {runs}/eps3-seed2/one_stage --trainer.num_nodes 1 --trainer.devices 1" in calls
+    config = yaml.safe_load((runs / "eps3-seed2" / "configs" / "one_stage.yaml").read_text())
+    assert config["seed_everything"] == 2 and config["privacy"]["target_epsilon"] == 3
+    settings = yaml.safe_load((runs / "eps3-seed2" / "experiment.yaml").read_text())
+    assert settings["name"] == "quickstart" and (runs / "code" / "COMMIT").read_text().strip() in settings["commit"]
     assert not (runs / "epsinf-seed1").exists() and not (runs / "epsinf-seed2").exists()
 
 
-def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(tmp_path: Path) -> None:
+def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     mark, stage = tmp_path / ".done" / "fit", tmp_path / "fit"
-
-    def run_stage(*command: str) -> subprocess.CompletedProcess[str]:
-        arguments = ["bash", str(ROOT / "slurm" / "run_stage.sh"), "fit", str(mark), *command]
-        return subprocess.run(arguments, capture_output=True, text=True, timeout=60)
-
-    assert run_stage("bash", "-c", "exit 75", "--run_dir", str(stage)).returncode == 75
+    assert run_stage("fit", mark, ["bash", "-c", "exit 75", "--run_dir", str(stage)]) == 75
     assert not mark.exists()
-    assert "ckpt" not in run_stage("bash", "-c", "echo $*; exit 1", "--run_dir", str(stage)).stdout
+    assert run_stage("fit", mark, ["bash", "-c", "echo $*; exit 1", "--run_dir", str(stage)]) == 1
+    assert "ckpt" not in capfd.readouterr().out
     (stage / "checkpoints").mkdir(parents=True)
     (stage / "checkpoints" / "last.ckpt").touch()
-    resumed = run_stage("echo", "--run_dir", str(stage), "--seed_everything", "1")
-    assert resumed.stdout.endswith("--seed_everything 1 --ckpt_path last\n")
+    assert run_stage("fit", mark, ["echo", "--run_dir", str(stage), "--seed_everything", "1"]) == 0
+    assert capfd.readouterr().out.endswith("--seed_everything 1 --ckpt_path last\n")
     assert int(mark.read_text()) >= 0
-    assert run_stage("echo", "--run_dir", str(stage)).stdout == "── fit: done already, skipped\n"
+    by_hand = [sys.executable, str(ROOT / "commands" / "launch" / "run_stage.py"), "fit", str(mark), "false"]
+    done = subprocess.run(by_hand, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "── fit: done already, skipped\n")
 
 
-def test_a_configuration_that_does_not_parse_is_not_submitted(tmp_path: Path, stand_ins: Path) -> None:
-    (stand_ins / "python").write_text('#!/usr/bin/env bash\n[[ "$*" != *parse_tree.yaml*--print_config ]]\n')
-    with pytest.raises(AssertionError, match="parse_tree would fail as above"):
-        pipeline("two_stage.sh", str(EXPERIMENTS / "quickstart"), str(tmp_path / "run"), path=stand_ins, CHECK="1")
-    assert not (stand_ins / "sbatch.log").exists()
-
-
-def test_commands_of_the_readme_run(tmp_path: Path) -> None:
-    text = (ROOT / "slurm" / "README.md").read_text()
-    commands = re.findall(r"^((?:[A-Z]+=\S+ |[A-Z]+=\"[^\"]+\" )*)(slurm/\w+\.(?:sh|py))( .*)$", text, re.MULTILINE)
-    assert len(commands) >= 6
-    for variables, script, rest in commands:
-        arguments = [w for w in shlex.split(rest, comments=True) if not w.startswith("--")]
-        assert len(arguments) == 2, rest
-        given = dict(word.split("=", 1) for word in shlex.split(variables))
-        config = str(ROOT / arguments[0])
-        out = pipeline(Path(script).name, "--dry-run", config, str(tmp_path / arguments[1]), **given)
-        assert "sbatch --parsable" in out
+def test_a_configuration_that_does_not_parse_is_not_submitted(
+    tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = ("--set", "stages.parse_tree.model.max_lenght=5")
+    assert launch("quickstart", tmp_path / "run", "--submit", *wrong) == 2
+    error = capsys.readouterr().err
+    assert "parse_tree would fail" in error and "did you mean 'max_length'" in error
+    assert not (stand_ins / "sbatch.log").exists() and not (tmp_path / "run").exists()

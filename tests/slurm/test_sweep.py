@@ -1,48 +1,49 @@
-"""Sweep files: known to Weights & Biases, made of arguments that the trainings know, run as a local grid."""
+"""Sweep files: known to Weights & Biases, made of fields that experiments know, run as a grid or point by point."""
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 import cli
+from commands.launch import run as command
+from commands.launch.experiment import load, shipped
+from commands.launch.stages import Stages
+from tests.slurm.launches import ROOT, jobs_in, launch, write_experiment
 
-ROOT = Path(__file__).resolve().parents[2]
-FIT = ROOT / "configs" / "experiments" / "sweeps" / "fit.yaml"
+FIT = ROOT / "configs" / "sweeps" / "fit.yaml"
 SWEEPS = sorted(set(FIT.parent.glob("*.yaml")) - {FIT})
-spec = importlib.util.spec_from_file_location("sweep", ROOT / "slurm" / "sweep.py")
-assert spec is not None and spec.loader is not None
-sweep = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sweep)
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_a_sweep_file_is_a_grid_over_known_settings(path: Path) -> None:
+def test_every_point_of_a_sweep_file_changes_what_every_training_runs(path: Path, tmp_path: Path) -> None:
     config = yaml.safe_load(path.read_text())
-    assert config["program"] == "slurm/sweep.py" and (ROOT / config["program"]).is_file()
-    assert config["method"] == "grid"
-    experiment = ROOT / config["command"][config["command"].index("--point") + 1]
-    assert (experiment / "pipeline.env").is_file()
-    for name in config["parameters"]:
-        if "." not in name:
-            assert name in ("epochs", "systems", "epsilon", "seed")
-            continue
-        node = {}
-        for file in ("data", "dp_two_stage", "parse2utterance"):
-            node |= yaml.safe_load((experiment / f"{file}.yaml").read_text())
-        node["trainer"]["callbacks"] = (
-            node["trainer"].pop("callbacks+", None)
-            or yaml.safe_load((experiment / "dp_two_stage.yaml").read_text())["trainer"]["callbacks+"]
-        )
-        for key in name.split("."):
-            node = node[key]
-    points = sweep.points(config)
-    assert len({sweep.folder_name(point) for point in points}) == len(points) > 1
+    assert config["program"] == "cli.py" and config["method"] == "grid"
+    words = config["command"]
+    assert (ROOT / words[words.index("run") + 1]).is_file() and words[-1] == "${args_no_hyphens}"
+    points = command._sweep(path)
+    assert len(points) > 1
+    trainings = set()
+    for point in points.values():
+        experiment = command._point_of(shipped("smcalflow-best-small"), {}, point, path.stem)
+        assert experiment.table is None and experiment.sweep == path.stem
+        assert experiment.point.keys() == config["parameters"].keys()
+        stages = Stages(experiment, tmp_path).all()
+        trainings.add(json.dumps([stage.config for stage in stages if stage.kind == "fit"]))
+    assert len(trainings) == len(points)
+
+
+def test_what_a_point_sets_wins_over_what_the_experiment_says_of_single_systems() -> None:
+    experiment = load(shipped("smcalflow-best-small"), {"privacy.max_grad_norm": 2.0})
+    stages = {stage.name: stage.config for stage in Stages(experiment, Path("run")).all()}
+    for name in ("one_stage", "parse_tree", "parse2utterance"):
+        config = stages[name]
+        assert config is not None and config["privacy"]["max_grad_norm"] == 2.0
 
 
 def test_a_sweep_of_one_training_runs_lightning_cli_in_the_run_that_the_agent_opened(
@@ -52,15 +53,15 @@ def test_a_sweep_of_one_training_runs_lightning_cli_in_the_run_that_the_agent_op
     config = yaml.safe_load(FIT.read_text())
     monkeypatch.setenv("WANDB_SWEEP_ID", "sweep1")
     monkeypatch.setenv("WANDB_RUN_ID", "point7")
-    command = [word for word in config["command"] if word not in ("${env}", "${interpreter}", "${program}")]
-    assert config["program"] == "cli.py" and command.pop() == "${args}"
+    words = [word for word in config["command"] if word not in ("${env}", "${interpreter}", "${program}")]
+    assert config["program"] == "cli.py" and words.pop() == "${args}"
     for name, spec in config["parameters"].items():
-        command.append(f"--{name}={spec['values'][0] if 'values' in spec else spec['min']}")
+        words.append(f"--{name}={spec['values'][0] if 'values' in spec else spec['min']}")
     small = [f"--model.init_args.base_model={tiny_model}", f"--data.init_args.train_path={corpus}"]
     small += ["--data.init_args.batch_size=12", "--trainer.max_steps=1", "--trainer.limit_val_batches=1"]
-    run_dir = command.pop(next(i for i, word in enumerate(command) if word.startswith("--run_dir=")))
+    run_dir = words.pop(next(i for i, word in enumerate(words) if word.startswith("--run_dir=")))
     place = run_dir.replace("runs/sweeps", str(tmp_path))
-    assert cli.main([*command, *small, place, "--trainer.accelerator=cpu"]) == 0
+    assert cli.main([*words, *small, place, "--trainer.accelerator=cpu"]) == 0
     stage = tmp_path / "fit" / "point7" / "one_stage"
     assert [path.name.split("-")[-1] for path in stage.glob("wandb/offline-run-*")] == ["point7"]
     assert (tmp_path / "fit" / "point7" / "ledger.jsonl").is_file()
@@ -68,17 +69,53 @@ def test_a_sweep_of_one_training_runs_lightning_cli_in_the_run_that_the_agent_op
     assert saved["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.0002
 
 
-def test_a_grid_runs_every_point_with_its_settings(tmp_path: Path) -> None:
-    """With an experiment that lacks its settings, so that the pipeline ends before it trains."""
-    path = tmp_path / "sweep.yaml"
-    parameters = {"epochs": {"values": ["1 1 1", "2 1 1"]}, "data.init_args.batch_size": {"value": 64}}
-    path.write_text(yaml.safe_dump({"parameters": parameters, "command": []}))
-    (tmp_path / "experiment").mkdir()
-    command = [sys.executable, str(ROOT / "slurm" / "sweep.py"), "--local", str(path), str(tmp_path / "runs")]
-    done = subprocess.run(
-        [*command, "--experiment", str(tmp_path / "experiment")], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 1
-    assert done.stdout.count("━━ batch_size=64,epochs=") == 2
-    assert done.stderr.count("FAILED with status 2") == 2
-    assert "has no pipeline.env" in done.stderr
+def test_a_sweep_runs_every_point_with_its_settings_and_goes_on_after_a_failed_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parameters = {
+        "epochs": {"values": ["{one_stage: 1}", "{one_stage: 2}"]},
+        "data.batch_size": {"value": 64},
+        "reference": {"value": "no/such/file.jsonl"},
+        "data.train_path": {"value": "no/such/other.jsonl"},
+    }
+    path = write_experiment(tmp_path / "sweep.yaml", name="mine", parameters=parameters)
+    assert launch("quickstart", tmp_path / "runs", "--local", f"--sweep={path}") == 1
+    printed = capsys.readouterr().out
+    assert printed.count("━━ batch_size=64,epochs=one_stage-") == 2
+    assert printed.count("FAILED with status 2: error:") == 2 and "no/such/other.jsonl" in printed
+
+
+def test_a_point_that_an_agent_asks_for_is_one_run_and_tells_the_agent_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import wandb
+
+    def finish(runner: command.Runner, mode: str) -> int:
+        asked.append((runner.run.name, runner.experiment.section("privacy"), runner.experiment.table))
+        runner.run.mkdir(parents=True)
+        metrics = {"one_stage": {"mauve": 0.5, "private/copies": 1, "notes": []}}
+        (runner.run / "report.json").write_text(json.dumps({"metrics": metrics}))
+        return 0
+
+    class Run:
+        summary: dict[str, Any] = {}
+
+        def __enter__(self) -> SimpleNamespace:
+            return SimpleNamespace(summary=self.summary)
+
+        def __exit__(self, *_: object) -> None: ...
+
+    asked: list[tuple] = []
+    monkeypatch.setenv("WANDB_SWEEP_ID", "sweep1")
+    monkeypatch.setattr(command.Runner, "go", finish)
+    monkeypatch.setattr(wandb, "init", lambda config: Run())
+    assert launch("quickstart", tmp_path, "--point", "privacy.max_grad_norm=0.5", "epsilon=3") == 0
+    assert asked == [("epsilon=3,max_grad_norm=0.5", {"max_grad_norm": 0.5}, None)]
+    assert Run.summary == {"one_stage/mauve": 0.5}
+
+
+def test_a_sweep_is_one_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch("smcalflow", tmp_path / "runs", "--dry-run", f"--sweep={SWEEPS[1]}") == 0
+    text = capsys.readouterr().out
+    assert "--array=0-3%4" in text and not jobs_in(text)
+    assert text.strip().endswith("epsilon=3,max_grad_norm=1.0,seed=1")

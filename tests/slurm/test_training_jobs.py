@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -15,40 +16,10 @@ import torch
 
 from doppel.privacy.ledger import Ledger
 from tests.slurm.cluster import SlurmCluster
+from tests.slurm.launches import write_experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_STEPS = 60  # of each stage: long enough to be caught in the middle
-
-DATA = """\
-data:
-  class_path: datamodules.dialogue_data_module.DialogueDataModule
-  init_args:
-    train_path: {corpus}
-    unit: utterance
-    batch_size: 12
-    num_workers: 1
-    sampling_seed: 3
-"""
-STAGE = """\
-trainer:
-  max_epochs: 12
-model:
-  init_args:
-    base_model: {model}
-    dropout: 0.1
-    sampling:
-      max_new_tokens: 8
-"""
-PRIVACY = """\
-trainer:
-  callbacks+:
-    class_path: callbacks.differential_privacy.DifferentialPrivacy
-    init_args:
-      target_epsilon: 8.0
-      epochs: {epochs}
-      accountant: rdp
-      seed: 5
-"""
 
 
 class Pipelines:
@@ -56,21 +27,25 @@ class Pipelines:
 
     def __init__(self, cluster: SlurmCluster, folder: Path, model: str, corpus: str) -> None:
         self.cluster, self.folder = cluster, folder
-        self.experiment = folder / "tiny"
-        self.experiment.mkdir()
-        stage = STAGE.format(model=model)
-        files = {"data": DATA.format(corpus=corpus), "one_stage": stage, "parse_tree": stage, "parse2utterance": stage}
-        files |= {"dp_one_stage": PRIVACY.format(epochs=[12]), "dp_two_stage": PRIVACY.format(epochs=[12, 12])}
-        for name, text in files.items():
-            (self.experiment / f"{name}.yaml").write_text(text)
-        (self.experiment / "pipeline.env").write_text(f"NUM_SAMPLES=6\nREFERENCE={corpus}\nFEATURIZER={model}\n")
+        self.experiment = write_experiment(
+            folder / "tiny.yaml",
+            systems=["one_stage", "two_stage"],
+            epochs={"one_stage": 12, "parse_tree": 12, "parse2utterance": 12},
+            data={"train_path": corpus, "batch_size": 12, "num_workers": 1, "sampling_seed": 3},
+            model={"base_model": model, "dropout": 0.1},
+            sampling={"max_new_tokens": 8},
+            privacy={"accountant": "rdp", "seed": 5},
+            num_samples=6,
+            reference=str(Path(shutil.copy(corpus, folder / "reference.jsonl"))),
+            featurizer=model,
+        )
 
     def submit(self, name: str) -> dict[str, str]:
         """Submit the pipeline, and give the job of every stage that is not done."""
-        given = {"PYTHON": sys.executable, "CLUSTER_ENV": "/dev/null", "CHECK": "0", "OMP_NUM_THREADS": "1"}
-        given |= {"GPUS_PER_NODE": "0", "TASKS_PER_NODE": "2", "CPUS_PER_TASK": "1", "TOOL_CPUS": "1", "SEED": "1"}
-        command = ["bash", str(ROOT / "slurm" / "two_stage.sh"), str(self.experiment), str(self.folder / name)]
-        return dict(re.findall(r"(\S+): job (\S+)", self.cluster.run(*command, **given)))
+        command = [sys.executable, str(ROOT / "cli.py"), "run", str(self.experiment), str(self.folder / name)]
+        cpu = ["gpus_per_node=0", "tasks_per_node=2", "cpus_per_task=1", "tool_cpus=1"]
+        printed = self.cluster.run(*command, "--no-check", "--seed=1", "--slurm", *cpu, OMP_NUM_THREADS="1")
+        return dict(re.findall(r"(\S+): job (\S+)", printed))
 
     def ledger(self, name: str) -> Ledger:
         return Ledger(self.folder / name / "ledger.jsonl")

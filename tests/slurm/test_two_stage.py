@@ -1,50 +1,50 @@
-"""The pipeline from data to report, on a tiny model."""
+"""An experiment from data to report, on a tiny model; a grid; what a run folder refuses."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-QUICKSTART = ROOT / "configs" / "experiments" / "quickstart"
+from tests.slurm.launches import EXPERIMENTS, ROOT, launch, write_experiment
 
-
-def two_stage(*arguments: str, script: str = "two_stage.sh", **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"} | variables
-    command = ["bash", str(ROOT / "slurm" / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
+EMBEDDED = "embedded:test?num=120&seed=9"
 
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
     """The quickstart with a tiny model, few turns and one epoch a stage."""
-    folder = tmp_path_factory.mktemp("experiment")
-    for stage in ("one_stage", "parse_tree", "parse2utterance"):
-        model = f"model:\n  init_args:\n    base_model: {tiny_model}\n    sampling:\n      max_new_tokens: 8\n"
-        (folder / f"{stage}.yaml").write_text(f"trainer:\n  accelerator: cpu\n  max_epochs: 1\n{model}")
-    for system, epochs in (("one_stage", "[1]"), ("two_stage", "[1, 1]")):
-        text = (QUICKSTART / f"dp_{system}.yaml").read_text()
-        lines = [f"      epochs: {epochs}" if "epochs:" in line else line for line in text.splitlines()]
-        (folder / f"dp_{system}.yaml").write_text("\n".join(lines).replace("pld", "rdp"))
-    text = (QUICKSTART / "data.yaml").read_text()
-    (folder / "data.yaml").write_text(text.replace("num=1500", "num=120").replace("size: 150", "size: 30"))
-    (folder / "pipeline.env").write_text(
-        f"NUM_SAMPLES=30\nREFERENCE=embedded:test?num=120&seed=9\nFEATURIZER={tiny_model}\nEPOCHS_inf=2 1 1\n"
+    return write_experiment(
+        tmp_path_factory.mktemp("experiment") / "tiny.yaml",
+        base="quickstart",
+        data={"train_path": "embedded:train?num=120&seed=7&skew=1.5", "batch_size": 30},
+        reference=EMBEDDED,
+        compare_with_private=False,
+        num_samples=30,
+        epochs={"one_stage": 1, "parse_tree": 1, "parse2utterance": 1},
+        at_epsilon={"inf": {"epochs": {"one_stage": 2}}},
+        model={"base_model": tiny_model},
+        sampling={"max_new_tokens": 8},
+        stages={"parse_tree": {"sampling": {"max_new_tokens": 8}}},
+        trainer={"accelerator": "cpu"},
+        privacy={"accountant": "rdp"},
+        featurizer=tiny_model,
     )
-    return folder
 
 
-def test_pipeline_writes_samples_ledger_and_report_and_is_not_run_twice(experiment: Path, tmp_path: Path) -> None:
+def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
+    experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
-    first = two_stage("--local", str(experiment), str(run))
-    assert first.returncode == 0, first.stderr[-3000:]
+    assert launch(experiment, run, "--local") == 0
+    told = capfd.readouterr().out
+    assert "── parse_tree (4 of 9): training" in told and "── tiny finished in " in told
+    assert f"{run}/synthetic.jsonl" in told and "ε spent  one_stage " in told
     report = json.loads((run / "report.json").read_text())
     privacy = report["privacy"]
     assert {"epsilon", "delta", "unit", "accountant", "noise_multiplier"} <= privacy.keys()
@@ -54,7 +54,7 @@ def test_pipeline_writes_samples_ledger_and_report_and_is_not_run_twice(experime
     assert report["metrics"]["two_stage"]["num_trees"] == 30
     assert not [name for system in report["metrics"].values() for name in system if name.startswith("private/")]
     assert {"timings", "versions"} <= report.keys()
-    assert (report["experiment"], report["seed"], report["epsilon"]) == (experiment.name, 1, 8.0)
+    assert (report["experiment"], report["seed"], report["epsilon"]) == ("tiny", 1, 8.0)
     assert report["data"]["num_units"] == 120
     assert report["base_model"] and report["commit"] and report["num_samples"] == 30
     samples = [json.loads(line) for line in (run / "synthetic.jsonl").read_text().splitlines()]
@@ -64,58 +64,96 @@ def test_pipeline_writes_samples_ledger_and_report_and_is_not_run_twice(experime
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in run.rglob("*") if not path.is_symlink())
     ledger = (run / "ledger.jsonl").read_text()
 
-    second = two_stage("--local", str(experiment), str(run))
-    assert second.returncode == 0, second.stderr[-3000:]
-    assert second.stdout.count("done already, skipped") == 8
+    assert launch(experiment, run, "--local") == 0
+    assert capfd.readouterr().out.count("done already, skipped") == 8
     assert (run / "ledger.jsonl").read_text() == ledger
 
-    for variables in ({"EPSILON": "3"}, {"SEED": "2"}, {"FIT_ARGS": "--trainer.max_steps=1"}):
-        other = two_stage("--local", str(experiment), str(run), **variables)
-        assert other.returncode == 2
-        assert f"was started with {next(iter(variables))}=(none)" in other.stderr
-    (run / "settings.env").unlink()  # a run that is older than this file
-    assert two_stage("--local", str(experiment), str(run), EPSILON="3").returncode == 2
+    for words, message in (
+        (["--epsilon=3"], "epsilon=8, now epsilon=3"),
+        (["--seed=2"], "seed=(none), now seed=2"),
+        (["--set", "trainer.max_steps=1"], "overrides.trainer.max_steps=(none), now overrides.trainer.max_steps=1"),
+    ):
+        assert launch(experiment, run, "--local", *words) == 2
+        assert f"was started with {message} is asked" in capfd.readouterr().err
+    (run / "experiment.yaml").rename(run / "settings.env")  # a run of an earlier version
+    assert launch(experiment, run, "--local") == 2
+    assert "earlier version" in capfd.readouterr().err
 
 
-def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(experiment: Path, tmp_path: Path) -> None:
+def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(
+    experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     runs = tmp_path / "runs"
     (runs / "eps0.5-seed4").mkdir(parents=True)
-    (runs / "eps0.5-seed4" / "settings.env").write_text("EPSILON=7\n")  # fails at once
-    variables = {"SYSTEMS": "one_stage", "EPSILONS": "0.5 inf", "SEEDS": "4", "NUM_SAMPLES": "8"}
-    grid = two_stage("--local", str(experiment), str(runs), script="grid.sh", **variables)
-    assert grid.returncode == 1, grid.stderr[-3000:]
-    failed, finished = grid.stdout.strip().splitlines()[-2:]
-    assert failed.startswith("eps0.5-seed4: FAILED with status 2: error:") and "EPSILON=7" in failed
-    assert finished.startswith("epsinf-seed4: finished")
+    write_experiment(runs / "eps0.5-seed4" / "experiment.yaml", name="tiny", num_samples=7)  # fails at once
+    words = ("--systems", "one_stage", "--epsilons", "0.5", "inf", "--seeds", "4", "--set", "num_samples=8")
+    assert launch(experiment, runs, "--local", *words) == 1
+    failed, finished = capfd.readouterr().out.strip().splitlines()[-2:]
+    assert failed.startswith("eps0.5-seed4: FAILED with status 2: error:") and "num_samples=7" in failed
+    assert finished == "epsinf-seed4: finished"
     report = json.loads((runs / "epsinf-seed4" / "report.json").read_text())
     assert report["privacy"] is None and report["epsilon"] is None
     assert (report["seed"], list(report["metrics"])) == (4, ["one_stage"])
     assert len(report["data"]["fingerprint"]) == 64
     assert not (runs / "epsinf-seed4" / "ledger.jsonl").exists()
-    config = (runs / "epsinf-seed4" / "one_stage" / "config.yaml").read_text()
-    assert "seed_everything: 4" in config and "sampling: shuffle" in config and "max_epochs: 2" in config
+    config = yaml.safe_load((runs / "epsinf-seed4" / "one_stage" / "config.yaml").read_text())
+    assert (config["seed_everything"], config["privacy"], config["trainer"]["max_epochs"]) == (4, None, 2)
+    assert config["data"]["init_args"]["sampling"] == "shuffle"
+
+
+def test_metrics_through_another_parser_are_computed_anew(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, parser = tmp_path / "run", tmp_path / "parser.ckpt"
+    (run / ".done").mkdir(parents=True)
+    for name in ("one_stage", "sample_one_stage", "evaluate_one_stage"):
+        (run / ".done" / name).write_text("1\n")
+    parser.write_text("one parser")
+    saved = yaml.safe_load(experiment.read_text())
+    file = write_experiment(run / "experiment.yaml", **{**saved, "name": "tiny", "systems": ["one_stage"]})
+    for given, is_repeated in (([], False), ([f"--parser={parser}"], True)):
+        assert launch(file, run, "--dry-run", *given) == 0
+        assert ("JOB_evaluate_one_stage" in capsys.readouterr().out) == is_repeated
+    assert (run / ".done" / "evaluate_one_stage").exists(), "a dry run leaves the marks"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        ([], "--local"),
-        (["--local", "configs"], "RUN_DIR"),
-        (["--local", "no/such/folder", "run"], "no/such/folder"),
-        (["--submit", "no/such/folder", "run"], "no/such/folder"),
-        (["--sumbit", "configs/experiments/quickstart", "run"], "--submit"),
-        (["--dry-run", "configs/experiments/quickstart", "runs/none", "PROFILE=dgx3"], "dgx2-v100"),
-        (["--local", "configs/experiments/quickstart", "runs/none", "EPSILON=three"], "EPSILON is three"),
-        (["--local", "configs/experiments/quickstart", "runs/none", "SYSTEMS=domain"], "domain"),
-        (
-            ["--local", "configs/experiments/quickstart", "runs/none", "SYSTEMS=constrained two_stage"],
-            "name two_stage before",
-        ),
+        (["quickstart.yaml"], "run_dir"),
+        (["no/such/file.yaml", "RUN", "--local"], "no/such/file"),
+        (["quickstart.yaml", "RUN", "--sumbit"], "did you mean 'submit'"),
+        (["quickstart.yaml", "RUN", "--local", "--check"], "--check"),
+        (["quickstart.yaml", "RUN", "--dry-run", "--profile=dgx3"], "dgx2-v100"),
+        (["quickstart.yaml", "RUN", "--local", "--epsilon=three"], "epsilon is three"),
+        (["quickstart.yaml", "RUN", "--local", "--systems", "domain"], "domain"),
+        (["quickstart.yaml", "RUN", "--local", "--systems", "constrained", "two_stage"], "name two_stage before"),
+        (["quickstart.yaml", "RUN", "--local", "--set", "data.batchsize"], "NAME=VALUE"),
+        (["quickstart.yaml", "RUN", "--local", "--set", "num_sample=3"], "did you mean 'num_samples'"),
+        (["quickstart.yaml", "RUN", "--local", "--set", "privacy.scope=x"], "systems"),
+        (["quickstart.yaml", "RUN", "--local", "--parser=no/such.ckpt"], "no/such.ckpt"),
+        (["own-data.yaml", "RUN", "--local"], "names no data.train_path"),
+        (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl"], "names no reference"),
+        (["quickstart.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl"], "embedded toy grammar"),
+        (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl", "reference=./a.jsonl"], "itself"),
+        (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=BAD", f"reference={ROOT}/x"], "bad.jsonl:2"),
     ],
 )
-def test_wrong_calls_are_explained(arguments: list[str], message: str) -> None:
-    assert shutil.which("bash")
-    variables = dict(a.split("=") for a in arguments if "=" in a)
-    result = two_stage(*(a for a in arguments if "=" not in a), **variables)
-    assert result.returncode == 2
-    assert message in result.stderr.splitlines()[-1]
+def test_wrong_calls_are_one_line_errors_before_anything_starts(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import cli
+
+    (tmp_path / "bad.jsonl").write_text('{"utterance": "hello", "parse": "(Yield (Today))"}\n{"utterance": \n')
+    places = {"RUN": str(tmp_path / "run"), "data.train_path=BAD": f"data.train_path={tmp_path}/bad.jsonl"}
+    given = [places.get(word, str(EXPERIMENTS / word) if word.endswith(".yaml") else word) for word in words]
+    assert cli.main(["run", *given]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_old_name_of_the_command_is_kept(tmp_path: Path) -> None:
+    words = ["--dry-run", str(EXPERIMENTS / "quickstart.yaml"), str(tmp_path / "run")]
+    command = ["bash", str(ROOT / "slurm" / "two_stage.sh"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PYTHON": sys.executable})
+    assert done.returncode == 0 and "JOB_parse_tree=$(sbatch" in done.stdout

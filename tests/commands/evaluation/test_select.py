@@ -88,10 +88,8 @@ def test_the_shipped_sifter_trains_is_read_and_refused_on_private_data(
     tiny_model: str, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUBLIC", corpus)
-    configs = ["configs/trainer.yaml", "configs/utterance_lm.yaml", "configs/experiments/selection/sifter.yaml"]
-    command = [sys.executable, "cli.py", "fit", *(part for name in configs for part in ("--config", name))]
-    command += ["--run_dir", str(tmp_path / "sifter"), "--model.init_args.base_model", tiny_model]
-    command += ["--trainer.accelerator", "cpu", "--trainer.devices", "1"]
+    command = [sys.executable, "cli.py", "run", "configs/experiments/sifter.yaml", str(tmp_path), "--local"]
+    command += ["--set", f"model.base_model={tiny_model}", "trainer.accelerator=cpu", "trainer.devices=1"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     sifter = Sifter(str(tmp_path / "sifter"))

@@ -1,0 +1,129 @@
+"""The stages of an end-to-end adaptation: a parser learns, from private utterances that nobody reads, a function.
+
+Formal guarantees:
+    One unit is one line of the private part. Its tree is a function of its utterance and of a parser, nothing else: the
+    first parser has seen the public part alone, and the parser of a later round the public part and samples of the
+    rounds before, which is post-processing of what DP-SGD released. So a neighbour of the private part changes one line
+    of the annotated file, in every round, and every stage is DP-SGD on a file that depends on earlier releases alone:
+    adaptive composition, which the ledger does in the scope ``iterative``, whose noise multiplier is calibrated for the
+    steps of all rounds before the first of them. The high-resource parser stands in for people who label the (released)
+    samples. In this experiment it has seen the trees of the private part, for want of people: what it adds is knowledge
+    of the annotators, and no ε covers it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from commands.launch.experiment import Adaptation
+from commands.launch.stages import Stage, Stages
+from commands.launch.systems import MODEL_FILES, SYSTEMS, Training, synthetic_file, two_passes
+
+PRIVATE = "data/private_annotated.jsonl"
+
+
+class AdaptationStages(Stages):
+    """Mireshghallah et al., 2023, section 5.4 (Tables 3, 5 and 8).
+
+    ==============================  ===============================================================================
+    ``data/``                       public part (lacks the function), private part (utterances alone), test
+    ``parser_none/``                the parser that the public part alone teaches
+    ``data/private_annotated``      the private part with the trees that it gives
+    ``one_stage/``, …               private models of that file, and their samples
+    ``annotated_SYSTEM.jsonl``      samples with the trees of the high-resource parser, which stands in for people
+    ``parser_SYSTEM/``              the parser that the public part and these samples teach
+    ``parser_metrics/SYSTEM.json``  its accuracy on the test, with and without the function
+    ==============================  ===============================================================================
+    """
+
+    def all(self) -> list[Stage]:
+        """All stages."""
+        names, used = self.experiment.systems, [system for system in self.experiment.used if system.samplings]
+        self.partition()
+        self.fit_parser("parser_none", "parser_low", [self.data("public")], ("partition",))
+        self.score("none", "parser_none")
+        self.annotate("none", "private", self.data("private"), PRIVATE, ("partition", "parser_none"))
+        if self.parser is None:
+            self.fit_parser("parser_full", "parser_full", [self.data("full")], ("partition",))
+            self.parser, self.evaluate_after = self.checkpoint("parser_full"), ("parser_full",)
+        if "full" in names:
+            self.score("full", *self.evaluate_after)
+        self.fit_after, self.train_path = ("annotate_private",), str(self.run / PRIVATE)
+        for system in used:
+            self.synthesise(system)
+        for system in used:
+            self.retrain(system.name, system.synthetic, system.samplings[-1].name)
+        if self.given.rounds > 1:
+            self.rounds()
+        self.report()
+        return self.listed
+
+    @property
+    def given(self) -> Adaptation:
+        """The experiment's own part."""
+        assert self.experiment.adaptation is not None
+        return self.experiment.adaptation
+
+    def data(self, part: str) -> str:
+        """A file of the split."""
+        return str(self.run / "data" / f"{part}.jsonl")
+
+    def partition(self) -> None:
+        """Split the annotated turns."""
+        given = self.given
+        words = ["partition", "--train", given.train, "--missing", given.missing]
+        words += ["--public-share", str(given.public_share), "--seed", str(self.experiment.seed or 1), "--by", given.by]
+        words += ["--out", str(self.run / "data")]
+        words += [] if given.test is None else ["--test", given.test]
+        words += [] if given.test_share is None else ["--test-share", str(given.test_share)]
+        self.listed.append(Stage("partition", "tool", (), tuple(words)))
+
+    def annotate(self, parser: str, name: str, path: str, writes: str, needs: tuple[str, ...]) -> None:
+        """Trees of a parser of the run (or of ``full``, the high-resource one) for a file's utterances."""
+        checkpoint = self.parser if parser == "full" else self.checkpoint(f"parser_{parser}")
+        unit = "dialogue" if name.startswith("private") else "utterance"  # the private part keeps its units
+        model = self._file(MODEL_FILES["parser"])["model"]
+        config = {"model": model, "data": {"init_args": {"path": path, "unit": unit}}, "ckpt_path": checkpoint}
+        stage = f"annotate_{name}"
+        self.predict(stage, needs, "configs/overlays/annotate.yaml", config, folder=stage, writes=writes, source=name)
+
+    def score(self, name: str, *needs: str) -> None:
+        """Accuracy of a parser on the test."""
+        predicted = f"parsed_test/{name}.jsonl"
+        self.annotate(name, f"test_{name}", self.data("test"), predicted, ("partition", *needs))
+        words = ["parser-metrics", "--predicted", str(self.run / predicted), "--gold", self.data("test")]
+        words += ["--function", self.given.missing, "--out", str(self.run / "parser_metrics" / f"{name}.json")]
+        self.listed.append(Stage(f"score_{name}", "tool", (f"annotate_test_{name}",), tuple(words)))
+
+    def retrain(self, name: str, synthetic: str, after: str) -> None:
+        """Annotate the samples as experts would, and teach them to a new parser."""
+        annotated = f"annotated_{name}.jsonl"
+        self.annotate("full", name, str(self.run / synthetic), annotated, (after, *self.evaluate_after))
+        files = [self.data("public"), str(self.run / annotated)]
+        self.fit_parser(f"parser_{name}", "parser_augmented", files, ("partition", f"annotate_{name}"))
+        self.score(name, f"parser_{name}")
+
+    def rounds(self) -> None:
+        """The system ``iterative``: trees of later rounds come from parsers that samples of the earlier ones taught."""
+        number, epochs = self.given.rounds, self.given.round_epochs
+        parser = "none"
+        before: tuple[Training | None, ...] = (None, None)
+        for index in range(1, number + 1):
+            own = f"iterative_{index}_"
+            name = "iterative" if index == number else f"iterative_{index}"
+            if index > 1:
+                last = f"private_{index}"
+                annotated = f"data/private_annotated_{index}.jsonl"
+                self.annotate(parser, last, self.data("private"), annotated, (f"parser_{parser}",))
+                self.fit_after, self.train_path = (f"annotate_{last}",), str(self.run / annotated)
+            passes = two_passes(own, own, synthetic_file(name))
+            trainings = tuple(Training(sampling.model, sampling.settings) for sampling in passes)
+            system = replace(SYSTEMS["iterative"], trainings=trainings, samplings=passes)
+            for place, (training, start) in enumerate(zip(trainings, before, strict=True), 2 * index - 2):
+                self.fit(training, system, epochs, place, start)
+            before = trainings
+            for sampling in passes:
+                self.sample(sampling, system)
+            self.retrain(name, synthetic_file(name), passes[-1].name)
+            parser = name
+        self.evaluate("iterative", synthetic_file("iterative"), f"sample_iterative_{number}_utterances")

@@ -1,0 +1,73 @@
+"""The user's files: whether all are named, none stands for another, and each can be read, before anything starts."""
+
+from __future__ import annotations
+
+import os
+
+from commands.launch.experiment import Experiment
+from datamodules.turn import Field
+from doppel.errors import UserError
+
+
+def check_sources(experiment: Experiment) -> None:
+    """Refuse an experiment whose numbers would mean nothing, because a file is missing or stands for another.
+
+    Raises:
+        UserError: The private file or the reference is not named, or both are the same, or one alone is embedded.
+    """
+    if not any(used.samplings for used in experiment.used):
+        return
+    given = experiment.adaptation
+    train = experiment.section("data").get("train_path") if given is None else given.train
+    named = {"data.train_path": train}
+    if given is None or experiment.reference is not None:
+        named["reference"] = experiment.reference
+    for field, value in named.items():
+        if value is None:
+            raise UserError(f"{experiment.name} names no {field}: set it in its file, or give --set {field}=FILE")
+    reference = experiment.reference
+    if reference is None or train is None:
+        return
+    if _is_embedded(train) != _is_embedded(reference):
+        raise UserError(
+            f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
+            "which nothing else can be compared; set both"
+        )
+    if train == reference or (not _is_embedded(train) and os.path.realpath(train) == os.path.realpath(reference)):
+        raise UserError(
+            f"reference is the private file itself, {train}: what is compared with it tells of private text; "
+            "name a file of other human turns"
+        )
+
+
+def read_sources(experiment: Experiment) -> None:
+    """Read every file as its stage will.
+
+    Raises:
+        UserError: One cannot be read; the message names the line.
+    """
+    from datamodules.readers import check
+
+    data, given = experiment.section("data"), experiment.adaptation
+    settings = {training.settings for used in experiment.used for training in used.trainings}
+    needs: list[Field] = ["parse"] if settings & {"parse_tree", "parse2utterance", "shared"} else []
+    needs += ["domain"] if "domain" in settings else []
+    unit = data.get("unit", "utterance")
+    if given is None and any(used.samplings for used in experiment.used):
+        own = [
+            used.name
+            for used in experiment.used
+            if "train_path" in experiment.variants.get(used.name, {}).get("data", {})
+        ]
+        paths = [data["train_path"], *(experiment.variants[name]["data"]["train_path"] for name in own)]
+        for path in dict.fromkeys(paths):
+            check(path, unit=unit, needs=needs)
+    elif given is not None:
+        for path in filter(None, (given.train, given.test)):
+            check(path, unit="utterance", needs=["parse"])
+    for path in filter(None, (data.get("val_path"), experiment.reference)):
+        check(path, unit="utterance")
+
+
+def _is_embedded(path: str) -> bool:
+    return path.startswith("embedded:")

@@ -1,0 +1,284 @@
+"""The stages of an experiment, as data: what each one runs, after which others, with which configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from commands.launch.experiment import ROOT, SECTIONS, Experiment, Settings, fill_in, merge, read_yaml
+from commands.launch.systems import MODEL_FILES, Sampling, System, Training
+
+DATA = "datamodules.dialogue_data_module.DialogueDataModule"
+WRITER = "callbacks.synthetic_writer.SyntheticWriter"
+Kind = Literal["fit", "predict", "metrics", "tool"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One process of a run.
+
+    Attributes:
+        name: Its name, unique in the run; of its mark, its job and its configuration.
+        kind: What it needs: ``fit`` all devices of the nodes, ``predict`` those of one node, ``metrics`` one device,
+            ``tool`` none.
+        needs: Stages that must have ended before it.
+        argv: Words after ``cli.py``.
+        config: What ``RUN/configs/NAME.yaml`` holds, which ``argv`` names; None for a stage that takes none.
+        is_once: Whether it is left out where it is done.
+    """
+
+    name: str
+    kind: Kind
+    needs: tuple[str, ...]
+    argv: tuple[str, ...]
+    config: Mapping[str, Any] | None = None
+    is_once: bool = True
+
+
+class Stages:
+    """Lists the stages of an experiment, in an order in which they can be run.
+
+    Args:
+        experiment: What is run.
+        run: The run folder.
+        overlays: Configuration files that the kind of node adds to every training of a language model.
+    """
+
+    def __init__(self, experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> None:
+        self.experiment = experiment
+        self.run = run
+        self.listed: list[Stage] = []
+        self.fit_after: tuple[str, ...] = ()  # what writes the training file
+        self.evaluate_after: tuple[str, ...] = ()  # what trains the parser of the evaluation
+        self.parser = experiment.parser
+        self.train_path: str | None = None  # in place of the experiment's
+        self.overlays = [self._file(path) for path in (*experiment.overlays, *overlays)]
+
+    def all(self) -> list[Stage]:
+        """All stages."""
+        for system in self.experiment.used:
+            self.synthesise(system)
+        self.report()
+        return self.listed
+
+    def report(self) -> None:
+        """The report, made anew every time, of a run that has something to tell."""
+        results = tuple(stage.name for stage in self.listed if stage.name.startswith(("evaluate_", "score_")))
+        if results:
+            self.listed.append(Stage("report", "tool", results, ("report", str(self.run)), is_once=False))
+
+    def synthesise(self, system: System) -> None:
+        """From private turns to samples and their metrics."""
+        epochs = [self.experiment.epochs_of(training.settings) for training in system.trainings if system.samplings]
+        for place, training in enumerate(system.trainings):
+            self.fit(training, system, epochs, place)
+        if system.name == "domain":
+            self.histogram()
+        for sampling in system.samplings:
+            self.sample(sampling, system)
+        if system.samplings:
+            self.evaluate(system.name, system.synthetic, system.samplings[-1].name)
+
+    def fit(
+        self, training: Training, system: System, epochs: list[float], place: int, start: Training | None = None
+    ) -> None:
+        """Train a language model, or a parser that stands alone.
+
+        Args:
+            training: The model.
+            system: Whose settings and budget it has.
+            epochs: Of every training that shares the budget; empty for a training without one.
+            place: Which of them is this one.
+            start: Training of an earlier release in the same scope, whose weights this one goes on from.
+        """
+        experiment, settings = self.experiment, training.settings
+        if settings.startswith("parser"):
+            return self.fit_parser(training.folder, settings)
+        file = self._file(MODEL_FILES[settings])
+        derived: dict[str, Settings] = {name: {} for name in SECTIONS}
+        private = bool(epochs) and experiment.is_private
+        if private:
+            budget = [_plain(number) for number in epochs]
+            derived["privacy"] = {"target_epsilon": experiment.epsilon, "epochs": budget, "scope": system.scope}
+        else:
+            derived["data"]["sampling"] = "shuffle"
+        if epochs:
+            derived["trainer"]["max_epochs"] = _plain(epochs[place])
+        if self.train_path is not None:
+            derived["data"]["train_path"] = self.train_path
+        if start is not None:
+            derived["model"]["init_weights"] = str(self.run / start.folder)
+        if experiment.exact_histogram:
+            derived["privacy"]["histogram_noise_multiplier"] = None
+        sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
+        config = {
+            "trainer": sections["trainer"],
+            "model": _model(file, sections),
+            "data": {"class_path": DATA, "init_args": sections["data"]},
+            "privacy": sections["privacy"] if private else None,
+        }
+        needs = self.fit_after if start is None else (*self.fit_after, start.folder)
+        self._stage(training.folder, "fit", needs, _seeded(config, experiment.seed))
+
+    def sample(self, sampling: Sampling, system: System) -> None:
+        """Sample from a trained model."""
+        experiment, needs = self.experiment, [sampling.model]
+        file = self._file(MODEL_FILES[sampling.settings])
+        lora = [
+            {"model": {"lora": s["model"]["lora"]}} for s in map(_sections_of, self.overlays) if "lora" in s["model"]
+        ]
+        sections = self._sections(file, sampling.settings, system, lora)
+        if sampling.texts != sampling.settings:  # a model of both takes each stage's way of sampling
+            sections["sampling"] = self._sections(self._file(MODEL_FILES[sampling.texts]), sampling.texts, system)[
+                "sampling"
+            ]
+        grammar = sections["sampling"].pop("grammar", None)  # of trees alone
+        if sampling.texts == "parse_tree":
+            if grammar is None and system.name == "constrained":
+                grammar = _sections_of(self._file("configs/overlays/constrained.yaml"))["sampling"]["grammar"]
+            sections["sampling"] |= {} if grammar is None else {"grammar": grammar}
+        if experiment.seed is not None:
+            sections["sampling"]["seed"] = experiment.seed
+        for name in ("optimizer", "lr_scheduler", "init_weights"):  # of trainings
+            sections["model"].pop(name, None)
+        if sampling.task is not None:
+            sections["model"]["task"] = sampling.task
+        given: Settings = {"num_samples": experiment.num_samples}
+        if sampling.prompts is not None:
+            given["prompts_path"] = str(self.run / sampling.prompts)
+            needs.append("histogram" if system.name == "domain" else system.samplings[0].name)
+        self.predict(
+            sampling.name,
+            needs,
+            "configs/overlays/sample.yaml",
+            {
+                "trainer": {k: v for k, v in sections["trainer"].items() if k in ("accelerator", "devices", "logger")},
+                "model": _model(file, sections),
+                "data": {"init_args": given},
+                "ckpt_path": self.checkpoint(sampling.model),
+                **_seeded({}, experiment.seed),
+            },
+            folder=sampling.folder,
+            writes=sampling.writes,
+            source=sampling.source,
+        )
+
+    def predict(
+        self,
+        name: str,
+        needs: Iterable[str],
+        overlay: str,
+        config: Settings,
+        *,
+        folder: str,
+        writes: str,
+        source: str,
+    ) -> None:
+        """A pass of ``predict`` that writes JSON lines."""
+        base = self._file(overlay)
+        for callback in base["trainer"]["callbacks"]:
+            if callback["class_path"] == WRITER:
+                callback["init_args"] |= {"output_path": str(self.run / writes), "stage": source}
+        self._stage(name, "predict", tuple(needs), merge(base, config), folder)
+
+    def histogram(self) -> None:
+        """Prompts of the domain model, from a noised histogram of the private domains."""
+        experiment = self.experiment
+        words = ["histogram", str(self.run / "domain"), "--out", str(self.run / "domains.jsonl")]
+        words += ["--num-samples", str(experiment.num_samples)]
+        words += [] if experiment.labels is None else ["--labels", experiment.labels]
+        words += [] if experiment.seed is None else ["--seed", str(experiment.seed)]
+        words += ["--exact"] if experiment.exact_histogram or not experiment.is_private else []
+        self.listed.append(Stage("histogram", "tool", ("domain",), tuple(words)))
+
+    def evaluate(self, name: str, synthetic: str, after: str) -> None:
+        """Compare a system's samples with the reference."""
+        experiment = self.experiment
+        data = experiment.section("data")
+        reference = experiment.reference or str(self.run / "data" / "test.jsonl")
+        words = ["evaluate", "--synthetic", str(self.run / synthetic), "--reference", reference]
+        words += ["--out", str(self.run / "evaluation" / f"{name}.json"), "--featurizer", experiment.featurizer]
+        options = {
+            "--private": self.train_path or data.get("train_path") if experiment.compare_with_private else None,
+            "--seed": experiment.seed,
+            "--parser": self.parser,
+            "--keep-function": data.get("keep_function"),
+        }
+        words += [word for key, value in options.items() if value is not None for word in (key, str(value))]
+        self.listed.append(Stage(f"evaluate_{name}", "metrics", (after, *self.evaluate_after), tuple(words)))
+
+    def fit_parser(self, name: str, layer: str, files: list[str] | None = None, after: tuple[str, ...] = ()) -> None:
+        """Train a semantic parser, without privacy.
+
+        Args:
+            name: Its stage.
+            layer: Stage of the experiment whose sections win over those of ``parser``.
+            files: Training files in place of the experiment's.
+            after: Stages that write them.
+        """
+        stages = self.experiment.stages
+        file = self._file(MODEL_FILES["parser"])
+        sections = merge(_sections_of(file), stages.get("parser", {}), stages.get(layer, {}))
+        if files is not None:
+            sections["data"] |= {"train_paths": files, "val_path": None, "test_path": None}
+        config = {
+            "trainer": sections["trainer"],
+            "model": _model(file, sections),
+            "data": {"class_path": file["data"]["class_path"], "init_args": sections["data"]},
+        }
+        self._stage(name, "fit", after, _seeded(config, self.experiment.seed))
+
+    def checkpoint(self, folder: str) -> str:
+        """The checkpoint that a training of the run leaves."""
+        return str(self.run / folder / "checkpoints" / "last.ckpt")
+
+    def _sections(
+        self, file: Settings, settings: str, system: System, more: Iterable[Mapping[str, Any]] = ()
+    ) -> dict[str, Settings]:
+        """The sections of a stage: of the model's file, of all, of the stage, of the system, derived, overridden."""
+        experiment = self.experiment
+        common = {name: getattr(experiment, name) for name in SECTIONS}
+        own = (experiment.stages.get(settings, {}), system.changes, experiment.variants.get(system.name, {}))
+        return merge(_sections_of(file), common, *own, *more, experiment.overrides)
+
+    def _file(self, path: str) -> Settings:
+        variables = {**os.environ, **self.experiment.environment}
+        return fill_in(read_yaml(ROOT / path), variables, path)
+
+    def _stage(
+        self, name: str, kind: Kind, needs: tuple[str, ...], config: Settings, folder: str | None = None
+    ) -> None:
+        words = (kind, "--config", str(self.run / "configs" / f"{name}.yaml"))
+        words += ("--run_dir", str(self.run / (folder or name)))
+        config = {key: value for key, value in config.items() if value != {}}
+        self.listed.append(Stage(name, kind, tuple(dict.fromkeys(needs)), words, config))
+
+
+def _sections_of(config: Mapping[str, Any]) -> dict[str, Settings]:
+    """A configuration file in the sections of an experiment."""
+    model = dict(config.get("model", {}).get("init_args", {}))
+    sampling = model.pop("sampling", {})
+    data = config.get("data", {}).get("init_args", {})
+    given = {"trainer": config.get("trainer", {}), "model": model, "sampling": sampling, "data": data}
+    return {**given, "privacy": config.get("privacy") or {}}
+
+
+def _model(file: Settings, sections: Mapping[str, Settings]) -> Settings:
+    init = dict(sections["model"])
+    optimizer = init.get("optimizer")
+    if optimizer and "class_path" not in optimizer:
+        init["optimizer"] = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.0, **optimizer}}
+    if sections["sampling"]:
+        init["sampling"] = sections["sampling"]
+    return {"class_path": file["model"]["class_path"], "init_args": init}
+
+
+def _seeded(config: Settings, seed: int | None) -> Settings:
+    return config if seed is None else {"seed_everything": seed, **config}
+
+
+def _plain(number: float) -> float:
+    return int(number) if float(number).is_integer() else number

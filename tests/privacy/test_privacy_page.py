@@ -1,0 +1,43 @@
+"""Every file, name and test that docs/privacy.md points to is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+
+
+def names(file: Path) -> set[str]:
+    """Functions and classes of a file, methods among them."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def test_every_place_that_the_page_names_exists() -> None:
+    places = re.findall(r"`([\w/]+\.py)(?:::?(\w+))?`", PAGE)
+    assert len(places) > 60
+    missing = [
+        f"{path}:{name}"
+        for path, name in places
+        if not (ROOT / path).is_file() or (name and name not in names(ROOT / path))
+    ]
+    assert not missing
+
+
+def test_every_claim_says_where_it_is_made_and_what_attacks_it() -> None:
+    claims = re.findall(r"^\*\*(\d+)\. .*?(?=^\*\*|\Z)", PAGE, flags=re.S | re.M)
+    assert [int(number) for number in claims] == list(range(1, len(claims) + 1))
+    for claim in re.finditer(r"^\*\*\d+\. .*?(?=^\*\*|\Z)", PAGE, flags=re.S | re.M):
+        assert re.search(r"Made in `[\w/]+\.py", claim[0]) and re.search(
+            r"Attacked by `tests/[\w/]+\.py::", claim[0]
+        ), claim[0]
+
+
+def test_the_map_of_the_package_names_every_file() -> None:
+    package = ROOT / "doppel" / "privacy"
+    described = (package / "__init__.py").read_text(encoding="utf-8")
+    rooms = {path.stem for path in package.iterdir() if not path.name.startswith("_")}
+    assert {room for room in rooms if f"`{room}`" not in described} == set()
