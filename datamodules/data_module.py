@@ -138,7 +138,7 @@ class TrainingDataModule(DataModule, ABC):
                 if path is not None:
                     self.evaluation[name] = self.load_evaluation(name, path)
                 elif stage != "fit":
-                    raise DataError(f"there is nothing to {stage} on: set {name}_path")
+                    raise DataError(f"there is nothing to {stages[-1]} on: set {name}_path")
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """Validation batches, sharded by rank; empty without ``val_path``."""

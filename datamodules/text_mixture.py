@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
@@ -60,10 +61,8 @@ def pack(examples: list[list[int]], block_length: int, pad_id: int) -> tuple[Ten
         open_by_space[left].append(block)
         occupied |= 1 << left
     lengths = torch.tensor([len(c) for c in contents], dtype=torch.int32)
-    blocks = np.full((len(contents), block_length), pad_id, dtype=np.int32)
-    for row, ids in zip(blocks, contents, strict=True):
-        row[: len(ids)] = ids
-    return torch.from_numpy(blocks), lengths
+    rows = [torch.tensor(ids, dtype=torch.int32) for ids in [*contents, [pad_id] * block_length]]  # the last is as wide
+    return pad_sequence(rows, batch_first=True, padding_value=pad_id)[:-1], lengths
 
 
 def _read_utterances(path: str, limit: int | None) -> list[str]:

@@ -80,34 +80,29 @@ def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> di
             f"delta {spec.delta:.3g} is not below 1/N = {1.0 / spec.num_units:.3g}: publishing one random "
             f"{spec.unit} would satisfy it; take 1/(N ln N) = {default_delta(spec.num_units):.3g} or less"
         )
-    per_coordinate = spec.noise_multiplier / spec.batch_size
+    names = ("noise_multiplier", "sample_rate", "target_epsilon", "delta", "accountant", "unit", "num_units")
     return {
-        "noise_multiplier": spec.noise_multiplier,
-        "sample_rate": spec.sample_rate,
-        "steps": spec.steps,
+        **{name: getattr(spec, name) for name in (*names, "batch_size", "steps")},
         "stage_steps": list(spec.stage_steps),
         "epsilon": compute_epsilon(spec.mechanisms(), spec.delta, spec.accountant),
-        "target_epsilon": spec.target_epsilon,
-        "delta": spec.delta,
-        "accountant": spec.accountant,
-        "unit": spec.unit,
-        "num_units": spec.num_units,
-        "batch_size": spec.batch_size,
         "num_parameters": num_parameters,
-        "noise_per_coordinate": per_coordinate,
-        "noise_to_signal": per_coordinate * math.sqrt(num_parameters),
+        "noise_per_coordinate": spec.noise_multiplier / spec.batch_size,
+        "noise_to_signal": spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size,
         "warnings": notes,
     }
 
 
 def table(result: dict[str, Any]) -> str:
     """The plan for people, with the epsilon of every accountant at the chosen sigma."""
+    steps = f"{result['steps']:,}"
+    if len(result["stage_steps"]) > 1:
+        steps += f"  ({' + '.join(format(n, ',') for n in result['stage_steps'])})"
     rows = [
         ("unit", result["unit"]),
         ("units N", f"{result['num_units']:,}"),
         ("expected batch size B", f"{result['batch_size']:,}"),
         ("sample rate q = B/N", f"{result['sample_rate']:.6g}"),
-        ("steps", f"{result['steps']:,}" + _stages(result["stage_steps"])),
+        ("steps", steps),
         ("delta", f"{result['delta']:.4g}"),
         ("target epsilon", f"{result['target_epsilon']:g}"),
         ("noise multiplier sigma", f"{result['noise_multiplier']:.4f}"),
@@ -127,7 +122,3 @@ def table(result: dict[str, Any]) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
     return "\n".join([*lines, *(f"warning: {note}" for note in result["warnings"])])
-
-
-def _stages(stage_steps: list[int]) -> str:
-    return f"  ({' + '.join(f'{steps:,}' for steps in stage_steps)})" if len(stage_steps) > 1 else ""

@@ -13,19 +13,14 @@ from tqdm import tqdm
 
 from doppel.lispress import Counting, valid_function_types
 from doppel.metrics.anonymous_graph import anonymous_graph
-from doppel.metrics.chi_square import ChiSquare
-from doppel.metrics.commonest import Commonest
 from doppel.metrics.copies import Copies, CopyIndex
-from doppel.metrics.distinct import Distinct
-from doppel.metrics.function_overlap import FunctionOverlap
-from doppel.metrics.graph_match import GraphMatch
+from doppel.metrics.function_types import ChiSquare, FunctionOverlap, TopKOverlap
 from doppel.metrics.mauve import Mauve
-from doppel.metrics.mean_words import MeanWords
 from doppel.metrics.nearest_trees import NearestTrees
 from doppel.metrics.plain_number import plain_number
-from doppel.metrics.top_k_overlap import TopKOverlap
-from doppel.metrics.valid_trees import ValidTrees
-from doppel.metrics.word_overlap import WordOverlap
+from doppel.metrics.texts import Commonest, Distinct, MeanWords, ValidTrees
+from doppel.metrics.tree_pairs import GraphMatch
+from doppel.metrics.type_counts import WordOverlap
 
 Value = float | int | str | list[str] | None
 Part = tuple[dict[str, Value], list[str]]

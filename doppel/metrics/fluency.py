@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 _IGNORED = -100
 
@@ -39,14 +40,10 @@ def text_losses(model: Any, examples: Sequence[Sequence[int]], tokens_per_batch:
         width = len(examples[order[0]])
         rows = max(1, tokens_per_batch // width)
         batch, order = order[:rows], order[rows:]
-        ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
-        labels_BT = torch.full((len(batch), width), _IGNORED)
-        for row, index in enumerate(batch):
-            ids = torch.tensor(examples[index])
-            ids_BT[row, : len(ids)] = ids
-            labels_BT[row, : len(ids) - 1] = ids[1:]  # padding is on the right, where causal attention never looks
-        labels_BT = labels_BT.to(device)
-        logits_BTV = model(input_ids=ids_BT.to(device), use_cache=False).logits.float()
+        ids = [torch.tensor(examples[index]) for index in batch]
+        ids_BT = pad_sequence(ids, batch_first=True)  # on the right, where causal attention never looks
+        labels_BT = pad_sequence([row[1:] for row in ids], batch_first=True, padding_value=_IGNORED).to(device)
+        logits_BTV = model(input_ids=ids_BT.to(device), use_cache=False).logits[:, :-1].float()
         nll_BT = F.cross_entropy(logits_BTV.mT, labels_BT, ignore_index=_IGNORED, reduction="none")
         losses[batch] = (nll_BT.sum(1) / (labels_BT != _IGNORED).sum(1)).cpu()
     return losses

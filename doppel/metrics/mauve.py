@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -25,45 +25,21 @@ class Mauve(StringStateMetric):
     most 500 iterations, scaling factor 5. Values depend on the featurizer and on the number of samples:
     compare only numbers with both equal. Features are sorted before clustering, so that the value depends
     neither on the order of the samples nor on how ranks shared them.
+
+    Args:
+        featurizer: model folder, hub name, or a function from texts to a [num_texts, hidden] tensor.
+        seed: seed of PCA and k-means.
+        kwargs: passed to ``torchmetrics.Metric``.
     """
 
     higher_is_better = True
     num_synthetic: Tensor
     num_reference: Tensor
 
-    def __init__(
-        self,
-        featurizer: str | Path | Featurizer,
-        num_buckets: int | Literal["auto"] = "auto",
-        kmeans_explained_var: float = 0.9,
-        kmeans_num_redo: int = 5,
-        kmeans_max_iter: int = 500,
-        mauve_scaling_factor: float = 5,
-        seed: int = 25,
-        **kwargs: Any,
-    ) -> None:
-        """Set the featurizer and the options of ``mauve.compute_mauve``.
-
-        Args:
-            featurizer: model folder, hub name, or a function from texts to a [num_texts, hidden] tensor.
-            num_buckets: clusters; ``auto`` is a tenth of the smaller side, at least 2.
-            kmeans_explained_var: share of the variance that PCA keeps.
-            kmeans_num_redo: restarts of k-means.
-            kmeans_max_iter: iterations of k-means.
-            mauve_scaling_factor: the constant c of the paper.
-            seed: seed of PCA and k-means.
-            kwargs: passed to ``torchmetrics.Metric``.
-        """
+    def __init__(self, featurizer: str | Path | Featurizer, seed: int = 25, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.featurizer: Featurizer = TextFeaturizer(featurizer) if isinstance(featurizer, str | Path) else featurizer
-        self.options: dict[str, Any] = {
-            "num_buckets": num_buckets,
-            "kmeans_explained_var": kmeans_explained_var,
-            "kmeans_num_redo": kmeans_num_redo,
-            "kmeans_max_iter": kmeans_max_iter,
-            "mauve_scaling_factor": mauve_scaling_factor,
-            "seed": seed,
-        }
+        self.seed = seed
         for side in ("synthetic", "reference"):
             # flat, so that a rank without samples needs not know the features' width
             self.add_list_state(f"{side}_features", torch.float32)
@@ -102,7 +78,7 @@ class Mauve(StringStateMetric):
                     p_features=self._features("reference"),
                     q_features=self._features("synthetic"),
                     verbose=False,
-                    **self.options,
+                    seed=self.seed,
                 )
         finally:
             faiss.omp_set_num_threads(num_threads)

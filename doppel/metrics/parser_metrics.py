@@ -6,10 +6,8 @@ from collections.abc import Collection, Sequence
 
 from torchmetrics import MetricCollection
 
-from doppel.metrics.api_match import SMCALFLOW_APIS, ApiMatch
-from doppel.metrics.bag_of_nodes import BagOfNodes
-from doppel.metrics.graph_match import GraphMatch
 from doppel.metrics.plain_number import plain_number
+from doppel.metrics.tree_pairs import SMCALFLOW_APIS, ApiMatch, BagOfNodes, GraphMatch
 
 PARSER_KEYS = ("exact_match", "api_precision", "api_recall", "node_precision", "node_recall", "num_turns")
 _BATCH = 1024

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from doppel.errors import UserError
 
 Pooling = Literal["last", "mean"]
+_MAX_LENGTH = 1024
 
 
 class FeaturizerError(UserError):
@@ -24,34 +26,20 @@ class TextFeaturizer:
 
     As in ``mauve-text`` the feature of a text is the hidden state of its last token (``pooling="last"``, for
     causal models); ``pooling="mean"`` suits sentence encoders. Unlike that package any architecture and any
-    local folder will do. The model is loaded at first use and runs in evaluation mode, in float32.
+    local folder will do. The model is loaded at first use and runs in evaluation mode, in float32, on a GPU where there
+    is one. Texts are cut to 1,024 tokens, less where the model's context is shorter.
+
+    Args:
+        model: local folder or hub name of any model that ``AutoModel`` loads.
+        pooling: hidden state of the last token (``last``) or mean over tokens (``mean``).
+        tokens_per_batch: padded tokens in one forward pass.
     """
 
-    def __init__(
-        self,
-        model: str | Path,
-        pooling: Pooling = "last",
-        max_length: int = 1024,
-        tokens_per_batch: int = 8192,
-        device: str | torch.device | None = None,
-        progress: bool = True,
-    ) -> None:
-        """Name the model; nothing is loaded yet.
-
-        Args:
-            model: local folder or hub name of any model that ``AutoModel`` loads.
-            pooling: hidden state of the last token (``last``) or mean over tokens (``mean``).
-            max_length: texts are cut to this many tokens (less where the model's context is shorter).
-            tokens_per_batch: padded tokens in one forward pass.
-            device: where the model runs; None takes a GPU where there is one.
-            progress: show a progress bar on a terminal.
-        """
+    def __init__(self, model: str | Path, pooling: Pooling = "last", tokens_per_batch: int = 8192) -> None:
         self.name = str(model)
         self.pooling: Pooling = pooling
-        self.max_length = max_length
         self.tokens_per_batch = tokens_per_batch
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.progress = progress
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._loaded: tuple[Any, Any] | None = None
 
     def _load(self) -> tuple[Any, Any]:
@@ -97,12 +85,8 @@ class TextFeaturizer:
         if not texts:
             return torch.empty(0, 0)
         model, tokenizer = self._load()
-        limits = (
-            self.max_length,
-            tokenizer.model_max_length,
-            getattr(model.config, "max_position_embeddings", None),
-        )
-        limit = min(value for value in limits if value)
+        context = getattr(model.config, "max_position_embeddings", None)
+        limit = min(value for value in (_MAX_LENGTH, tokenizer.model_max_length, context) if value)
         filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.unk_token_id or 0
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
         encoded = tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]
@@ -111,18 +95,16 @@ class TextFeaturizer:
         features: list[Tensor | None] = [None] * len(ids)
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
         with (
-            tqdm(total=len(ids), desc="features", unit="text", disable=None if self.progress else True) as bar,
+            tqdm(total=len(ids), desc="features", unit="text", disable=None) as bar,
             torch.inference_mode(),
         ):
             while order:
                 width = len(ids[order[0]])
                 rows = max(1, self.tokens_per_batch // width)
                 batch, order = order[:rows], order[rows:]
-                input_ids = torch.full((len(batch), width), pad, dtype=torch.long)
-                mask = torch.zeros(len(batch), width, dtype=torch.long)
-                for row, index in enumerate(batch):
-                    input_ids[row, : len(ids[index])] = torch.tensor(ids[index])
-                    mask[row, : len(ids[index])] = 1
+                rows_of_ids = [torch.tensor(ids[index]) for index in batch]
+                input_ids = pad_sequence(rows_of_ids, batch_first=True, padding_value=pad)
+                mask = pad_sequence([torch.ones_like(row) for row in rows_of_ids], batch_first=True)
                 for index, feature in zip(batch, self._pool(model, input_ids, mask), strict=True):
                     features[index] = feature
                 bar.update(len(batch))

@@ -1,12 +1,13 @@
-"""Base of the metrics that compare how often types (words, functions) occur in two sets of samples."""
+"""Metrics that compare how often types occur in two sets of samples: their base, and the overlap of words."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from doppel.metrics.string_state import StringStateMetric, pack_strings, unpack_strings
 
@@ -46,3 +47,26 @@ def type_overlap(synthetic: Counter[str], reference: Counter[str]) -> float:
     if not reference:
         return float("nan")
     return len(synthetic.keys() & reference.keys()) / len(reference)
+
+
+def count_words(utterances: Iterable[str]) -> Counter[str]:
+    """Occurrences of words: utterances split on spaces, case and punctuation kept."""
+    return Counter(word for utterance in utterances for word in utterance.split(" ") if word)
+
+
+class WordOverlap(TypeCountMetric):
+    """W.Overlap = |V_syn ∩ V_hum| / |V_hum| over word types (Mireshghallah et al.), in [0, 1].
+
+    It grows with the number of samples: compare systems on equally many. nan without a reference.
+    """
+
+    higher_is_better = True
+
+    def update(self, synthetic: Sequence[str] = (), reference: Sequence[str] = ()) -> None:
+        """Add utterances to either side."""
+        self.add_counts("synthetic", count_words(synthetic))
+        self.add_counts("reference", count_words(reference))
+
+    def compute(self) -> Tensor:
+        """Scalar share over everything added so far."""
+        return torch.tensor(type_overlap(self.counts("synthetic"), self.counts("reference")))

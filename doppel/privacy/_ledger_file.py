@@ -8,22 +8,32 @@ import datetime
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
+from doppel.privacy.accounting import Accountant
 from doppel.privacy.mechanism import Mechanism
 
 VERSION = 1
-_BUDGET_FIELDS = ("target_epsilon", "delta", "accountant", "unit")
 
 
 class LedgerError(UserError):
     """The ledger cannot be read, locked or written, or is asked for something that contradicts it. One
     line."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a scope may spend."""
+
+    target_epsilon: float
+    delta: float
+    accountant: Accountant
+    unit: str
 
 
 @dataclass
@@ -74,7 +84,7 @@ class LedgerFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.budgets: dict[str, dict[str, Any]] = {}
+        self.promises: dict[str, Promise] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
         self._offset = 0
@@ -198,11 +208,13 @@ class LedgerFile:
             case "budget":
                 if record["version"] != VERSION:
                     raise self._damaged(f"it has version {record['version']}, this program reads version {VERSION}")
-                self.budgets[record["scope"]] = {name: record[name] for name in _BUDGET_FIELDS}
+                self.promises[record["scope"]] = Promise(
+                    **{field.name: record[field.name] for field in fields(Promise)}
+                )
             case "mechanism":
                 found = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
                 found.mechanism()
-                if found.id in self.mechanisms or found.scope not in self.budgets or found.planned_steps < 1:
+                if found.id in self.mechanisms or found.scope not in self.promises or found.planned_steps < 1:
                     raise self._damaged("it contradicts earlier lines")
                 self.mechanisms[found.id] = found
             case "spend":  # of one step; files written by hand may have more

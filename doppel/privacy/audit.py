@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
+from scipy.stats import binom
 
 GUESS_SHARES: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
 """Shares of the canaries that are guessed about. Fixed and public: each is tried at its part of the error
@@ -71,7 +71,7 @@ def p_value(num_canaries: int, num_guesses: int, num_correct: int, epsilon: floa
     _check(num_canaries, num_guesses, num_correct, delta)
     if not epsilon >= 0.0:
         raise ValueError(f"epsilon is {epsilon}: it must be at least 0")
-    pmf = _binomial(num_guesses, epsilon)
+    pmf = binom.pmf(np.arange(num_guesses + 1), num_guesses, expit(epsilon))
     v = num_correct
     tail = float(pmf[v:].sum())
     if v and delta:
@@ -183,18 +183,6 @@ def _tries(num_canaries: int, confidence: float, guess_shares: Sequence[float]) 
         raise ValueError(f"guess_shares are {guess_shares}: give numbers in (0, 1]")
     sides = sorted({max(1, int(share * num_canaries / 2)) for share in guess_shares})
     return sides, 1.0 - (1.0 - confidence) / len(sides)
-
-
-def _binomial(trials: int, epsilon: float) -> NDArray[np.float64]:
-    """Probabilities of 0 … `trials` successes of chance e^epsilon / (1 + e^epsilon) each."""
-    log_failure = -epsilon - math.log1p(math.exp(-epsilon))
-    return np.exp(_log_choices(trials) + trials * log_failure + np.arange(trials + 1) * epsilon)
-
-
-@lru_cache(maxsize=16)
-def _log_choices(trials: int) -> NDArray[np.float64]:
-    log_factorials = np.array([math.lgamma(k + 1.0) for k in range(trials + 1)])
-    return log_factorials[-1] - log_factorials - log_factorials[::-1]
 
 
 def _check(num_canaries: int, num_guesses: int, num_correct: int, delta: float) -> None:

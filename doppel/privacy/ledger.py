@@ -24,11 +24,11 @@ Formal guarantees:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from doppel.privacy._ledger_file import VERSION, LedgerError, LedgerFile, MechanismRecord
+from doppel.privacy._ledger_file import VERSION, LedgerError, LedgerFile, MechanismRecord, Promise
 from doppel.privacy.accounting import Accountant, compute_epsilon, max_affordable_steps
 from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacySpec, what_is_protected
@@ -38,16 +38,6 @@ __all__ = ["BudgetExceededError", "Ledger", "LedgerError"]
 
 class BudgetExceededError(LedgerError):
     """The next step would pass the scope's target epsilon; nothing was written and the step must not run."""
-
-
-@dataclass(frozen=True)
-class _Promise:
-    """What a scope may spend."""
-
-    target_epsilon: float
-    delta: float
-    accountant: Accountant
-    unit: str
 
 
 class Ledger:
@@ -105,12 +95,7 @@ class Ledger:
             raise LedgerError(f"{self.path}: scope {scope!r} and stage {stage!r} must be printable, non-empty names.")
         if planned_steps < 1:
             raise LedgerError(f"{self.path}: planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.")
-        promise = {
-            "target_epsilon": spec.target_epsilon,
-            "delta": spec.delta,
-            "accountant": spec.accountant,
-            "unit": spec.unit,
-        }
+        promise = asdict(Promise(spec.target_epsilon, spec.delta, spec.accountant, spec.unit))
         mechanism_id = f"{scope}/{stage}"
         fields = {
             "kind": kind,
@@ -126,9 +111,9 @@ class Ledger:
             **promise,
         }
         with self._file.locked(self.lock_timeout):
-            known, budget = self._file.mechanisms.get(mechanism_id), self._file.budgets.get(scope)
+            known, budget = self._file.mechanisms.get(mechanism_id), self._file.promises.get(scope)
             if budget is not None:
-                self._refuse_change(f"scope {scope!r}", budget, promise)
+                self._refuse_change(f"scope {scope!r}", asdict(budget), promise)
             if known is not None:
                 self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, fields)
                 return mechanism_id
@@ -202,9 +187,9 @@ class Ledger:
         if scope is not None:
             promise = self._promise(scope)
             return compute_epsilon(self._mechanisms(scope), promise.delta, promise.accountant, fast)
-        if not self._file.budgets:
+        if not self._file.promises:
             return 0.0
-        units = sorted({budget["unit"] for budget in self._file.budgets.values()})
+        units = sorted({promise.unit for promise in self._file.promises.values()})
         if len(units) > 1:
             raise LedgerError(
                 f"{self.path}: the scopes protect different units ({', '.join(units)}), which have no common "
@@ -226,17 +211,14 @@ class Ledger:
         """
         self._file.refresh()
         scopes, mechanisms = {}, []
-        for name in self._file.budgets:
-            promise, records = self._promise(name), self._file.of_scope(name)
+        for name, promise in self._file.promises.items():
+            records = self._file.of_scope(name)
             caveats = self._file.caveats.get(name, [])
             own = compute_epsilon(self._mechanisms(name), promise.delta, promise.accountant)
             scopes[name] = {
                 "epsilon": None if any(voids for _, voids in caveats) else own,
                 "epsilon_of_mechanisms": own,
-                "target_epsilon": promise.target_epsilon,
-                "delta": promise.delta,
-                "accountant": promise.accountant,
-                "unit": promise.unit,
+                **asdict(promise),
                 "protects": _in_words(promise.unit, records),
                 "noise_multiplier": min((r.key[1] for r in records), default=None),
                 "steps_done": sum(r.done_steps for r in records),
@@ -247,7 +229,7 @@ class Ledger:
                 own = compute_epsilon([r.mechanism()], promise.delta, promise.accountant)
                 names = {"id": r.id, "scope": name, "stage": r.stage}
                 mechanisms.append({**names, **r.fields, "done_steps": r.done_steps, "epsilon": own})
-        units = {str(budget["unit"]) for budget in self._file.budgets.values()}
+        units = {promise.unit for promise in self._file.promises.values()}
         common = len(units) == 1
         delta, accountant = self._common_terms() if common else (None, None)
         epsilon = compute_epsilon(self._mechanisms(None), delta, accountant) if delta and accountant else None
@@ -337,14 +319,14 @@ class Ledger:
     def _mechanisms(self, scope: str | None) -> list[Mechanism]:
         return [record.mechanism() for record in self._file.of_scope(scope)]
 
-    def _promise(self, scope: str) -> _Promise:
-        if scope not in self._file.budgets:
-            known = ", ".join(self._file.budgets) or "none"
+    def _promise(self, scope: str) -> Promise:
+        if scope not in self._file.promises:
+            known = ", ".join(self._file.promises) or "none"
             raise LedgerError(f"{self.path}: no scope {scope!r}; the ledger has: {known}.")
-        return _Promise(**self._file.budgets[scope])
+        return self._file.promises[scope]
 
     def _common_terms(self) -> tuple[float, Accountant]:
-        promises = [self._promise(name) for name in self._file.budgets]
+        promises = self._file.promises.values()
         accountants = {promise.accountant for promise in promises}
         accountant: Accountant = accountants.pop() if len(accountants) == 1 else "pld"
         return min(promise.delta for promise in promises), accountant

@@ -225,10 +225,8 @@ def test_sizes_that_cannot_be(dialogues: str, codec: Codec, kwargs: dict[str, An
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_nothing_to_evaluate_on(dialogues: str, codec: Codec, stage: str) -> None:
-    data = module(dialogues)
-    data.codec = codec
     with pytest.raises(DataError, match=f"there is nothing to {stage} on: set"):
-        data.setup(stage)
+        getattr(make_trainer(), stage)(Recorder(codec), datamodule=module(dialogues))
 
 
 def test_resuming_in_mid_epoch_gives_no_warning(

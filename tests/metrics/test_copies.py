@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppel.metrics import Copies
-from doppel.metrics.jaccard_index import JaccardIndex, trigrams, words
+from doppel.metrics.copies import JaccardIndex, trigrams, words
 
 WORDS = st.lists(st.sampled_from(list("abcdefg")), max_size=9).map(" ".join)
 

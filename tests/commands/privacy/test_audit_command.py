@@ -148,17 +148,12 @@ def test_a_saved_configuration_is_audited_without_touching_its_run_and_goes_on_w
         assert error.startswith("error: ") and message in error
 
 
-def test_without_the_privacy_overlay_there_is_no_claim_and_given_canaries_are_used(
+def test_without_privacy_there_is_no_claim_and_given_canaries_are_used(
     tmp_path: Path, tiny_model: str, corpus: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "canaries.jsonl"
     own.write_text("".join(json.dumps({"utterance": f"secret {i}"}) + "\n" for i in range(6)), encoding="utf-8")
-    public = [
-        *(a for name in ("trainer", "utterance_lm") for a in ("--config", str(ROOT / "configs" / f"{name}.yaml"))),
-        "--data=datamodules.dialogue_data_module.DialogueDataModule",
-        "--data.init_args.batch_size=20",
-        *[a for a in arguments(tiny_model, corpus) if a.startswith("--") and "callbacks" not in a and a != "--config"],
-    ]
+    public = [word for word in arguments(tiny_model, corpus) if not word.startswith("--privacy")]
     folder = tmp_path / "audit"
     audit = ["audit", *public, f"--canaries={own}", "--num_samples=0"]
     assert cli.main([*audit, f"--run_dir={folder}"]) == 0

@@ -23,7 +23,7 @@ from clipping_reference import (
 from torch import Tensor, nn
 
 from doppel.head_loss import HeadGradients
-from doppel.privacy.clipping.fused_head import FusedHead
+from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.rule import UnitLayout
 
 HALVES = pytest.mark.parametrize(("half", "loss_scale"), [(torch.bfloat16, 1.0), (torch.float16, 1024.0)])
@@ -145,11 +145,13 @@ def test_float16_operands_of_the_fused_head_hold_neither_loss_scale_nor_factor(l
         dtype=torch.float16,
         kept=grads.half(),
     )
-    fused = FusedHead(layout, trains_weight=True, trains_bias=True, ids=None)
+    rule = LinearRule("head", head)
+    assert rule.start_head is not None
+    fused = rule.start_head(layout)
     fused.watch(gradients)
     fused.see_chunk(slice(0, 4), grads.half())
     fused.finish(torch.full((4,), loss_scale))
-    fused.add_clipped(head.weight, head.bias, factors, 1.0 / loss_scale)
+    rule.add_clipped(factors, 1.0 / loss_scale)
     weights = 0.5 * factors[:, None, None]
     expected = [torch.einsum("bnv,bnd->vd", grads, weights * hidden), (weights * grads).sum((0, 1))]
     assert relative_error([head.weight.grad, head.bias.grad], expected) <= 1e-3  # type: ignore[list-item]
