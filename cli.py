@@ -19,6 +19,7 @@ COMMANDS = {
     "validate": "commands.launch.train:validate",
     "test": "commands.launch.train:test",
     "predict": "commands.launch.train:predict",
+    "sync": "commands.launch.sync:sync",
     "plan": "doppel.console.plan:plan",
     "ledger": "doppel.console.ledger:ledger",
     "evaluate": "commands.evaluation.evaluate:evaluate",
@@ -32,8 +33,6 @@ COMMANDS = {
     "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",
     "upweight": "commands.data.upweight:upweight",
-    "sync": "commands.sync",
-    "completion": "commands.completion",
 }
 
 

@@ -61,6 +61,7 @@ class DifferentialPrivacy(Callback):
         self.privacy = privacy
         self.spec: PrivacySpec | None = None
         self.ledger: Ledger | None = None  # of rank 0 alone
+        self.spent: float | None = None  # ε when it was last logged
         self.step: PrivateStep | None = None
         self._loss_scale = 1.0
         self._mechanism_id = ""
@@ -238,6 +239,7 @@ class DifferentialPrivacy(Callback):
         }
         if self.privacy.log_private_diagnostics:
             metrics["private/num_nonfinite"] = float(self.step.clipper.num_nonfinite)
+        self.spent = metrics["dp/epsilon"]
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
 

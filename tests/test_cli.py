@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import os
 import re
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import yaml
 
 import cli
 from commands.launch.run_folder import last_checkpoint
+from doppel.privacy.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = "datamodules.dialogue_data_module.DialogueDataModule"
@@ -45,6 +48,18 @@ def small(tiny_model: str, corpus: str, tmp_path: Path) -> list[str]:
         "--trainer.logger=false",
         f"--run_dir={tmp_path / 'run' / 'one_stage'}",
     ]
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What Lightning and Doppel tell the user."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
 
 
 def test_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +116,11 @@ def test_help_of_a_callback_says_what_its_arguments_do(path: str, capsys: pytest
 
 
 def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone(
-    tmp_path: Path, small: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    small: list[str],
+    capsys: pytest.CaptureFixture[str],
+    said: list[str],
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     arguments = ["fit", *small, *PRIVATE, "--trainer.max_epochs=1"]
     assert cli.main(arguments) == 0
@@ -113,7 +132,55 @@ def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone
     assert cli.main(["ledger", str(run), "--json"]) == 0
     spent = json.loads(capsys.readouterr().out)
     assert spent["scopes"]["one_stage"]["steps_done"] == 5
-    assert 0 < spent["scopes"]["one_stage"]["epsilon"] <= 8
+    epsilon = spent["scopes"]["one_stage"]["epsilon"]
+    assert 0 < epsilon <= 8
+    (line,) = [text for text in said if text.startswith("step ")]
+    assert line == f"step 5/5, ε {epsilon:.3f} of 8, 0:00:00 left", "nothing of the data"
+    assert f"model: {run / 'one_stage' / 'checkpoints' / 'last.ckpt'}" in said
+    assert any(text.startswith(f"spent: ε = {epsilon:.3f} of 8 ") for text in said)
+    assert any(text.startswith("next: python cli.py predict --config ") for text in said)
+    assert not any("available: False" in text for text in said)
+    assert not any("LeafSpec" in str(warning.message) for warning in recwarn)
+
+
+def test_a_saved_configuration_starts_the_same_training_in_another_folder_and_null_is_the_run_without_privacy(
+    tmp_path: Path, small: list[str], said: list[str]
+) -> None:
+    stage = tmp_path / "run" / "one_stage"
+    assert cli.main(["fit", *small, *PRIVATE, "--trainer.max_epochs=1"]) == 0
+    other = tmp_path / "other" / "again"
+    again = ["fit", "--config", str(stage / "config.yaml"), "--run_dir", str(other)]
+    assert cli.main(again) == 0
+    spent = [Ledger(folder.parent / "ledger.jsonl").summary()["mechanisms"] for folder in (stage, other)]
+    assert [len(mechanisms) for mechanisms in spent] == [1, 1]
+    assert (other / "checkpoints" / "last.ckpt").is_file()
+    assert not any("no guarantee" in text for text in said)
+    public = tmp_path / "public" / "again"
+    assert cli.main([*again, "--privacy=null", "--run_dir", str(public)]) == 0
+    assert not (public.parent / "ledger.jsonl").exists()
+    assert [text for text in said if "no guarantee" in text] == [
+        "privacy: null. This training has no guarantee and spends nothing of a budget."
+    ]
+    assert any(text.startswith("step 5/5, train/loss ") for text in said)
+
+
+def test_privacy_is_merged_over_files_and_the_command_line_and_data_may_be_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data.yaml").write_text(f"class_path: {DATA}\ninit_args:\n  train_path: embedded:train\n")
+    (tmp_path / "stage.yaml").write_text("data: data.yaml\nprivacy:\n  epochs: [2, 8]\n  delta: 1.0e-5\n")
+    (tmp_path / "later.yaml").write_text("privacy:\n  delta: 1.0e-6\n")
+    files = ["--config", str(tmp_path / "stage.yaml"), "--config", str(tmp_path / "later.yaml")]
+    with pytest.raises(SystemExit):
+        cli.main(["fit", *configs("utterance_lm"), *files, "--privacy.target_epsilon=3", "--print_config"])
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["data"]["init_args"]["train_path"] == "embedded:train"
+    assert (config["privacy"]["epochs"], config["privacy"]["delta"], config["privacy"]["target_epsilon"]) == (
+        [2.0, 8.0],
+        1e-6,
+        3.0,
+    )
+    assert config["trainer"]["log_every_n_steps"] == 10, "trainer.yaml is the default"
 
 
 def test_lightnings_fast_dev_run_is_refused_in_a_private_stage(
@@ -209,6 +276,44 @@ def test_bad_settings_are_one_line_errors(
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert message in error
+
+
+LISTED = "[{class_path: callbacks.differential_privacy.DifferentialPrivacy, init_args: {target_epsilon: 3}}]"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("fit", ["--privacy.target_epsilon=abc"], "privacy.target_epsilon: 'abc' is no float"),
+        ("fit", ["--privacy.target_epsilo=3"], "PrivacyArguments has no argument 'target_epsilo': did you mean"),
+        ("fit", ["--trainer.max_epochs=abc"], "trainer.max_epochs: 'abc' is no int"),
+        ("fit", ["--model.init_args.optimizer=torch.nn.Linear"], "model.optimizer: Expected 'torch.nn.Linear' to be"),
+        ("fit", [f"--trainer.callbacks={LISTED}"], "write its arguments below the key `privacy`"),
+        ("fit", ["--trainer.callbacks.init_args.target_epsilon=3"], "write --privacy.target_epsilon"),
+        ("fit", ["--run_dir=/proc/run/stage"], "run_dir /proc/run/stage cannot be made"),
+        ("fit", ["--ckpt_path=none.ckpt"], "there is no checkpoint none.ckpt"),
+        ("predict", [], "add --config configs/overlays/sample.yaml"),
+    ],
+)
+def test_the_true_reason_is_one_line(
+    small: list[str], command: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([command, *small, *arguments]) == 2
+    error = capsys.readouterr().err
+    (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert message in line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_gpu_that_is_not_there_is_one_line(small: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fit", *small, "--trainer.accelerator=gpu"]) == 2
+    assert "error: trainer.accelerator is gpu, but PyTorch finds no GPU here" in capsys.readouterr().err
+
+
+def test_a_logger_without_a_folder_writes_into_the_run_folder(tmp_path: Path, small: list[str]) -> None:
+    fit = ["fit", *small, "--trainer.max_steps=1", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
+    assert cli.main([*fit, "--trainer.logger=lightning.pytorch.loggers.CSVLogger"]) == 0
+    assert list((tmp_path / "run" / "one_stage").rglob("metrics.csv"))
 
 
 def test_bf16_on_a_device_without_it_is_refused(

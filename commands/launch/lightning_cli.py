@@ -10,15 +10,19 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from callbacks.differential_privacy import DifferentialPrivacy
+from callbacks.progress_lines import ProgressLines
 from callbacks.slurm_job import SlurmJob
 from commands.launch.hardware import check_hardware
-from commands.launch.parser import PRIVACY, DoppelArgumentParser, listed_privacy
+from commands.launch.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
 from doppel.privacy.arguments import PrivacyArguments
@@ -28,6 +32,7 @@ CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 WANDB = "lightning.pytorch.loggers.WandbLogger"
 _HERE = "."
+_NAMED_CHECKPOINTS = ("last", "best", "hpc", "registry")
 DEFAULTS = Path(__file__).parents[2] / "configs" / "trainer.yaml"
 
 
@@ -106,7 +111,7 @@ class DoppelCLI(LightningCLI):
         try:
             self.config = parser.parse_args(args)
         except UserError as error:
-            if "save_dir" not in str(error) or "required" not in str(error):
+            if "save_dir" not in str(error):
                 raise
             self.config = parser.parse_args([*args, f"--trainer.logger.init_args.save_dir={_HERE}"])
 
@@ -130,14 +135,24 @@ class DoppelCLI(LightningCLI):
 
         Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
         """
+        if self.subcommand == "predict" and not is_overridden(
+            "predict_dataloader", self.datamodule, LightningDataModule
+        ):
+            raise UserError(no_prompts(f"a {type(self.datamodule).__name__}, which is for trainings, but nothing"))
         given = self._get(self.config_init, "trainer", default={})
         plugins = _listed(given.get("plugins"))
         if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
             kwargs.setdefault("plugins", [*plugins, SLURMEnvironment(auto_requeue=False)])
         privacy = self._get(self.config_init, "privacy")
+        callbacks = _listed(given.get("callbacks"))
         if privacy is not None and self.trains:
-            kwargs.setdefault("callbacks", [DifferentialPrivacy(privacy), *_listed(given.get("callbacks"))])
-        return super().instantiate_trainer(**kwargs)
+            callbacks = [DifferentialPrivacy(privacy), *callbacks]
+        if given.get("enable_progress_bar") is not False and not sys.stderr.isatty():
+            callbacks = [*(c for c in callbacks if not isinstance(c, ProgressBar)), ProgressLines()]
+        for logger in _listed(given.get("logger")):
+            if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
+                logger._wandb_init.pop("anonymous", None)
+        return super().instantiate_trainer(**{"callbacks": callbacks, **kwargs})
 
     @property
     def trains(self) -> bool:
@@ -163,11 +178,19 @@ class DoppelCLI(LightningCLI):
             rank_zero_info("privacy: null. This training has no guarantee and spends nothing of a budget.")
         if config.run_dir is not None:
             self._fill(config, Path(os.path.expandvars(config.run_dir)))
+        checkpoint = config.get("ckpt_path")
+        if checkpoint and checkpoint not in _NAMED_CHECKPOINTS and not Path(checkpoint).is_file():
+            raise UserError(
+                f"ckpt_path: there is no checkpoint {checkpoint}; a stage writes STAGE/checkpoints/last.ckpt"
+            )
 
     def _fill(self, config: Any, run_dir: Path) -> None:
         """Fill in what follows from the run folder."""
         trainer = config.trainer
-        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"run_dir {run_dir} cannot be made ({error.strerror}): give another folder") from error
         job = SlurmJob.current()
         if job is not None:
             claim(run_dir, job)

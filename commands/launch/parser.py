@@ -25,6 +25,8 @@ class DoppelArgumentParser(NearestKey, LightningArgumentParser):
         old = re.search(r"Option '(\w+)' is not accepted", message)
         if old and "trainer.callbacks" in message and old[1] in {field.name for field in fields(PrivacyArguments)}:
             raise UserError(f"no callback has an argument {old[1]!r}: write --privacy.{old[1]}") from ex
+        if "required: predict.data" in message:
+            raise UserError(no_prompts("nothing")) from ex
         super().error(message, ex)
 
 
@@ -33,4 +35,12 @@ def listed_privacy() -> str:
     return (
         "trainer.callbacks lists DifferentialPrivacy: remove it there, and write its arguments below the key `privacy` "
         "at the top of the configuration, such as `privacy: {target_epsilon: 3.0}`; null is the run without privacy"
+    )
+
+
+def no_prompts(given: str) -> str:
+    """What `predict` lacks without its overlay."""
+    return (
+        f"predict has {given} to write from: add --config configs/overlays/sample.yaml, which samples texts, or "
+        "--config configs/overlays/annotate.yaml, with which a parser annotates utterances"
     )

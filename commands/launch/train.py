@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import sys
+
+from doppel.errors import UserError
 
 
 def fit(argv: list[str]) -> None:
@@ -26,7 +30,22 @@ def predict(argv: list[str]) -> None:
 
 
 def _run(command: str, argv: list[str]) -> None:
+    from commands.launch.closing import close
     from commands.launch.lightning_cli import DoppelCLI
+    from commands.launch.quiet import silence
 
+    silence(command)
     sys.argv = [sys.argv[0], command, *argv]  # Lightning re-runs this command line on the other ranks
-    DoppelCLI()
+    try:
+        cli = DoppelCLI()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        words = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        words.add_argument("--run_dir", default=".")
+        folder = words.parse_known_args(argv)[0].run_dir
+        raise UserError(
+            f"{folder} cannot be written to ({error.strerror}): free some space there and run again"
+        ) from error
+    if command == "fit":
+        close(cli.trainer)

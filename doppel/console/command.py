@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import re
 import types
@@ -28,6 +29,17 @@ class CommandParser(NearestKey, ArgumentParser):
             if action.option_strings:
                 message = re.sub(rf"(?<![\w-]){re.escape(action.dest)}\b", action.option_strings[-1], message)
         super().error(message, ex)
+
+
+def load(target: str) -> Callable[..., int | None]:
+    """The function that ``"module:function"`` names."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def reads_words(function: Callable[..., int | None]) -> bool:
+    """Whether a command reads its words itself: its one parameter is called ``argv``."""
+    return list(inspect.signature(function).parameters) == ["argv"]
 
 
 def command_parser(function: Callable[..., Any], prog: str) -> CommandParser:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import difflib
 import errno
-import importlib
-import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from doppel.console.command import call
+from doppel.console.command import call, load, reads_words
 from doppel.errors import UserError
 
+Shell = Literal["bash", "zsh", "tcsh"]
 _NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -36,6 +34,20 @@ def main(commands: Mapping[str, str], about: str, prog: str, argv: Sequence[str]
     Returns:
         Exit status: that of the command, or 2 after a one-line error that the user can mend.
     """
+
+    def completion(shell: Shell) -> None:
+        """Print a script that completes commands and options of the installed program.
+
+        For bash: write it to ~/.local/share/bash-completion/completions/PROGRAM; for zsh: to _PROGRAM in a folder of
+        $fpath. The script is static: make it anew for a new version.
+
+        Args:
+            shell: Which shell.
+        """
+        from doppel.console.completion import script
+
+        sys.stdout.write(script(commands, "doppel", shell) + "\n")
+
     words = list(sys.argv[1:] if argv is None else argv)
     os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -45,28 +57,20 @@ def main(commands: Mapping[str, str], about: str, prog: str, argv: Sequence[str]
             sys.stdout.write(overview(commands, about))
             return 0
         name, *rest = words
-        if name not in commands:
+        if name not in (*commands, "completion"):
             nearest = difflib.get_close_matches(name, commands, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"`{prog} --help` lists them"
             raise UserError(f"there is no command {name!r}: {hint}")
-        if ":" not in commands[name]:
-            return _run_module(importlib.import_module(commands[name]), rest, f"{prog} {name}")
+        if name == "completion":
+            return call(completion, rest, f"{prog} {name}")
         function = load(commands[name])
-        if list(inspect.signature(function).parameters) == ["argv"]:
-            return function(rest) or 0
-        return call(function, rest, f"{prog} {name}")
+        return (function(rest) or 0) if reads_words(function) else call(function, rest, f"{prog} {name}")
     except (UserError, ValueError, OSError) as error:
         message = _message(error)
         if message is None:
             raise
         sys.stderr.write(f"error: {message}\n")
         return 2
-
-
-def load(target: str) -> Callable[..., Any]:
-    """The function that ``"module:function"`` names."""
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def overview(commands: Mapping[str, str], about: str) -> str:
@@ -80,6 +84,7 @@ def overview(commands: Mapping[str, str], about: str) -> str:
             room = package
             lines += ["", _summary(package, "").rstrip(".").lower() + ":"]
         lines.append(f"  {name:14s} {_summary(module, function)}")
+    lines.append(f"  {'completion':14s} Print a script that completes commands and options in a shell.")
     return "\n".join(lines) + "\n"
 
 
@@ -101,11 +106,3 @@ def _message(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in _NOT_OURS:
         return f"{error.filename or 'the disk'}: {error.strerror}"
     return None
-
-
-def _run_module(module: Any, words: list[str], prog: str) -> int:
-    """A command of the old kind: a module with ``add_arguments(parser)`` and ``run(args)``."""
-    parser = argparse.ArgumentParser(prog=prog, description=module.__doc__)
-    module.add_arguments(parser)
-    module.run(parser.parse_args(words))
-    return 0

@@ -40,7 +40,8 @@ class NearestKey:
             super().error(message, ex)  # type: ignore[misc]
         parser = getattr(ex, "subcommand_parser", None) or self
         known = [option.lstrip("-") for action in parser._actions for option in action.option_strings]
-        raise UserError(f"{explain(message, known, sys.argv[1:])}\n`{parser.prog} --help` lists the options") from ex
+        prog = parser.prog.replace(" [options]", "")
+        raise UserError(f"{explain(message, known, sys.argv[1:])}\n`{prog} --help` lists the options") from ex
 
 
 def explain(message: str, known: Iterable[str], arguments: list[str]) -> str:
@@ -68,18 +69,23 @@ def explain(message: str, known: Iterable[str], arguments: list[str]) -> str:
 
 
 def _reason(message: str) -> str:
-    """The key whose value does not fit, with dots, and why; without the alternatives that were tried after it."""
+    """The key whose value does not fit, with dots, and why; without the other types that were tried."""
     before, *parts = re.split(r'Parser key "([\w.-]+)":', message)
     if not parts:
         return message
     keys = []
     for key, text in zip(parts[::2], parts[1::2], strict=True):
         keys.append(key)
-        if "Does not validate against any of the Union subtypes" not in text:
+        if "Problem with given class_path" not in text:
             break
-    text = re.sub(r" - Expected a <class 'NoneType'>.*", "", text).strip(" -")
-    found = re.fullmatch(r"Expected a <class '(\w+)'>\. Got value: (.*)", text)
-    return f"{before}{'.'.join(keys)}: " + (f"{found[2]!r} is no {found[1]}" if found else text)
+    given = re.search(r"(?:Got value|Given value): (?:NestedArg\(.*val=)?'?([^ ')]*)", text)
+    if found := re.search(r"expects a function or a callable class: (.*?)\.* Got value", text):
+        text = found[1]
+    elif found := re.search(r"Problem with given class_path '[\w.]*\.(\w+)': (.*?)(?: - |$)", text):
+        text = f"{found[1]}: {found[2]}"
+    elif given and (found := re.search(r"Expected a <class '(\w+)'>", text)):
+        text = f"{given[1]!r} is no {found[1]}"
+    return f"{before}{'.'.join(keys)}: {text.strip()}"
 
 
 def _parameters(class_path: str) -> list[str]:

@@ -17,8 +17,8 @@ import cli
 from callbacks.slurm_job import SlurmJob
 from commands.launch.run_folder import wandb_id
 from commands.launch.run_record import RunRecord
+from commands.launch.sync import offline_runs
 from commands.results.wandb_report import log_report
-from commands.sync import offline_runs
 from datamodules.readers import data_fingerprint
 from datamodules.selection import Selection
 

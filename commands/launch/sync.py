@@ -1,8 +1,7 @@
-"""Send the offline Weights & Biases runs of a pipeline, or of many."""
+"""Send Weights & Biases runs that were made offline."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -12,32 +11,28 @@ from commands.launch.run_folder import WANDB_ID
 from doppel.errors import UserError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``python cli.py sync``."""
-    parser.add_argument("run_dir", type=Path, help="folder of a pipeline, or one that holds several")
-    parser.add_argument("--dry-run", action="store_true", help="list what would be sent, and send nothing")
-
-
-def run(args: argparse.Namespace) -> None:
-    """Send every run that was not sent yet, one after the other.
+def sync(run_dir: Path, *, dry_run: bool = False) -> None:
+    """Send the offline Weights & Biases runs of a pipeline, or of many.
 
     The order is that of their start: what a run has read was logged by a run before it. All pieces of a run, of which
-    every requeue leaves one, are sent together, and W&B appends them.
+    every requeue leaves one, are sent together, and W&B appends them. What was sent before is left out.
+
+    Args:
+        run_dir: Folder of a pipeline, or one that holds several.
+        dry_run: List what would be sent, and send nothing.
 
     Raises:
         UserError: There is no such folder, nothing in it, or W&B took less than all.
     """
-    if not args.run_dir.is_dir():
-        raise UserError(f"no folder {args.run_dir}: give the folder of a pipeline, such as runs/quickstart")
-    pieces = offline_runs(args.run_dir)
+    if not run_dir.is_dir():
+        raise UserError(f"no folder {run_dir}: give the folder of a pipeline, such as runs/quickstart")
+    pieces = offline_runs(run_dir)
     if not pieces:
-        raise UserError(
-            f"{args.run_dir} has no offline W&B runs: a run with trainer.logger.init_args.offline=false is sent"
-        )
+        raise UserError(f"{run_dir} has no offline W&B runs: a run with trainer.logger.init_offline=false is sent")
     for name, folders in pieces.items():
         waiting = [folder for folder in folders if not _is_sent(folder)]
-        print(f"{name}: {len(waiting)} of {len(folders)} pieces to send")
-        if not waiting or args.dry_run:
+        sys.stdout.write(f"{name}: {len(waiting)} of {len(folders)} pieces to send\n")
+        if not waiting or dry_run:
             continue
         command = [sys.executable, "-m", "wandb", "sync", *map(str, waiting)]
         status = subprocess.call(command, env={**os.environ, "WANDB_MODE": "online", "WANDB_RESUME": "allow"})
