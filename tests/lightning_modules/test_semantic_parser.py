@@ -14,6 +14,8 @@ import yaml
 from lightning.pytorch import Trainer
 
 import cli
+from commands.launch.experiment import load, shipped
+from commands.launch.stages import Stages
 from commands.launch.lightning_cli import WRITER
 from datamodules.parser_data_module import ParserDataModule
 from datamodules.shuffling import BucketedBatches
@@ -274,20 +276,25 @@ def test_ranks_share_a_batch_and_its_divisor(corpus: str) -> None:
         assert one.num_actions == int((one.ids[:, 1:] > 0).sum() + (other.ids[:, 1:] > 0).sum())
 
 
-@pytest.mark.parametrize("size", ["parser", "parser-small", "parser-low"])
+@pytest.mark.parametrize(
+    ("experiment", "system"), [("parser", "parser"), ("parser-small", "parser"), ("parser-small", "parser_low")]
+)
 def test_shipped_configurations_parse(
-    size: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    experiment: str, system: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     monkeypatch.setenv("DOPPEL_DATA", str(tmp_path))
+    (stage,) = Stages(load(shipped(experiment), {"systems": [system]}), tmp_path).all()
+    (tmp_path / "stage.yaml").write_text(yaml.safe_dump(stage.config))
     with pytest.raises(SystemExit) as done:
-        cli.main([*command("fit", "semantic_parser", f"experiments/{size}/parser"), "--print_config"])
+        cli.main(["fit", "--config", str(tmp_path / "stage.yaml"), "--print_config"])
     assert done.value.code == 0
     config = yaml.safe_load(capsys.readouterr().out)
     model, data = config["model"]["init_args"], config["data"]["init_args"]
-    assert model["encoder"]["name"] == ("roberta-large" if size == "parser" else "minilm")
+    assert model["encoder"]["name"] == ("roberta-large" if experiment == "parser" else "minilm")
+    assert (data["limit_train_turns"] == 1006) == (system == "parser_low")
     assert len(data["train_paths"]) == 1
-    assert data["test_path"]
+    assert data["test_path"] and config["privacy"] is None
 
 
 @pytest.mark.ddp
