@@ -24,7 +24,8 @@ Unit = Literal["utterance", "dialogue", "user"]
 #: What to do about a turn without a field that the model needs.
 _WAYS_OUT = {
     "utterance": "add one, or drop the line",
-    "parse": "add the tree, drop the line, let a semantic parser write the trees, or train a model of utterances alone",
+    "parse": "add the tree, drop the line, let a semantic parser write the trees, or train a model of utterances alone "
+    "(systems: [one_stage])",
     "domain": "add one, drop the line, or train a model without domains",
 }
 
