@@ -89,7 +89,7 @@ class LayerRule(ABC):
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
-        """Whether this rule is exact for ``module``. A subclass of a known type is not it: it may compute another thing."""
+        """Whether this rule is exact for ``module``. A subclass of a known type may compute something else."""
         return type(module) is cls.module_type
 
     def reset(self) -> None:
