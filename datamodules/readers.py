@@ -35,13 +35,7 @@ _EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
 
 @dataclass(frozen=True)
 class DataSummary:
-    """How much a file holds.
-
-    Attributes:
-        num_turns: User turns.
-        num_units: Privacy units. Public, as N is everywhere.
-        num_without_parse: Turns that have no tree.
-    """
+    """How much a file holds: user turns, privacy units, and turns that have no tree."""
 
     num_turns: int
     num_units: int

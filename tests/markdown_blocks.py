@@ -1,4 +1,4 @@
-"""Reads what Markdown pages hold: fenced blocks, the shell commands in them, links and names of files."""
+"""Reads what pages hold: fenced blocks, the shell commands in them, links and names of files."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(page: Path) -> list[str]:
-    """Shell commands of a page: the lines of its ``bash`` blocks, continued ones joined, without comments."""
-    found = []
-    for block in blocks(page):
-        if block.language == "bash":
-            lines = block.text.replace("\\\n", " ").splitlines()
-            found += [" ".join(line.split()) for line in (line.partition(" #")[0] for line in lines) if line.strip()]
-    return [line for line in found if not line.startswith("#")]
+    """Shell commands of a page (lines of its ``bash`` blocks) or of the comments of another file.
+
+    Continued lines are joined, comments left out.
+    """
+    if page.suffix == ".md":
+        text = "".join(block.text for block in blocks(page) if block.language == "bash")
+    else:
+        text = "\n".join(re.findall(r"^#   +(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+    lines = (line.partition(" #")[0] for line in text.replace("\\\n", " ").splitlines())
+    return [" ".join(line.split()) for line in lines if line.strip() and not line.startswith("#")]
 
 
 def words(command: str) -> list[str]:
