@@ -276,7 +276,7 @@ def check_privacy(
         system: The scope.
         privacy: What the report says; None: the run is not private.
         ledger: Summary of the ledger; None: there is none beside the report.
-        fingerprint: Of the private data, if the ledger is to name the same.
+        fingerprint: Of the private data; None: the ledger need not name it.
     """
     told: dict[str, Any] = {"epsilon": math.inf, "delta": None, "unit": None, "accountant": None, "caveats": ""}
     recorded = (ledger or {"scopes": {}})["scopes"].get(system)
