@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from callbacks.differential_privacy import DifferentialPrivacy
+from doppel.files import write_json
 from doppel.phases import PHASES, PhaseClock, phase, set_clock
 
 
@@ -90,8 +90,7 @@ class StepTimer(Callback):
                 "is_private": _is_private(trainer),
                 "median_seconds": {n: statistics.median(s[n] for s in measured) for n in (*PHASES, "total")},
             }
-            path = Path(trainer.default_root_dir) / "step_times.json"
-            path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            write_json(Path(trainer.default_root_dir) / "step_times.json", summary)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Stop the clock."""
