@@ -29,23 +29,20 @@ from lightning_modules.generation import Sample
 class SyntheticWriter(BasePredictionWriter):
     """Writes ``{"utterance": …, "parse": …, "stage": …}`` lines, one per sample, in order of their indices.
 
-    The model's codec says which field a sample is (its target) and which its prompt is (its source); a
-    model prompted with domains writes a ``"domain"`` besides. While a run lasts, every rank appends to a
-    part file of its own, ``OUTPUT.rank{r}.jsonl.part``, which is on disk after every batch. At the end rank
-    0 merges the parts into ``OUTPUT`` in one atomic step, writes ``OUTPUT.metrics.json`` and deletes the
-    parts.
+    The model's codec says which field a sample is (its target) and which its prompt is (its source); a model prompted
+    with domains writes a ``"domain"`` besides. While a run lasts, every rank appends to a part file of its own,
+    ``OUTPUT.rank{r}.jsonl.part``, which is on disk after every batch. At the end rank 0 merges the parts into
+    ``OUTPUT`` in one atomic step, writes ``OUTPUT.metrics.json`` and deletes the parts.
 
-    *Resuming.* A run finds the part files of every rank, drops a torn last line, and puts the indices
-    written so far into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may
-    change. The random stream of a batch is named by the indices in it (see
-    :func:`lightning_modules.generation.sample_texts`), so neither another rank nor a resumed run draws the
-    numbers of a batch that is on disk. Every line in a part carries a fingerprint of the weights that sampled
-    it; parts of another model are refused. An ``OUTPUT`` that exists is finished and is not sampled again.
+    *Resuming.* A run finds the part files of every rank, drops a torn last line, and puts the indices written so far
+    into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may change. The random stream of
+    a batch is named by the indices in it (see :func:`lightning_modules.generation.sample_texts`), so neither another
+    rank nor a resumed run draws the numbers of a batch that is on disk. Every line in a part carries a fingerprint of
+    the weights that sampled it; parts of another model are refused. An ``OUTPUT`` that exists is not sampled again.
 
-    *Metrics:* ``synthetic/num_samples``; ``synthetic/finished``, the share of texts that the model ended
-    itself; ``synthetic/valid_trees``, the share of well-formed trees, where the target is a tree; and
-    ``synthetic/samples_per_second`` of this run, over all ranks. All are functions of the samples:
-    post-processing.
+    *Metrics:* ``synthetic/num_samples``; ``synthetic/finished``, the share of texts that the model ended itself;
+    ``synthetic/valid_trees``, where the target is a tree; and ``synthetic/samples_per_second`` of this run, over all
+    ranks. All are functions of the samples: post-processing.
 
     Args:
         output_path: The file of synthetic lines, such as ``runs/demo/synthetic.jsonl``.
