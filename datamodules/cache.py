@@ -8,7 +8,9 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -20,9 +22,7 @@ from doppel.files import whole_file
 log = logging.getLogger(__name__)
 
 #: Raise it when the arrays, the readers or the text format change.
-_FORMAT_VERSION = 2
-
-_ARRAYS = {"ids": np.int32, "offsets": np.int64, "num_prompt": np.int32, "unit_index": np.int32}
+_FORMAT_VERSION = 3
 
 
 def cached(parts: Sequence[str], build: Callable[[], EncodedTurns], cache_dir: str | None = None) -> EncodedTurns:
@@ -67,33 +67,22 @@ def _load(entry: Path) -> EncodedTurns | None:
     if not entry.is_file():
         return None
     try:
-        with np.load(entry, allow_pickle=False) as arrays:
-            loaded = {name: arrays[name] for name in _ARRAYS}
-            encoded = EncodedTurns(
-                **loaded,
-                num_over_long=int(arrays["num_over_long"]),
-                rows_per_turn=int(arrays["rows_per_turn"]),
-                weights=arrays["weights"] if len(arrays["weights"]) else None,
-            )
-        sound = (
-            all(loaded[name].dtype == dtype for name, dtype in _ARRAYS.items())
-            and len(encoded.unit_index) == len(encoded) == len(encoded.offsets) - 1
-            and encoded.offsets[-1] == len(encoded.ids)
-            and (encoded.weights is None or len(encoded.weights) == len(encoded))
-        )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
-        sound = False
-    if not sound:
-        log.warning("the cache entry %s is damaged and is built anew", entry)
-        return None
-    return encoded
+        with np.load(entry, allow_pickle=False) as file:
+            arrays: dict[str, Any] = dict(file)
+        arrays |= {name: int(arrays[name]) for name in ("num_over_long", "rows_per_turn")}
+        found = EncodedTurns(**arrays)
+        num_rows = {len(found), len(found.unit_index), len(found.offsets) - 1}
+        num_rows.add(len(found) if found.weights is None else len(found.weights))
+        if len(num_rows) == 1 and found.offsets[-1] == len(found.ids):
+            return found
+    except (OSError, TypeError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        pass
+    log.warning("the cache entry %s is damaged and is built anew", entry)
+    return None
 
 
 def _save(entry: Path, encoded: EncodedTurns) -> None:
-    arrays = {name: getattr(encoded, name) for name in _ARRAYS}
-    arrays["num_over_long"] = np.int64(encoded.num_over_long)
-    arrays["rows_per_turn"] = np.int64(encoded.rows_per_turn)
-    arrays["weights"] = np.zeros(0, np.float32) if encoded.weights is None else encoded.weights
+    arrays = {field.name: getattr(encoded, field.name) for field in fields(encoded)}
     remedy = "free some space there, or set DOPPEL_CACHE or cache_dir to another folder"
     with whole_file(entry, remedy) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **{name: value for name, value in arrays.items() if value is not None})

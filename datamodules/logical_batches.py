@@ -180,9 +180,6 @@ def cut(
         units: Rows of each unit, equally many for all.
         max_tokens: Bound on rows times padded length; every part has at least one unit.
         fixed_up_to: The longest length there is, if lengths are to be padded to few fixed ones.
-
-    Yields:
-        Units that go through the model together.
     """
     lengths = turns.lengths
     longest = [max(int(lengths[row]) for row in rows) for rows in units]

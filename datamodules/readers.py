@@ -24,7 +24,8 @@ Unit = Literal["utterance", "dialogue", "user"]
 #: What to do about a turn without a field that the model needs.
 _WAYS_OUT = {
     "utterance": "add one, or drop the line",
-    "parse": "add the tree, drop the line, let a semantic parser write the trees, or train a model of utterances alone",
+    "parse": "add the tree, drop the line, let a semantic parser write the trees, or train a model of utterances alone "
+    "(systems: [one_stage])",
     "domain": "add one, drop the line, or train a model without domains",
 }
 
@@ -34,13 +35,7 @@ _EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
 
 @dataclass(frozen=True)
 class DataSummary:
-    """How much a file holds.
-
-    Attributes:
-        num_turns: User turns.
-        num_units: Privacy units. Public, as N is everywhere.
-        num_without_parse: Turns that have no tree.
-    """
+    """How much a file holds: user turns, privacy units, and turns that have no tree."""
 
     num_turns: int
     num_units: int

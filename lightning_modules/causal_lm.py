@@ -22,11 +22,11 @@ from doppel.errors import UserError
 from lightning_modules.backbone.base_models import (
     check_compilable,
     checkpoint_activations,
+    fuse_head,
     load_model,
     load_tokenizer,
     longest_example,
 )
-from lightning_modules.backbone.fuse_head import fuse_head
 from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 from lightning_modules.backbone.warm_start import WarmStart
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts

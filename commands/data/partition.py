@@ -68,14 +68,10 @@ def partition(
         seed=seed,
         by=by,
     )
-    for name, part, with_tree in (
-        ("public", parts.public, True),
-        ("private", parts.private, False),
-        ("private_gold", parts.private, True),
-        ("test", parts.test, True),
-        ("full", parts.full, True),
-    ):
-        write_json_lines(out / f"{name}.jsonl", (_record(turn, with_tree) for turn in part))
+    for name in ("public", "test", "full"):
+        write_json_lines(out / f"{name}.jsonl", map(_record, getattr(parts, name)))
+    write_json_lines(out / "private_gold.jsonl", map(_record, parts.private))
+    write_json_lines(out / "private.jsonl", ({"utterance": t.utterance, "unit": t.unit} for t in parts.private))
     num_in_test = sum(_uses(turn, missing) for turn in parts.test)
     summary: dict[str, Any] = {
         "train": train,
@@ -88,10 +84,7 @@ def partition(
         "by": by,
         "seed": seed,
         "num_train": len(turns),
-        "num_public": len(parts.public),
-        "num_dropped": len(parts.dropped),
-        "num_private": len(parts.private),
-        "num_test": len(parts.test),
+        **{f"num_{name}": len(getattr(parts, name)) for name in ("public", "dropped", "private", "test")},
         "num_test_with_function": num_in_test,
     }
     if private_diagnostics:
@@ -224,6 +217,5 @@ def _read(path: str, by: By) -> list[Turn]:
     return [replace(turn, unit=turn.unit.rpartition("/")[0] or turn.unit) for turn in turns]
 
 
-def _record(turn: Turn, with_tree: bool) -> dict[str, str | None]:
-    tree = {"parse": turn.parse} if with_tree else {}
-    return {"utterance": turn.utterance, **tree, "unit": turn.unit}
+def _record(turn: Turn) -> dict[str, str | None]:
+    return {"utterance": turn.utterance, "parse": turn.parse, "unit": turn.unit}

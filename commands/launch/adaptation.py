@@ -71,12 +71,20 @@ class AdaptationStages(Stages):
     def partition(self) -> None:
         """Split the annotated turns."""
         given = self.given
-        words = ["partition", "--train", given.train, "--missing", given.missing]
-        words += ["--public-share", str(given.public_share), "--seed", str(self.experiment.seed or 1), "--by", given.by]
-        words += ["--out", str(self.run / "data")]
-        words += [] if given.test is None else ["--test", given.test]
-        words += [] if given.test_share is None else ["--test-share", str(given.test_share)]
-        self.listed.append(Stage("partition", "tool", (), tuple(words)))
+        self.tool(
+            "partition",
+            "tool",
+            (),
+            "partition",
+            train=given.train,
+            missing=given.missing,
+            public_share=given.public_share,
+            seed=self.experiment.seed or 1,
+            by=given.by,
+            out=self.run / "data",
+            test=given.test,
+            test_share=given.test_share,
+        )
 
     def annotate(self, parser: str, name: str, path: str, writes: str, needs: tuple[str, ...]) -> None:
         """Trees of a parser of the run (or of ``full``, the high-resource one) for a file's utterances."""
@@ -85,15 +93,22 @@ class AdaptationStages(Stages):
         model = self._file(MODEL_FILES["parser"])["model"]
         config = {"model": model, "data": {"init_args": {"path": path, "unit": unit}}, "ckpt_path": checkpoint}
         stage = f"annotate_{name}"
-        self.predict(stage, needs, "configs/overlays/annotate.yaml", config, folder=stage, writes=writes, source=name)
+        self.predict(stage, needs, "annotate", config, name, writes, stage)
 
     def score(self, name: str, *needs: str) -> None:
         """Accuracy of a parser on the test."""
         predicted = f"parsed_test/{name}.jsonl"
         self.annotate(name, f"test_{name}", self.data("test"), predicted, ("partition", *needs))
-        words = ["parser-metrics", "--predicted", str(self.run / predicted), "--gold", self.data("test")]
-        words += ["--function", self.given.missing, "--out", str(self.run / "parser_metrics" / f"{name}.json")]
-        self.listed.append(Stage(f"score_{name}", "tool", (f"annotate_test_{name}",), tuple(words)))
+        self.tool(
+            f"score_{name}",
+            "tool",
+            (f"annotate_test_{name}",),
+            "parser-metrics",
+            predicted=self.run / predicted,
+            gold=self.data("test"),
+            function=self.given.missing,
+            out=self.run / "parser_metrics" / f"{name}.json",
+        )
 
     def retrain(self, name: str, synthetic: str, after: str) -> None:
         """Annotate the samples as experts would, and teach them to a new parser."""

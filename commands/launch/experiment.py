@@ -73,7 +73,7 @@ class Experiment:
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``.
-        epochs: Epochs by stage; ``domain`` is as ``one_stage`` if left out, ``shared`` both of two-stage's together.
+        epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``, ``shared`` two-stage's together.
         data: Arguments of the DialogueDataModule.
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled.
@@ -148,39 +148,22 @@ class Experiment:
         Raises:
             UserError: The experiment does not say.
         """
-        known = self.epochs
-        if settings in known:
-            return known[settings]
-        if settings == "domain" and "one_stage" in known:
-            return known["one_stage"]
-        if settings == "shared" and {"parse_tree", "parse2utterance"} <= known.keys():
-            return known["parse_tree"] + known["parse2utterance"]
-        raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{settings}")
+        like = {"domain": ["one_stage"], "shared": ["parse_tree", "parse2utterance"]}
+        names = [settings] if settings in self.epochs else like.get(settings, [settings])
+        for name in names:
+            if name not in self.epochs:
+                raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{name}")
+        return sum(self.epochs[name] for name in names)
 
-    def section(self, name: str, settings: str | None = None, of: System | None = None) -> Settings:
-        """One of ``SECTIONS`` as a stage of a system has it.
-
-        Args:
-            name: The section.
-            settings: Stage whose settings count; None: those of all.
-            of: The system; None: none.
-        """
-        layers = [getattr(self, name), self.stages.get(settings or "", {}).get(name, {})]
-        if of is not None:
-            layers += [of.changes.get(name, {}), self.variants.get(of.name, {}).get(name, {})]
-        return merge(*layers, self.overrides.get(name, {}))
+    def section(self, name: str) -> Settings:
+        """One of ``SECTIONS`` as every training has it, but for what stages and systems change."""
+        return merge(getattr(self, name), self.overrides.get(name, {}))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what is at its default and without what was used up when it was read."""
-        defaults = Experiment(name="")
-        values = {
-            key: value
-            for key, value in dataclasses.asdict(self).items()
-            if key == "name" or value != getattr(defaults, key)
-        }
-        for key in ("systems", "epsilon", "num_samples"):  # a run folder says these in any case
-            values[key] = getattr(self, key)
-        return values
+        always, defaults = ("name", "systems", "epsilon", "num_samples"), Experiment(name="")
+        values = dataclasses.asdict(self)
+        return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -366,37 +349,33 @@ def build(cls: type, content: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _check(experiment: Experiment, path: Path) -> None:
     """Refuse what contradicts itself, before anything runs."""
-    for part in (experiment.stages, experiment.variants):
-        for name, sections in part.items():
-            wrong = sorted(sections.keys() - set(SECTIONS))
-            if wrong:
-                raise UserError(f"{path}: {name} has no section {wrong[0]!r}: give {', '.join(SECTIONS)}")
+    parts = {**experiment.stages, **experiment.variants, "overrides": experiment.overrides}
+    for name, sections in parts.items():
+        for section, values in sections.items():
+            if section not in SECTIONS:
+                raise UserError(f"{path}: {name} has no section {section!r}: give {', '.join(SECTIONS)}")
+            if not isinstance(values, dict):
+                hint = "; `epsilon: inf` trains without privacy" if section == "privacy" else ""
+                raise UserError(f"{path}: {section} of {name} is {values!r}: give keys with values{hint}")
     derived = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
-    for name in derived.keys() & (experiment.privacy.keys() | experiment.overrides.get("privacy", {}).keys()):
-        raise UserError(f"{path}: privacy.{name} follows from the field {derived[name]}: set that instead")
-    earlier: set[str] = set()
-    for used in experiment.used:
-        of = used.name
-        if used.needs == "variants" and of not in experiment.variants:
-            known = ", ".join(name for name, known in SYSTEMS.items() if known.samplings)
-            raise UserError(f"{path} has no variants.{of}: systems names one that it does not describe (of {known})")
-        if used.needs == "labels" and experiment.labels is None:
+    for sections in ({"privacy": experiment.privacy}, *parts.values()):
+        for name in derived.keys() & sections.get("privacy", {}).keys():
+            raise UserError(f"{path}: privacy.{name} follows from the field {derived[name]}: set that instead")
+    has = {
+        "": True,
+        "labels": experiment.labels is not None,
+        "adaptation": experiment.adaptation is not None,
+    }
+    for place, used in enumerate(experiment.used):
+        described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}
+        if not (has | described)[used.needs]:
+            what = used.needs if used.needs in has else f"{used.needs}.{used.name}"
+            known = ", ".join(name for name, system in SYSTEMS.items() if system.samplings)
             raise UserError(
-                f"{path} has no labels, the public list of domains that {of} needs: leave it out of systems"
+                f"{path} has no {what}, which the system {used.name} needs: name others in systems ({known})"
             )
-        if used.needs == "stages" and of not in experiment.stages:
-            raise UserError(f"{path} does not describe {of} in stages.{of}: leave it out of systems")
-        if used.needs == "adaptation" and experiment.adaptation is None:
-            raise UserError(f"{path} is no adaptation, so it has no system {of}: leave it out of systems")
-        if used.models_of and used.models_of not in earlier:
-            raise UserError(
-                f"{of} samples from the models of {used.models_of}: name {used.models_of} before it in systems"
-            )
-        earlier.add(of)
-    _check_adaptation(experiment, path)
-
-
-def _check_adaptation(experiment: Experiment, path: Path) -> None:
+        if used.models_of and used.models_of not in experiment.systems[:place]:
+            raise UserError(f"{used.name} samples from the models of {used.models_of}: name {used.models_of} before it")
     given = experiment.adaptation
     if given is None:
         return

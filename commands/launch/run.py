@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import yaml
 
 from commands.launch.cluster import Site, load_site
 from commands.launch.experiment import Experiment, load, read_yaml, save
+from commands.launch.run_record import RunRecord
 from commands.launch.runner import PLACE, Mode, Runner, queued, snapshot, submit
 from doppel.errors import UserError
 
@@ -82,90 +82,87 @@ def run(
     chosen = [mode for mode, is_given in modes.items() if is_given]
     if len(chosen) > 1:
         raise UserError(f"--{chosen[0]} and --{chosen[1]} exclude one another: give one of them")
-    mode = chosen[0] if chosen else "submit" if shutil.which("sbatch") and point is None else "local"
-    if mode == "submit" and shutil.which("sbatch") is None:
+    has_slurm = shutil.which("sbatch") is not None
+    mode = chosen[0] if chosen else "submit" if has_slurm and point is None else "local"
+    if mode == "submit" and not has_slurm:
         raise UserError("there is no sbatch here: submit where SLURM is, or give --local or --dry-run")
-    os.umask(0o077)
     os.environ.setdefault("WANDB_SILENT", "true")
-    own = {"epsilon": epsilon, "seed": seed, "systems": systems, "parser": parser}
-    changes = _values(set) | {name: value for name, value in own.items() if value is not None}
-    given = {"profile": profile, "nodes": nodes}
-    cluster = load_site(site, _values(slurm) | {name: value for name, value in given.items() if value is not None})
+    changes = _values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
+    cluster = load_site(site, _values(slurm) | _given(profile=profile, nodes=nodes))
     folder = Path(os.path.abspath(run_dir))
     if sweep is not None or grid or epsilons or seeds:
-        if mode == "check":
-            mode = "dry-run"
-        points = _sweep(sweep) if sweep is not None else _grid(load(experiment, changes), epsilons, seeds)
-        return _many(experiment, changes, points, folder, cluster, mode, not no_check)
+        points = _grid(load(experiment, changes), epsilons, seeds) if sweep is None else _sweep(sweep)
+        runners = {name: _runner(experiment, {**changes, **values}, folder / name, cluster) for name, values in points}
+        return _many(runners, folder, cluster, mode, not no_check)
     if point is not None:
         values = _values(point)
-        return _one_point(
-            _point_of(experiment, changes, values, "sweep"), folder / _folder_name(values), cluster, values
-        )
+        made = _runner(experiment, {**changes, **_point(values, "sweep")}, folder / _folder_name(values), cluster)
+        return _run_point(made(), values)
     return Runner(load(experiment, changes), folder, cluster).go(mode, not no_check)
 
 
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _values(words: list[str] | None) -> dict[str, Any]:
-    """NAME=VALUE words; values as YAML reads them."""
-    values = {}
+    """NAME=VALUE words."""
     for word in words or ():
-        name, sign, text = word.removeprefix("--").partition("=")
-        if not sign:
+        if "=" not in word:
             raise UserError(f"{word!r} is no NAME=VALUE: give one such as data.batch_size=64")
-        value = yaml.safe_load(text)
-        number = re.fullmatch(r"[-+]?\d+(\.\d+)?e[-+]?\d+", text)  # 1e-3, which YAML takes for a word
-        values[name] = float(text) if number else value
-    return values
+    pairs = (word.removeprefix("--").split("=", 1) for word in words or ())
+    return {name: _value(text) for name, text in pairs}
 
 
-def _grid(experiment: Experiment, epsilons: list[str] | None, seeds: list[int] | None) -> dict[str, Point]:
-    """Name of a run → what it sets."""
-    return {
-        f"eps{epsilon if isinstance(epsilon, str) else f'{epsilon:g}'}-seed{seed}": {"epsilon": epsilon, "seed": seed}
-        for seed in seeds or experiment.seeds
-        for epsilon in epsilons or experiment.epsilons
-    }
+def _value(text: Any) -> Any:
+    """A text as YAML reads it, and 1e-3 as the number that it is."""
+    value = yaml.safe_load(text) if isinstance(text, str) else text
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", value) else value
 
 
-def _sweep(path: Path) -> dict[str, Point]:
+def _grid(experiment: Experiment, epsilons: list[str] | None, seeds: list[int] | None) -> list[tuple[str, Point]]:
+    """Name and settings of every run."""
+    values = epsilons or [f"{epsilon:g}" for epsilon in experiment.epsilons]
+    pairs = itertools.product(seeds or experiment.seeds, values)
+    return [(f"eps{epsilon}-seed{seed}", {"epsilon": epsilon, "seed": seed}) for seed, epsilon in pairs]
+
+
+def _sweep(path: Path) -> list[tuple[str, Point]]:
     """Points of a sweep file: all combinations of its parameters, each with one ``value`` or several ``values``."""
     content = read_yaml(path)
-    choices = {name: given.get("values", [given.get("value")]) for name, given in content["parameters"].items()}
-    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-    return {_folder_name(point): {**point, "sweep": str(content["name"])} for point in points}
+    given = content["parameters"]
+    choices = [[_value(v) for v in spec.get("values", [spec.get("value")])] for spec in given.values()]
+    points = [dict(zip(given, values, strict=True)) for values in itertools.product(*choices)]
+    return [(_folder_name(point), _point(point, str(content["name"]))) for point in points]
 
 
-def _folder_name(point: Mapping[str, Any]) -> str:
+def _point(values: Point, sweep: str) -> Point:
+    """What a point of a sweep changes; it stands in no table."""
+    return {**values, "sweep": sweep, "point": values, "table": None}
+
+
+def _folder_name(point: Point) -> str:
     """Names a point by its parameters: ``epsilon=3,lr=0.002``."""
-    plain = {name.rsplit(".", 1)[-1]: re.sub(r"[^\w.+-]+", "-", str(value)).strip("-") for name, value in point.items()}
-    return ",".join(f"{name}={value}" for name, value in sorted(plain.items()) if name != "sweep")
+    plain = {name.rsplit(".", 1)[-1]: re.sub(r"[^\w.+-]+", "-", str(v)).strip("-") for name, v in point.items()}
+    return ",".join(f"{name}={value}" for name, value in sorted(plain.items()))
 
 
-def _point_of(path: Path, changes: Mapping[str, Any], point: Mapping[str, Any], sweep: str | None) -> Experiment:
-    """The experiment at a point; a sweep's stands in no table."""
-    values = {name: yaml.safe_load(value) if isinstance(value, str) else value for name, value in point.items()}
-    values.pop("sweep", None)
-    own = {} if sweep is None else {"sweep": sweep, "point": dict(values), "table": None}
-    return load(path, {**changes, **values, **own})
+def _runner(path: Path, changes: Point, folder: Path, site: Site) -> Callable[[], Runner]:
+    """What makes a runner; one that is refused keeps no other from its turn."""
+    return lambda: Runner(load(path, changes), folder, site)
 
 
-def _many(
-    path: Path,
-    changes: Mapping[str, Any],
-    points: Mapping[str, Point],
-    runs: Path,
-    site: Site,
-    mode: Mode,
-    check: bool,
-) -> int:
+def _many(runners: Mapping[str, Callable[[], Runner]], runs: Path, site: Site, mode: Mode, check: bool) -> int:
     """Run every point: one after the other, or as the tasks of one array. The points after a failed one take place."""
-    summary, waiting, failed = [], {}, False
-    for name, point in points.items():
+    summary: list[str] = []
+    waiting: dict[str, Runner] = {}
+    failed = False
+    for name, make in runners.items():
         try:
-            runner = Runner(_point_of(path, changes, point, point.get("sweep")), runs / name, site)
-            if mode == "local":
+            runner = make()
+            if mode in ("local", "check"):
                 sys.stdout.write(f"━━ {name}\n")
-                status = runner.go("local")
+                status = runner.go(mode)
                 summary.append(f"{name}: finished" if status == 0 else f"{name}: FAILED with status {status}")
                 failed = failed or status != 0
             elif not runner.waiting():
@@ -176,8 +173,7 @@ def _many(
                 waiting[name] = runner
         except UserError as error:
             failed = True
-            what = "FAILED with status 2: error:" if mode == "local" else "NOT SUBMITTED:"
-            summary.append(f"{name}: {what} {error}")
+            summary.append(f"{name}: {'FAILED with status 2: error' if mode == 'local' else 'REFUSED'}: {error}")
     if waiting:
         summary += _array(waiting, runs, site, mode, check)
     lead = "# " if mode == "dry-run" else ""
@@ -212,19 +208,18 @@ def _array(waiting: Mapping[str, Runner], runs: Path, site: Site, mode: Mode, ch
     return [f"{name}: task {job}_{task}" for task, name in enumerate(waiting)]
 
 
-def _one_point(experiment: Experiment, folder: Path, site: Site, point: Mapping[str, Any]) -> int:
+def _run_point(runner: Runner, point: Point) -> int:
     """Run a point here, and send its metrics, all of synthetic text, to the run that the sweep's agent opened."""
     agent = {name: os.environ.pop(name) for name in ("WANDB_RUN_ID", "WANDB_SWEEP_ID") if name in os.environ}
-    status = Runner(experiment, folder, site).go("local")
+    status = runner.go("local")
     os.environ.update(agent)
     if status == 0 and "WANDB_SWEEP_ID" in agent:
         import wandb
 
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-        with wandb.init(config=dict(point)) as wandb_run:
+        report = RunRecord(runner.run).report() or {"metrics": {}}
+        with wandb.init(config=point) as wandb_run:
             for system, metrics in report["metrics"].items():
-                numbers = {
-                    k: v for k, v in metrics.items() if isinstance(v, int | float) and not k.startswith("private/")
-                }
-                wandb_run.summary.update({f"{system}/{name}": value for name, value in numbers.items()})
+                for name, value in metrics.items():
+                    if isinstance(value, int | float) and not name.startswith("private/"):
+                        wandb_run.summary[f"{system}/{name}"] = value
     return status

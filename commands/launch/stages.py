@@ -97,7 +97,6 @@ class Stages:
         experiment, settings = self.experiment, training.settings
         if settings.startswith("parser"):
             return self.fit_parser(training.folder, settings)
-        file = self._file(MODEL_FILES[settings])
         derived: dict[str, Settings] = {name: {} for name in SECTIONS}
         private = bool(epochs) and experiment.is_private
         if private:
@@ -113,35 +112,23 @@ class Stages:
             derived["model"]["init_weights"] = str(self.run / start.folder)
         if experiment.exact_histogram:
             derived["privacy"]["histogram_noise_multiplier"] = None
+        file = self._file(MODEL_FILES[settings])
         sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
-        config = {
-            "trainer": sections["trainer"],
-            "model": _model(file, sections),
-            "data": {"class_path": DATA, "init_args": sections["data"]},
-            "privacy": sections["privacy"] if private else None,
-        }
+        config = {**self._training(file, sections, DATA), "privacy": sections["privacy"] if private else None}
         needs = self.fit_after if start is None else (*self.fit_after, start.folder)
-        self._stage(training.folder, "fit", needs, _seeded(config, experiment.seed))
+        self._stage(training.folder, "fit", needs, config)
 
     def sample(self, sampling: Sampling, system: System) -> None:
         """Sample from a trained model."""
         experiment, needs = self.experiment, [sampling.model]
-        file = self._file(MODEL_FILES[sampling.settings])
-        lora = [
-            {"model": {"lora": s["model"]["lora"]}} for s in map(_sections_of, self.overlays) if "lora" in s["model"]
-        ]
-        sections = self._sections(file, sampling.settings, system, lora)
-        if sampling.texts != sampling.settings:  # a model of both takes each stage's way of sampling
-            sections["sampling"] = self._sections(self._file(MODEL_FILES[sampling.texts]), sampling.texts, system)[
-                "sampling"
-            ]
-        grammar = sections["sampling"].pop("grammar", None)  # of trees alone
-        if sampling.texts == "parse_tree":
-            if grammar is None and system.name == "constrained":
-                grammar = _sections_of(self._file("configs/overlays/constrained.yaml"))["sampling"]["grammar"]
-            sections["sampling"] |= {} if grammar is None else {"grammar": grammar}
-        if experiment.seed is not None:
-            sections["sampling"]["seed"] = experiment.seed
+        file, texts = self._file(MODEL_FILES[sampling.settings]), self._file(MODEL_FILES[sampling.texts])
+        adapters = [{"model": s["model"]} for s in map(_sections_of, self.overlays) if "lora" in s["model"]]
+        sections = self._sections(file, sampling.settings, system, adapters)
+        way = sections["sampling"] = self._sections(texts, sampling.texts, system)["sampling"]
+        if sampling.texts != "parse_tree":
+            way.pop("grammar", None)  # of trees alone
+        elif system.name == "constrained" and "grammar" not in way:
+            way |= _sections_of(self._file("configs/overlays/constrained.yaml"))["sampling"]
         for name in ("optimizer", "lr_scheduler", "init_weights"):  # of trainings
             sections["model"].pop(name, None)
         if sampling.task is not None:
@@ -150,65 +137,59 @@ class Stages:
         if sampling.prompts is not None:
             given["prompts_path"] = str(self.run / sampling.prompts)
             needs.append("histogram" if system.name == "domain" else system.samplings[0].name)
-        self.predict(
-            sampling.name,
-            needs,
-            "configs/overlays/sample.yaml",
-            {
-                "trainer": {k: v for k, v in sections["trainer"].items() if k in ("accelerator", "devices", "logger")},
-                "model": _model(file, sections),
-                "data": {"init_args": given},
-                "ckpt_path": self.checkpoint(sampling.model),
-                **_seeded({}, experiment.seed),
-            },
-            folder=sampling.folder,
-            writes=sampling.writes,
-            source=sampling.source,
-        )
+        trainer = {k: v for k, v in sections["trainer"].items() if k in ("accelerator", "devices", "logger")}
+        config: Settings = {
+            "trainer": trainer,
+            "data": {"init_args": given},
+            "ckpt_path": self.checkpoint(sampling.model),
+        }
+        if experiment.seed is not None:
+            way["seed"] = config["seed_everything"] = experiment.seed
+        config["model"] = _model(file, sections)
+        self.predict(sampling.name, needs, "sample", config, sampling.source, sampling.writes, sampling.folder)
 
     def predict(
-        self,
-        name: str,
-        needs: Iterable[str],
-        overlay: str,
-        config: Settings,
-        *,
-        folder: str,
-        writes: str,
-        source: str,
+        self, name: str, needs: Iterable[str], overlay: str, config: Settings, source: str, writes: str, folder: str
     ) -> None:
-        """A pass of ``predict`` that writes JSON lines."""
-        base = self._file(overlay)
+        """A pass of ``predict`` that writes JSON lines, each with its ``source``."""
+        base = self._file(f"configs/overlays/{overlay}.yaml")
         for callback in base["trainer"]["callbacks"]:
             if callback["class_path"] == WRITER:
                 callback["init_args"] |= {"output_path": str(self.run / writes), "stage": source}
         self._stage(name, "predict", tuple(needs), merge(base, config), folder)
 
+    def tool(self, name: str, kind: Kind, needs: tuple[str, ...], *words: str, **options: object) -> None:
+        """A stage that trains nothing; options without a value are left out."""
+        given = {f"--{option.replace('_', '-')}": value for option, value in options.items() if value is not None}
+        more = [word for option, value in given.items() for word in (option, str(value))]
+        self.listed.append(Stage(name, kind, needs, (*words, *more)))
+
     def histogram(self) -> None:
         """Prompts of the domain model, from a noised histogram of the private domains."""
-        experiment = self.experiment
-        words = ["histogram", str(self.run / "domain"), "--out", str(self.run / "domains.jsonl")]
-        words += ["--num-samples", str(experiment.num_samples)]
-        words += [] if experiment.labels is None else ["--labels", experiment.labels]
-        words += [] if experiment.seed is None else ["--seed", str(experiment.seed)]
-        words += ["--exact"] if experiment.exact_histogram or not experiment.is_private else []
-        self.listed.append(Stage("histogram", "tool", ("domain",), tuple(words)))
+        given = self.experiment
+        exact = ["--exact"] if given.exact_histogram or not given.is_private else []
+        options = {"out": self.run / "domains.jsonl", "num_samples": given.num_samples, "labels": given.labels}
+        self.tool(
+            "histogram", "tool", ("domain",), "histogram", str(self.run / "domain"), *exact, **options, seed=given.seed
+        )
 
     def evaluate(self, name: str, synthetic: str, after: str) -> None:
         """Compare a system's samples with the reference."""
-        experiment = self.experiment
-        data = experiment.section("data")
-        reference = experiment.reference or str(self.run / "data" / "test.jsonl")
-        words = ["evaluate", "--synthetic", str(self.run / synthetic), "--reference", reference]
-        words += ["--out", str(self.run / "evaluation" / f"{name}.json"), "--featurizer", experiment.featurizer]
-        options = {
-            "--private": self.train_path or data.get("train_path") if experiment.compare_with_private else None,
-            "--seed": experiment.seed,
-            "--parser": self.parser,
-            "--keep-function": data.get("keep_function"),
-        }
-        words += [word for key, value in options.items() if value is not None for word in (key, str(value))]
-        self.listed.append(Stage(f"evaluate_{name}", "metrics", (after, *self.evaluate_after), tuple(words)))
+        given, data = self.experiment, self.experiment.section("data")
+        self.tool(
+            f"evaluate_{name}",
+            "metrics",
+            (after, *self.evaluate_after),
+            "evaluate",
+            synthetic=self.run / synthetic,
+            reference=given.reference or self.run / "data" / "test.jsonl",
+            out=self.run / "evaluation" / f"{name}.json",
+            featurizer=given.featurizer,
+            private=(self.train_path or data.get("train_path")) if given.compare_with_private else None,
+            seed=given.seed,
+            parser=self.parser,
+            keep_function=data.get("keep_function"),
+        )
 
     def fit_parser(self, name: str, layer: str, files: list[str] | None = None, after: tuple[str, ...] = ()) -> None:
         """Train a semantic parser, without privacy.
@@ -224,12 +205,7 @@ class Stages:
         sections = merge(_sections_of(file), stages.get("parser", {}), stages.get(layer, {}))
         if files is not None:
             sections["data"] |= {"train_paths": files, "val_path": None, "test_path": None}
-        config = {
-            "trainer": sections["trainer"],
-            "model": _model(file, sections),
-            "data": {"class_path": file["data"]["class_path"], "init_args": sections["data"]},
-        }
-        self._stage(name, "fit", after, _seeded(config, self.experiment.seed))
+        self._stage(name, "fit", after, self._training(file, sections, file["data"]["class_path"]))
 
     def checkpoint(self, folder: str) -> str:
         """The checkpoint that a training of the run leaves."""
@@ -247,6 +223,15 @@ class Stages:
     def _file(self, path: str) -> Settings:
         variables = {**os.environ, **self.experiment.environment}
         return fill_in(read_yaml(ROOT / path), variables, path)
+
+    def _training(self, file: Settings, sections: Mapping[str, Settings], data: str) -> Settings:
+        seed = self.experiment.seed
+        return {
+            **({} if seed is None else {"seed_everything": seed}),
+            "trainer": sections["trainer"],
+            "model": _model(file, sections),
+            "data": {"class_path": data, "init_args": sections["data"]},
+        }
 
     def _stage(
         self, name: str, kind: Kind, needs: tuple[str, ...], config: Settings, folder: str | None = None
@@ -274,10 +259,6 @@ def _model(file: Settings, sections: Mapping[str, Settings]) -> Settings:
     if sections["sampling"]:
         init["sampling"] = sections["sampling"]
     return {"class_path": file["model"]["class_path"], "init_args": init}
-
-
-def _seeded(config: Settings, seed: int | None) -> Settings:
-    return config if seed is None else {"seed_everything": seed, **config}
 
 
 def _plain(number: float) -> float:

@@ -12,6 +12,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from commands.launch.lightning_cli import CHECKPOINT, WANDB, DoppelCLI
 from commands.privacy.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
+from commands.results.table import Table
 from doppel.errors import UserError
 from doppel.files import write_json, write_text
 
@@ -20,6 +21,13 @@ NOTE = (
     "has spent a budget of its own, in the ledger of this folder; if anything of it is released, add that to what "
     "other runs on the same data have spent. Audit on public or embedded data where you can."
 )
+
+COPIES = {
+    "exact_copies": "exact",
+    "near_copies": "near",
+    "exact_copies_long": "exact ≥5 words",
+    "near_copies_long": "near ≥5 words",
+}
 
 DESCRIPTION = """Attack a training. Takes the configurations of a `fit`, private or not, or the config.yaml that one has
 saved: python cli.py audit --config RUN/STAGE/config.yaml --run_dir RUN/audit. Canaries are hidden in a copy of the
@@ -134,21 +142,17 @@ def render(report: dict[str, Any]) -> str:
 
 
 def _extraction(extraction: dict[str, Any]) -> list[str]:
-    head = ["exact", "near", "exact ≥5 words", "near ≥5 words"]
-    lines = [
-        f"{'copies in ' + format(extraction['num_samples'], ',') + ' samples':32}" + "".join(f"{h:>16}" for h in head)
-    ]
+    table = Table([f"copies in {extraction['num_samples']:,} samples", *COPIES.values()])
     for origin, shares in extraction["shares"].items():
-        values = [shares[key] for key in ("exact_copies", "near_copies", "exact_copies_long", "near_copies_long")]
-        cells = "".join(f"{'–' if value is None else format(value, '.2%'):>16}" for value in values)
-        lines.append(f"  {_words(origin):30}{cells}")
+        table.rows.append([_words(origin), *("–" if shares[k] is None else f"{shares[k]:.2%}" for k in COPIES)])
+    blocks = [table.text()]
     for title, key in (("canaries that came out", "extracted"), ("prompted with their own source", "prompted")):
         if key in extraction:
-            lines.append(f"{title:32}{'exact':>16}{'near':>16}{'of':>16}")
-            for origin, counts in extraction[key].items():
-                cells = "".join(f"{counts[name]:>16}" for name in ("exact", "near", "num_canaries"))
-                lines.append(f"  {_words(origin):30}{cells}")
-    return lines
+            counts = Table([title, "exact", "near", "of"])
+            for origin, found in extraction[key].items():
+                counts.rows.append([_words(origin), *(found[name] for name in ("exact", "near", "num_canaries"))])
+            blocks.append(counts.text())
+    return "\n\n".join(blocks).splitlines()
 
 
 def _words(origin: str) -> str:

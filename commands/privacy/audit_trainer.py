@@ -33,7 +33,7 @@ from datamodules.logical_batches import cut, micro_batch
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
 from doppel.errors import UserError
-from doppel.files import write_json_lines
+from doppel.files import read_json_lines, write_json_lines
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.audit import AuditResult, audit_scores, largest_bound
 from lightning_modules.causal_lm import CausalLM
@@ -200,8 +200,7 @@ class AuditTrainer(Trainer):
         """Sampled texts with the canary that prompted each, if any; kept in the folder."""
         path = folder / "samples.jsonl"
         if path.is_file():
-            with path.open(encoding="utf-8") as lines:
-                samples = [json.loads(line) for line in lines]
+            samples = [sample for _, sample in read_json_lines(path)]
             if len(samples) == num:
                 return samples
         source = model.codec.source

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.results.pool import Cell
-from commands.results.render import format_data
-from commands.results.sections import Row, Section, format_epsilon, label_of
+from commands.results.sections import Row, Section, format_data, format_epsilon, label_of
 from doppel.files import whole_file
 
 if TYPE_CHECKING:

@@ -83,19 +83,16 @@ class _Writer:
     def _targets_first(self) -> list[int]:
         """All nodes, the target of every edge before its source."""
         order: list[int] = []
-        begun, finished = set[int](), set[int]()
-        for root in self.roots:
-            todo = [root]
-            while todo:
-                node = todo[-1]
-                if node in begun:
-                    todo.pop()
-                    if node not in finished:
-                        finished.add(node)
-                        order.append(node)
-                    continue
+        begun: set[int] = set()
+        todo = [(root, False) for root in reversed(self.roots)]
+        while todo:
+            node, are_targets_done = todo.pop()
+            if are_targets_done:
+                order.append(node)
+            elif node not in begun:
                 begun.add(node)
-                todo.extend(target for _, target in reversed(self.edges[node]) if target not in begun)
+                todo.append((node, True))
+                todo.extend((target, False) for _, target in reversed(self.edges[node]))
         position = {node: number for number, node in enumerate(order)}
         for source, edges in enumerate(self.edges):
             if any(position.get(target, len(order)) >= position.get(source, -1) for _, target in edges):
@@ -109,10 +106,11 @@ class _Writer:
         typed = {target for edges in self.edges for label, target in edges if is_type_label(label)}
         types: set[int] = set()
         for node in self.order:
-            if node in typed and self.num_uses[node] == 1 and not self.nodes[node].startswith((":", '"')):
-                plain = all(label != TYPE and child in types for label, child in self.edges[node])
-                if plain and not is_number(self.nodes[node]):
-                    types.add(node)
+            label = self.nodes[node]
+            is_name = not label.startswith((":", '"')) and not is_number(label)
+            has_types = all(label != TYPE and child in types for label, child in self.edges[node])
+            if node in typed and self.num_uses[node] == 1 and is_name and has_types:
+                types.add(node)
         return types
 
     def _body_label(self, node: int) -> str | None:

@@ -78,26 +78,17 @@ class CopyIndex:
     """Answers whether an utterance is an exact or a near copy of one of the private utterances.
 
     * exact: equal after ``normalise``.
-    * near: exact, or Jaccard similarity ≥ threshold of the two *word sets* (order changed, one word of ten
+    * near: exact, or Jaccard similarity ≥ 0.8 of the two *word sets* (order changed, one word of ten
       added) or of the two *character-trigram sets* (a letter or a short name changed in a long utterance).
     """
 
-    def __init__(self, private: Iterable[str], threshold: float = 0.8) -> None:
-        """Index the private utterances.
-
-        Args:
-            private: private training utterances; they stay inside this object.
-            threshold: least Jaccard similarity of a near copy.
-        """
+    def __init__(self, private: Iterable[str]) -> None:
+        """Index the private utterances, which stay inside this object."""
         self._private = {normalise(text) for text in private}
-        self._threshold = threshold
 
     @cached_property
     def _indices(self) -> tuple[JaccardIndex, JaccardIndex]:
-        return (
-            JaccardIndex(self._private, words, self._threshold),
-            JaccardIndex(self._private, trigrams, self._threshold),
-        )
+        return JaccardIndex(self._private, words), JaccardIndex(self._private, trigrams)
 
     def is_exact(self, text: str) -> bool:
         """True where a private utterance equals this one after folding."""

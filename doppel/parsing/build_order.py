@@ -90,39 +90,33 @@ def build_steps(graph: Graph) -> list[Step] | None:
 
     number = [-1] * len(graph.nodes)
     steps: list[Step] = []
-    original: list[int] = []
-    is_type: list[bool] = []
-    level: list[int] = []
+    visits: list[tuple[int, bool]] = []  # of each step, its node and whether that is a type
+    levels: list[int] = []
     pending: list[list[Arc]] = [[] for _ in graph.nodes]
-    for root in graph.roots:
-        todo = [(root, Arc(-1, ":root"))]
-        while todo:
-            node, first = todo.pop()
-            if number[node] >= 0:
-                continue
-            number[node] = len(steps)
-            original.append(node)
-            is_type.append(first.node >= 0 and is_type_label(first.label))
-            above = ROOT_LEVEL if first.node < 0 else level[first.node]
-            level.append(level_below(above, graph.nodes[node], is_type[-1]))
-            right = sorted(pending[node], key=lambda arc: -arc.node) or [first]
-            left = []
-            for child, label in children[node]:
-                if number[child] >= 0:
-                    left.append(Arc(number[child], label))
-                else:
-                    pending[child].append(Arc(number[node], label))
-            left.sort(key=lambda arc: -arc.node)
-            steps.append(Step(graph.nodes[node], right, left))
-            todo.extend((child, Arc(number[node], label)) for child, label in reversed(children[node]))
-    if max(level) > MAX_LEVEL:
+    todo = [(root, Arc(-1, ":root")) for root in reversed(graph.roots)]
+    while todo:
+        node, first = todo.pop()
+        if number[node] >= 0:
+            continue
+        number[node] = len(steps)
+        is_type = first.node >= 0 and is_type_label(first.label)
+        visits.append((node, is_type))
+        levels.append(level_below(ROOT_LEVEL if first.node < 0 else levels[first.node], graph.nodes[node], is_type))
+        left = []
+        for child, label in children[node]:
+            if number[child] >= 0:
+                left.append(Arc(number[child], label))
+            else:
+                pending[child].append(Arc(number[node], label))
+        steps.append(Step(graph.nodes[node], _nearest_first(pending[node]) or [first], _nearest_first(left)))
+        todo.extend((child, Arc(number[node], label)) for child, label in reversed(children[node]))
+    if max(levels) > MAX_LEVEL:
         return None
     parameters: set[int] = set()
-    for step, node, typed in zip(steps, original, is_type, strict=True):
+    for step, (node, is_type) in zip(steps, visits, strict=True):
         targets = [graph.nodes[child] for child, _ in children[node]]
-        if not _is_expressible(step, [label for _, label in children[node]], targets, typed):
-            return None
-        if step.label == PARAMETER and node not in parameters:
+        is_astray = step.label == PARAMETER and node not in parameters
+        if is_astray or not _is_expressible(step, [label for _, label in children[node]], targets, is_type):
             return None
         if step.label == LAMBDA:
             own = [child for child, label in children[node][:-1] if label != TYPE]
@@ -130,6 +124,10 @@ def build_steps(graph: Graph) -> list[Step] | None:
                 return None
             parameters.update(own)
     return steps
+
+
+def _nearest_first(arcs: list[Arc]) -> list[Arc]:
+    return sorted(arcs, key=lambda arc: -arc.node)
 
 
 def _is_expressible(step: Step, labels: list[str], targets: list[str], is_type: bool) -> bool:

@@ -19,8 +19,7 @@ SECRET_BYTES = 32
 class Secret:
     """256 bits that seed private randomness; it never appears in ``repr``, a pickle, a copy or a state dict.
 
-    Whoever knows it can subtract the noise. So it comes from the operating system and lives in this process
-    only.
+    Whoever knows it can subtract the noise. So it comes from the operating system and lives in this process only.
 
     Args:
         seed: None for the operating system's entropy. A number, or 32 bytes, makes the randomness reproducible, for
@@ -34,9 +33,8 @@ class Secret:
             self.__bytes = secrets.token_bytes(SECRET_BYTES)
             return
         warnings.warn(
-            "NOT PRIVATE: a fixed seed was given for noise or sampling, so its reader can undo them. Use it "
-            "in tests only; "
-            "leave it out to draw from the operating system's entropy.",
+            "NOT PRIVATE: a fixed seed was given for noise or sampling, so its reader can undo them. Use it in tests "
+            "only; leave it out to draw from the operating system's entropy.",
             UserWarning,
             stacklevel=3,
         )
@@ -77,28 +75,22 @@ class Secret:
 class GaussianNoise:
     """Adds N(0, (σC)²) to the sum of clipped gradients, once per step.
 
-    Formal guarantees
-    -----------------
-    If one unit moves the sum by at most C in ℓ₂ norm (see ``PerSampleClipper``), then the sum plus
-    independent N(0, (σC)²) on every coordinate is the Gaussian mechanism with noise multiplier σ; composed
-    over the Poisson-sampled steps it has the ε that the accountant states. What this needs from the noise,
-    and how it is met:
+    Formal guarantees:
+        If one unit moves the sum by at most C in ℓ₂ norm, the sum plus independent N(0, (σC)²) on every coordinate is
+        the Gaussian mechanism with noise multiplier σ. What this needs from the noise, and how it is met:
 
-    - *One draw for all ranks.* It is a pure function of (secret, step, place in the parameter list), so ranks
-      that share the secret add the same noise to the same reduced sum; it has the stated scale however many
-      ranks there are.
-    - *Independent between steps and parameters.* Each step has a stream of its own, derived with a keyed hash
-      from a 256-bit secret, and the parameters take successive parts of it. A step number must not be used
-      twice with other data: count steps over the whole run, and build a new object for each run or stage.
-    - *Unknown to the reader.* The secret comes from the operating system, never from a configured seed, and
-      is in no file.
-    - *Every coordinate.* A parameter without a gradient (an empty batch) gets noise too: whether it has one
-      depends on data.
+        - *One draw for all ranks.* It is a pure function of (secret, step, place in the parameter list), so ranks that
+          share the secret add the same noise to the same reduced sum.
+        - *Independent between steps and parameters.* Each step has a stream of its own, derived with a keyed hash from
+          a 256-bit secret, and the parameters take successive parts of it. A step number must not be used twice with
+          other data: count steps over the whole run, and build a new object for each run or stage.
+        - *Unknown to the reader.* The secret comes from the operating system and is in no file.
+        - *Every coordinate.* A parameter without a gradient gets noise too: whether it has one depends on data.
 
-    On the CPU, NumPy's PCG64 is seeded with all 256 derived bits (PyTorch's CPU generator keeps only 32 bits
-    of its seed, few enough to try them all); on other devices, that device's generator with 64 bits. Both are
-    statistical generators, not cryptographic ones, and floating-point Gaussians have known gaps (Mironov,
-    2012): neither is defended against here.
+    On the CPU, NumPy's PCG64 is seeded with all 256 derived bits (PyTorch's CPU generator keeps only 32 bits of its
+    seed, few enough to try them all); on other devices, that device's generator with 63 bits. Both are statistical
+    generators, not cryptographic ones, and floating-point Gaussians have known gaps (Mironov, 2012): neither is
+    defended against here.
 
     Args:
         noise_multiplier: σ ≥ 0, the noise's standard deviation in units of ``max_grad_norm``; 0 adds nothing.

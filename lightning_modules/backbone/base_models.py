@@ -1,4 +1,4 @@
-"""Load any Hugging Face causal language model and its tokenizer, from a local folder or by hub name."""
+"""Any Hugging Face causal language model: loading it and its tokenizer, and how it is trained."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from doppel.errors import UserError
+from doppel.head_loss import HeadLoss
 
 
 class BaseModelError(UserError):
     """The base model cannot be loaded."""
-
-
-def _where(name: str) -> str:
-    if Path(name).exists():
-        return f"the folder {name!r}"
-    return f"{name!r}, which is no local folder, from the Hugging Face hub"
 
 
 def load_tokenizer(name: str) -> Any:
@@ -100,8 +96,33 @@ def check_compilable(model: PreTrainedModel, has_fused_head: bool, checkpoints: 
         raise BaseModelError(f"{name} does more with its logits than apply its head: set the model's compile to false")
 
 
+def fuse_head(model: PreTrainedModel, recompute: bool = False) -> HeadLoss | None:
+    """The loss on top of ``model.base_model``, if the logits are exactly ``head(base_model(ids).last_hidden_state)``.
+
+    Some architectures do more with their logits (soft caps, scales), so the equality is checked by one short forward
+    pass. None where it does not hold: the loss then has to go through the whole model.
+
+    Args:
+        model: A causal language model.
+        recompute: As for :class:`~doppel.head_loss.HeadLoss`.
+    """
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear or model.base_model is model:
+        return None
+    ids = torch.arange(2, device=model.device).unsqueeze(0)
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        logits = model(input_ids=ids, use_cache=False).logits
+        is_plain = torch.allclose(head(hidden), logits, rtol=1e-5, atol=1e-6)
+    model.train(was_training)
+    return HeadLoss(head, recompute=recompute) if is_plain else None
+
+
 def _cannot(what: str, name: str) -> str:
+    where = f"the folder {name!r}" if Path(name).exists() else f"{name!r}, no local folder, from the Hugging Face hub"
     return (
-        f"cannot load the {what} of {_where(name)}: give a folder that holds config.json, model.safetensors and "
+        f"cannot load the {what} of {where}: give a folder that holds config.json, model.safetensors and "
         "tokenizer.json (the shipped one is models/base), or a hub name such as gpt2 on a machine that reaches the hub"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -81,37 +82,29 @@ class SlotCache(Cache):
             buffer[:num_rows, start : start + number] = chosen.unflatten(0, (num_rows, number))
 
     def _buffers(self) -> list[Tensor]:
-        return [b for layer in self._slot_layers if layer.is_initialized for b in (layer.keys, layer.values)]
+        return [buffer for layer in self._slot_layers for buffer in layer.buffers]
 
     def _reserve(self, num_columns: int) -> None:
         if num_columns <= self.num_columns:
             return
         old, self.num_columns = self.num_columns, max(num_columns, int(self.num_columns * _GROWTH))
         for layer in self._slot_layers:
-            if layer.is_initialized:
-                for name in ("keys", "values"):
-                    buffer = getattr(layer, name)
-                    grown = buffer.new_zeros(self.num_slots, self.num_columns, *buffer.shape[2:])
-                    grown[:, :old] = buffer
-                    setattr(layer, name, grown)
+            layer.buffers = [F.pad(buffer, (0, 0, 0, 0, 0, self.num_columns - old)) for buffer in layer.buffers]
 
 
 class _SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer."""
-
-    keys: Tensor
-    values: Tensor
+    """Keys and values of one layer: the two ``buffers``, once they are there."""
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()
         self.cache = cache
         self.source = torch.empty(0, dtype=torch.long)
+        self.buffers: list[Tensor] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the buffers; zeros, because a masked entry must still be finite."""
-        slots, columns = self.cache.num_slots, self.cache.num_columns
-        self.keys = key_states.new_zeros(slots, columns, key_states.shape[1], key_states.shape[3])
-        self.values = value_states.new_zeros(slots, columns, value_states.shape[1], value_states.shape[3])
+        shape = self.cache.num_slots, self.cache.num_columns
+        self.buffers = [states.new_zeros(*shape, *states.shape[1::2]) for states in (key_states, value_states)]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -120,7 +113,7 @@ class _SlotLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         num_rows, num_visible = self.cache.visible
         seen = []
-        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
             states_RTHD = states.transpose(1, 2)
             if num_rows == 0:
                 states_RTHD = states_RTHD.index_select(0, self.source)

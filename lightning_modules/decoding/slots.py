@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from lightning_modules.decoding.constraint import TreeConstraint, TreeState
@@ -199,7 +200,7 @@ class Slots(ABC):
     def _read(self, prompts: Sequence[Sequence[int]], rows: list[int], source: list[int]) -> None:
         """One forward over prompts; padding is on the right, where no prompt looks and the next tokens overwrite it."""
         length = len(prompts[0])
-        ids_PT = torch.tensor([[*p, *[p[-1]] * (length - len(p))] for p in prompts], device=self.device)
+        ids_PT = pad_sequence([torch.tensor(p) for p in prompts], batch_first=True).to(self.device)
         rows_R, source_R = torch.tensor(rows, device=self.device), torch.tensor(source, device=self.device)
         self.cache.write_prompts(rows_R, length, source_R)
         self.model(

@@ -286,7 +286,7 @@ def test_misuse_is_named(tokenizer: PreTrainedTokenizerFast, table: str) -> None
 
 def test_the_shipped_overlay_parses(capsys: pytest.CaptureFixture[str], data_folder: Path) -> None:
     root = Path(__file__).resolve().parents[2]
-    names = ("trainer", "parse_tree_lm", "sample", "constrained")
+    names = ("trainer", "parse_tree_lm", "overlays/sample", "overlays/constrained")
     overlays = [f"--config={root}/configs/{name}.yaml" for name in names]
     with pytest.raises(SystemExit) as done:
         cli.main(["predict", *overlays, "--print_config"])

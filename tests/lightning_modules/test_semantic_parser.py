@@ -14,7 +14,9 @@ import yaml
 from lightning.pytorch import Trainer
 
 import cli
+from commands.launch.experiment import load, shipped
 from commands.launch.lightning_cli import WRITER
+from commands.launch.stages import Stages
 from datamodules.parser_data_module import ParserDataModule
 from datamodules.shuffling import BucketedBatches
 from doppel.errors import UserError
@@ -218,7 +220,7 @@ def test_fit_and_annotate_by_command_line(
     run, output = tmp_path / "run", tmp_path / "annotated.jsonl"
     fit = [*command("fit", "semantic_parser"), *tiny(tiny_model, run / "parser")]
     assert cli.main([*fit, f"--data.init_args.train_paths=[{corpus}]", "--trainer.max_epochs=1"]) == 0
-    predict = [*command("predict", "semantic_parser", "annotate"), *tiny(tiny_model, run / "annotate")]
+    predict = [*command("predict", "semantic_parser", "overlays/annotate"), *tiny(tiny_model, run / "annotate")]
     predict += [f"--data.init_args.path={corpus}", "--data.init_args.unit=dialogue", "--data.init_args.batch_size=7"]
     predict += [f"--ckpt_path={run / 'parser' / 'checkpoints' / 'last.ckpt'}"]
     writer = {"class_path": WRITER, "init_args": {"output_path": str(output), "stage": "annotate"}}
@@ -274,18 +276,23 @@ def test_ranks_share_a_batch_and_its_divisor(corpus: str) -> None:
         assert one.num_actions == int((one.ids[:, 1:] > 0).sum() + (other.ids[:, 1:] > 0).sum())
 
 
-@pytest.mark.parametrize("size", ["parser", "parser-small", "parser-low"])
-def test_shipped_configurations_parse(
-    size: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "system"), [("parser", "parser"), ("parser-small", "parser"), ("parser-small", "parser_low")]
+)
+def test_shipped_experiments_parse(
+    name: str, system: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["cli.py"])
     monkeypatch.setenv("DOPPEL_DATA", str(tmp_path))
+    experiment = load(shipped(name), {"systems": [system]})
+    fit = next(stage for stage in Stages(experiment, tmp_path).all() if stage.kind == "fit")
+    path = tmp_path / "fit.yaml"
+    path.write_text(yaml.safe_dump(fit.config))
     with pytest.raises(SystemExit) as done:
-        cli.main([*command("fit", "semantic_parser", f"experiments/{size}/parser"), "--print_config"])
+        cli.main(["fit", f"--config={path}", "--print_config"])
     assert done.value.code == 0
     config = yaml.safe_load(capsys.readouterr().out)
     model, data = config["model"]["init_args"], config["data"]["init_args"]
-    assert model["encoder"]["name"] == ("roberta-large" if size == "parser" else "minilm")
+    assert model["encoder"]["name"] == ("roberta-large" if name == "parser" else "minilm")
     assert len(data["train_paths"]) == 1
     assert data["test_path"]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from doppel.privacy.audit import GUESS_SHARES, AuditResult, audit_scores, epsilon_lower_bound, largest_bound, p_value
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.private_step import noisy_mean
 from doppel.privacy.sampling import PoissonSampler
 from doppel.privacy.spec import plan
 
@@ -178,10 +179,7 @@ def attack(max_grad_norm: float, noise_multiplier: float, seed: int) -> AuditRes
             with clipper.capture(len(units)):
                 losses(canaries[units]).sum().backward()
             clipper.accumulate()
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= CLAIM.batch_size
-        noise.add_(model.parameters(), step=step, divisor=CLAIM.batch_size)
+        noisy_mean(model.parameters(), noise, CLAIM.batch_size, step)
         optimizer.step()
     clipper.close()
     with torch.no_grad():
@@ -235,7 +233,7 @@ def attack_every_gradient(noise: float = 1.0, clipping: float = 1.0) -> AuditRes
         with clipper.capture(len(units)):
             (7.0 * table(units[:, None])).sum().backward()  # norm 7 before clipping
         clipper.accumulate()
-        gaussian.add_(table.parameters(), step=step, divisor=1.0)
+        noisy_mean(table.parameters(), gaussian, 1, step)
         assert table.weight.grad is not None
         scores += table.weight.grad.flatten()
     return audit_scores(scores.tolist(), coins.tolist(), ROWS_CLAIM.delta)

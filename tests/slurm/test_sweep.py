@@ -29,8 +29,8 @@ def test_every_point_of_a_sweep_file_changes_what_every_training_runs(path: Path
     points = command._sweep(path)
     assert len(points) > 1
     trainings = set()
-    for point in points.values():
-        experiment = command._point_of(shipped("smcalflow-best-small"), {}, point, path.stem)
+    for _, point in points:
+        experiment = load(shipped("smcalflow-best-small"), point)
         assert experiment.table is None and experiment.sweep == path.stem
         assert experiment.point.keys() == config["parameters"].keys()
         stages = Stages(experiment, tmp_path).all()

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import wide_dtype
 from doppel.privacy.clipping.compiled import CompiledFunction
-from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.model_observer import ModelObserver, ObserveGradient, reentrant_checkpoint_error
 from doppel.privacy.clipping.registry import build_rules
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
 
 
 class PerSampleClipper:
@@ -58,30 +57,29 @@ class PerSampleClipper:
     a layer's input or output changed in place    :class:`UnsupportedLayerError`
     ============================================  ===========================================================
 
-    Formal guarantees
-    -----------------
-    Let gᵢ be the gradient, with respect to all trainable parameters together, of the sum of the losses of
-    unit i's rows. One ``capture``/``accumulate`` adds Σᵢ cᵢgᵢ to the ``.grad`` fields, with
+    Formal guarantees:
+        Let gᵢ be the gradient, with respect to all trainable parameters together, of the sum of the losses of unit
+        i's rows. One ``capture``/``accumulate`` adds Σᵢ cᵢgᵢ to the ``.grad`` fields, with
 
-        cᵢ = wᵢ · min(1, C / (‖gᵢ‖·(1 + η)))    and cᵢ = 0 where ‖gᵢ‖ is not finite,
+            cᵢ = wᵢ · min(1, C / (‖gᵢ‖·(1 + η)))    and cᵢ = 0 where ‖gᵢ‖ is not finite,
 
-    where wᵢ is 1, or the unit's weight in [0, 1] if ``accumulate`` is given weights.
+        where wᵢ is 1, or the unit's weight in [0, 1] if ``accumulate`` is given weights.
 
-    *Sensitivity.* cᵢ is a function of unit i alone, and ‖cᵢgᵢ‖ ≤ wᵢC ≤ C. So adding or removing one unit changes
-    the sum over a logical batch (all its micro-batches, on all ranks) by at most C in ℓ₂ norm, which is what
-    the Gaussian mechanism with standard deviation σC needs. No step is skipped, whatever the values: a skip
-    would depend on the data.
+        *Sensitivity.* cᵢ is a function of unit i alone, and ‖cᵢgᵢ‖ ≤ wᵢC ≤ C. So adding or removing one unit
+        changes the sum over a logical batch (all its micro-batches, on all ranks) by at most C in ℓ₂ norm, which is
+        what the Gaussian mechanism with standard deviation σC needs. No step is skipped, whatever the values: a
+        skip would depend on the data.
 
-    *Conditions on the caller.* The loss of a row must depend on that row's data only (no normalisation by
-    quantities of the batch, no batch statistics); rows are the first dimension of every activation; divide by
-    a public number only. All rows of one unit are in one capture. The weight of a unit must depend on that unit's data
-    only: a weight divided by the sum or the maximum over private units is none.
+        *Conditions on the caller.* The loss of a row must depend on that row's data only (no normalisation by
+        quantities of the batch, no batch statistics); rows are the first dimension of every activation; divide by a
+        public number only. All rows of one unit are in one capture. The weight of a unit must depend on that unit's
+        data only: a weight divided by the sum or the maximum over private units is none.
 
-    *Rounding.* The customary 1e-6 in C/(‖g‖ + 1e-6) is absolute, so it protects nothing when norms are large
-    and distorts when they are small; it is replaced by the relative η: 8 units of rounding where products are formed
-    from float32 or float64 operands (always on the CPU), one unit of half precision where the scaled operands are
-    rounded to it. It makes ‖cᵢgᵢ‖ ≤ C hold for the numbers as computed. Sums are never rounded to half precision.
-    Worst-case rounding of long sums is not covered, here or anywhere.
+        *Rounding.* The customary 1e-6 in C/(‖g‖ + 1e-6) is absolute, so it protects nothing when norms are large
+        and distorts when they are small; it is replaced by the relative η: 8 units of rounding where products are
+        formed from float32 or float64 operands (always on the CPU), one unit of half precision where the scaled
+        operands are rounded to it. It makes ‖cᵢgᵢ‖ ≤ C hold for the numbers as computed. Sums are never rounded to
+        half precision. Worst-case rounding of long sums is not covered, here or anywhere.
 
     Args:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the

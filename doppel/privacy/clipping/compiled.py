@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from doppel.compilation import compile_static
 from doppel.privacy.clipping.arithmetic import product_dtype
-from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout, called_twice_error, first_input
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, called_twice_error, first_input
 
 _NO_INPUTS = torch.empty(0)
 
@@ -75,8 +74,8 @@ class CompiledFunction:
         self._uses_cuda_graphs = mode in ("reduce-overhead", "max-autotune") and torch.cuda.is_available()
         self._plain = compile_static(function, backend, mode)
         self._graphs: dict[tuple[Any, ...], _Graph] = {}
-        self._trace = _TraceHolder()
-        self._forwards = [_observed_forward(rule, index, self._trace) for index, rule in enumerate(rules)]
+        self._holder = _Holder()
+        self._forwards = [_observed_forward(rule, index, self._holder) for index, rule in enumerate(rules)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function.
@@ -133,13 +132,13 @@ class CompiledFunction:
         rule.receive(squared_norms, known | dict(zip(site.names, kept, strict=True)), site.dtype)  # type: ignore[arg-type]
 
     def _compile(self, layout: UnitLayout) -> Callable[..., Any]:
-        function, holder = self._function, self._trace
+        function, holder = self._function, self._holder
 
         def observed(slots: dict[int, list[Tensor]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             trace = _Trace(layout, slots)
-            holder.trace = trace
+            holder.observer = trace
             output = function(*args, **kwargs)
-            holder.trace = None
+            holder.observer = None
             return output, trace.called, trace.indices
 
         return compile_static(observed, self._backend, self._mode)
@@ -161,28 +160,35 @@ class CompiledFunction:
     @torch.no_grad()
     def _find_sites(self, layout: UnitLayout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Site]:
         """One forward without gradients: which layers are called, and what their rules will keep."""
-        sites: dict[int, _Site] = {}
-
-        def hook(index: int, inputs: Tensor, output: Tensor) -> None:
-            rule = self._rules[index]
-            if index in sites:
-                raise called_twice_error(rule)
-            output = rule.expand_output(output, layout)
-            with torch.autocast(output.device.type, enabled=False):
-                squared_norms, kept = rule.summarise(inputs, torch.zeros_like(output), layout)
-            names = [name for name, value in kept.items() if value.is_floating_point()]
-            slots = [_Slot.like(value) for value in (squared_norms, *(kept[name] for name in names))]
-            sites[index] = _Site(index, tuple(names), tuple(slots), product_dtype(output))
-
-        with _hooks(self._rules, hook):
+        self._holder.observer = finder = _SiteFinder(layout)
+        with self._observed():
             self._function(*args, **kwargs)
-        return [sites[index] for index in sorted(sites)]
+        return [finder.sites[index] for index in sorted(finder.sites)]
 
 
-class _TraceHolder:
-    """Where the layers find the trace they are part of."""
+class _Holder:
+    """Where the layers find what observes them."""
 
-    trace: _Trace | None = None
+    observer: _SiteFinder | _Trace | None = None
+
+
+class _SiteFinder:
+    """Finds the layers that are called, without gradients."""
+
+    def __init__(self, layout: UnitLayout) -> None:
+        self.layout = layout
+        self.sites: dict[int, _Site] = {}
+
+    def see(self, rule: LayerRule, index: int, inputs: Tensor, output: Tensor) -> Tensor:
+        """Note what the rule will keep of a layer."""
+        if index in self.sites:
+            raise called_twice_error(rule)
+        with torch.autocast(output.device.type, enabled=False):
+            squared_norms, kept = rule.summarise(inputs, torch.zeros_like(output), self.layout)
+        names = [name for name, value in kept.items() if value.is_floating_point()]
+        slots = [_Slot.like(value) for value in (squared_norms, *(kept[name] for name in names))]
+        self.sites[index] = _Site(index, tuple(names), tuple(slots), product_dtype(output))
+        return output
 
 
 class _Trace:
@@ -193,6 +199,15 @@ class _Trace:
         self.slots = slots
         self.called: list[int] = []
         self.indices: dict[int, Tensor] = {}
+
+    def see(self, rule: LayerRule, index: int, inputs: Tensor, output: Tensor) -> Tensor:
+        """Let the backward pass of a layer fill its slots."""
+        self.called.append(index)
+        if index not in self.slots or self.called.count(index) > 1:
+            return output  # to be refused when the graph has run
+        if not inputs.is_floating_point():
+            self.indices[index] = inputs
+        return _EmitSummary.apply(output, inputs.detach(), rule, self.layout, *self.slots[index])
 
 
 @dataclass(frozen=True)
@@ -263,39 +278,17 @@ class _EmitSummary(torch.autograd.Function):
         return grads, None, None, None, squared_norms, *floating
 
 
-def _observed_forward(rule: LayerRule, index: int, holder: _TraceHolder) -> Callable[..., Tensor]:
-    """The forward of the rule's module, followed by :class:`_EmitSummary`."""
+def _observed_forward(rule: LayerRule, index: int, holder: _Holder) -> Callable[..., Tensor]:
+    """The forward of the rule's module, seen by the observer of the moment."""
     forward = rule.module.forward
 
     def observed_forward(*args: Any, **kwargs: Any) -> Tensor:
-        trace = holder.trace
-        assert trace is not None
-        inputs = first_input(args, kwargs)
-        output = rule.expand_output(forward(*args, **kwargs), trace.layout)
-        trace.called.append(index)
-        if index not in trace.slots or trace.called.count(index) > 1:
-            return output  # to be refused when the graph has run
-        if not inputs.is_floating_point():
-            trace.indices[index] = inputs
-        return _EmitSummary.apply(output, inputs.detach(), rule, trace.layout, *trace.slots[index])
+        observer = holder.observer
+        assert observer is not None
+        output = rule.expand_output(forward(*args, **kwargs), observer.layout)
+        return observer.see(rule, index, first_input(args, kwargs), output)
 
     return observed_forward
-
-
-@contextmanager
-def _hooks(rules: Sequence[LayerRule], hook: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
-    def adapt(index: int) -> Callable[..., None]:
-        def on_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            hook(index, first_input(args, kwargs), output)
-
-        return on_forward
-
-    handles = [rule.module.register_forward_hook(adapt(i), with_kwargs=True) for i, rule in enumerate(rules)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _autocast_state() -> list[Any]:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import gemm_operand, gram, scale_units, wide_dtype
-from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
 
 
 class EmbeddingRule(LayerRule):

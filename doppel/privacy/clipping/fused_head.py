@@ -14,8 +14,7 @@ from doppel.privacy.clipping.arithmetic import (
     gram_inner,
     wide_dtype,
 )
-from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
 
 
 class FusedHead:

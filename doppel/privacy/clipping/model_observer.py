@@ -13,9 +13,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
 from doppel.head_loss import set_head_observer
-from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout, first_input
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, first_input
 from doppel.privacy.clipping.segments import RunSegment, Segment
 
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppel.privacy.clipping.arithmetic import squared_norm, wide_dtype
-from doppel.privacy.clipping.errors import UnsupportedLayerError
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
 
 _EPS_NAMES = ("variance_epsilon", "eps")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
-from doppel.privacy.clipping.errors import UnsupportedLayerError
+from doppel.privacy.clipping.rule import UnsupportedLayerError
 
 _HARMLESS = {"detach", "detach_", "requires_grad_", "register_hook", "__get__:data", "__get__:grad"}
 
@@ -46,8 +47,8 @@ class ParameterUseAudit(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if self._is_watching() and any(isinstance(value, Tensor) for value in _flatten((result,))):
-            for value in _flatten((*args, *(kwargs or {}).values())):
+        if self._is_watching() and any(isinstance(value, Tensor) for value in tree_leaves(result)):
+            for value in tree_leaves((args, kwargs or {})):
                 if id(value) in self._names and not self._is_expected(func, value):
                     raise UnsupportedLayerError(
                         f"parameter '{self._names[id(value)]}' is used outside the forward of its own module "
@@ -65,11 +66,3 @@ class ParameterUseAudit(TorchFunctionMode):
         module = self._current_module()
         inside = module is not None and any(own is parameter for own in module.parameters(recurse=False))
         return inside or name in _HARMLESS
-
-
-def _flatten(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _flatten(value)
-        else:
-            yield value

@@ -9,10 +9,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from doppel.privacy.clipping.embedding import EmbeddingRule
-from doppel.privacy.clipping.errors import UnsupportedLayerError
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.norm import HuggingFaceRMSNormRule, LayerNormRule, RMSNormRule
-from doppel.privacy.clipping.rule import LayerRule
+from doppel.privacy.clipping.rule import LayerRule, UnsupportedLayerError
 
 RULES: tuple[type[LayerRule], ...] = (
     LinearRule,

@@ -10,9 +10,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from doppel.errors import UserError
 from doppel.head_loss import HeadObserver
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, product_dtype
-from doppel.privacy.clipping.errors import UnsupportedLayerError
+
+
+class UnsupportedLayerError(UserError):
+    """A trainable parameter whose per-sample gradient norm the engine cannot give exactly.
+
+    The message is one line: the parameter or module, why it is refused, and what to do. It is always raised;
+    a parameter is never left out of the norm in silence.
+    """
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import pytest
 from run_folders import make_run
 
 import cli
-from commands.results.paper_tables import layouts
 from commands.results.pool import Group, pool
 from commands.results.results import write_results
 from commands.results.runs import Runs, read_runs
+from commands.results.sections import layouts
 
 
 def group_of(runs: Runs, system: str, **key: Any) -> Group:
