@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -29,13 +30,6 @@ COPIES = {
     "near_copies_long": "near ≥5 words",
 }
 
-DESCRIPTION = """Attack a training. Takes the configurations of a `fit`, private or not, or the config.yaml that one has
-saved: python cli.py audit --config RUN/STAGE/config.yaml --run_dir RUN/audit. Canaries are hidden in a copy of the
-training data by the toss of a coin, the model is trained as `fit` would, and whoever guesses the coins from the trained
-model gets a lower bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of canaries and of
-training text. Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound is above the epsilon
-that the ledger claims. docs/audit.md says how to read the numbers."""
-
 
 class AuditCLI(DoppelCLI):
     """The command line of `fit` with the verb `audit`; everything that it writes lies in the run folder."""
@@ -46,7 +40,7 @@ class AuditCLI(DoppelCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The options of `fit`, and a help text that says what an audit is."""
         super().add_arguments_to_parser(parser)
-        parser.description = DESCRIPTION
+        parser.description = inspect.cleandoc(audit.__doc__ or "").partition("\n\nArgs:")[0]
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -83,6 +77,13 @@ class AuditCLI(DoppelCLI):
 
 def audit(argv: list[str]) -> int:
     """Train on a copy of the data with canaries and bound epsilon from below.
+
+    Takes the configurations of a `fit`, private or not, or the config.yaml that one has saved: python cli.py audit
+    --config RUN/STAGE/config.yaml --run_dir RUN/audit. Canaries are hidden in a copy of the training data by the toss
+    of a coin, the model is trained as `fit` would, and whoever guesses the coins from the trained model gets a lower
+    bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of canaries and of training text.
+    Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound is above the epsilon that the
+    ledger claims. docs/audit.md says how to read the numbers.
 
     Args:
         argv: Arguments of the audit.

@@ -71,10 +71,8 @@ class AuditTrainer(Trainer):
     ) -> None:
         """Attack a training: hide canaries in a copy of its data, train as `fit`, and bound epsilon from below.
 
-        Each canary is put into the data by the toss of a fair coin. After the training the canaries whose loss fell
-        most are guessed to have been in, those whose loss fell least to have been out, and the share of right guesses
-        gives a lower bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples of the trained model are searched for
-        copies of canaries and of training text.
+        The canaries whose loss fell most are guessed to have been in the data, those whose loss fell least to have been
+        out; the share of right guesses gives the bound (:func:`doppel.privacy.audit.audit_scores`).
 
         Args:
             model: The model, untrained.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchmetrics import MetricCollection
+from torchmetrics import Metric, MetricCollection
 from tqdm import tqdm
 
 from doppel.lispress import Counting, valid_function_types
@@ -90,22 +90,16 @@ def function_metrics(
 
 def text_metrics(synthetic: Sequence[str], reference: Sequence[str]) -> dict[str, Value]:
     """Word overlap; distinct share, share of the commonest and mean length of both sides."""
-    words = WordOverlap()
-    words.update(synthetic, reference)
-    values: dict[str, Value] = {"word_overlap": plain_number(words.compute())}
+    values: dict[str, Value] = {"word_overlap": _value(WordOverlap(), synthetic, reference)}
     for prefix, utterances in (("", synthetic), ("reference_", reference)):
-        distinct, mean_words = Distinct(), MeanWords()
-        distinct.update(utterances)
-        mean_words.update(utterances)
-        values[f"{prefix}distinct"] = plain_number(distinct.compute())
-        values[f"{prefix}commonest"] = _commonest(utterances)
-        values[f"{prefix}mean_words"] = plain_number(mean_words.compute())
+        values[f"{prefix}distinct"] = _value(Distinct(), utterances)
+        values[f"{prefix}commonest"] = _value(Commonest(), utterances)
+        values[f"{prefix}mean_words"] = _value(MeanWords(), utterances)
     return values
 
 
-def _commonest(texts: Sequence[str]) -> float | int | None:
-    metric = Commonest()
-    metric.update(texts)
+def _value(metric: Metric, *data: Sequence[Any]) -> float | int | None:
+    metric.update(*data)
     return plain_number(metric.compute())
 
 
@@ -117,10 +111,8 @@ def tree_repetition(synthetic: Sequence[str | None], reference: Sequence[str | N
     values: dict[str, Value] = {}
     for prefix, side in (("", synthetic), ("reference_", reference)):
         trees = [tree for tree in side if tree is not None]
-        distinct = Distinct()
-        distinct.update(trees)
-        values[f"{prefix}distinct_trees"] = plain_number(distinct.compute()) if trees else None
-        values[f"{prefix}commonest_tree"] = _commonest(trees)
+        values[f"{prefix}distinct_trees"] = _value(Distinct(), trees)
+        values[f"{prefix}commonest_tree"] = _value(Commonest(), trees)
     return values
 
 
@@ -218,9 +210,8 @@ def compare(
 def _mauve(synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, seed: int) -> Part:
     if featurizer is None:
         return {"mauve": None, "featurizer": None}, ["mauve was not asked for"]
-    metric = Mauve(featurizer, seed=25 + seed)
-    metric.update(synthetic.utterances, reference.utterances)
-    value, notes = plain_number(metric.compute()), []
+    notes: list[str] = []
+    value = _value(Mauve(featurizer, seed=25 + seed), synthetic.utterances, reference.utterances)
     if value is None:
         notes.append("mauve: one side has only empty utterances")
     elif len(synthetic.utterances) < _FEW_FOR_MAUVE:
@@ -230,13 +221,11 @@ def _mauve(synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, 
 
 def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting) -> Part:
     """Metrics on the trees that stand in the synthetic file."""
-    valid = ValidTrees()
-    valid.update(synthetic.trees)
     num_trees = sum(tree is not None for tree in synthetic.trees)
     repetition = tree_repetition(synthetic.trees, reference.trees)
     values = function_metrics(synthetic.trees, reference.trees, counting) | repetition
     values |= {
-        "valid_trees": plain_number(valid.compute()) if num_trees else None,
+        "valid_trees": _value(ValidTrees(), synthetic.trees),
         "num_trees": num_trees,
         "trees": TREES_SAMPLED if num_trees else TREES_NONE,
     }

@@ -35,6 +35,10 @@ from doppel.privacy.spec import PrivacySpec, what_is_protected
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError"]
 
+_RECORDED = (
+    "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
+)  # fmt: skip
+
 
 class BudgetExceededError(LedgerError):
     """The next step would pass the scope's target epsilon; nothing was written and the step must not run."""
@@ -97,19 +101,8 @@ class Ledger:
             raise LedgerError(f"{self.path}: planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.")
         promise = asdict(Promise(spec.target_epsilon, spec.delta, spec.accountant, spec.unit))
         mechanism_id = f"{scope}/{stage}"
-        fields = {
-            "kind": kind,
-            "unit": spec.unit,
-            "max_rows_per_unit": spec.max_rows_per_unit,
-            "sample_rate": spec.sample_rate,
-            "noise_multiplier": spec.noise_multiplier,
-            "max_grad_norm": spec.max_grad_norm,
-            "batch_size": spec.batch_size,
-            "num_units": spec.num_units,
-            "planned_steps": planned_steps,
-            "data_fingerprint": data_fingerprint,
-            **promise,
-        }
+        steps = {"planned_steps": planned_steps, "data_fingerprint": data_fingerprint}
+        fields = {"kind": kind, **{name: getattr(spec, name) for name in _RECORDED}, **steps, **promise}
         with self._file.locked(self.lock_timeout):
             known, budget = self._file.mechanisms.get(mechanism_id), self._file.promises.get(scope)
             if budget is not None:

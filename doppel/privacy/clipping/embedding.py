@@ -19,6 +19,7 @@ class EmbeddingRule(LayerRule):
     that every row has a gradient of its own.
     """
 
+    module_type = nn.Embedding
     parameter_names = ("weight",)
 
     def __init__(self, name: str, module: nn.Module) -> None:
@@ -30,11 +31,6 @@ class EmbeddingRule(LayerRule):
                     f"dense weight: build it without {option}, or freeze it"
                 )
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
-
-    @classmethod
-    def matches(cls, module: nn.Module) -> bool:
-        """Exact type only: a subclass may compute something else."""
-        return type(module) is nn.Embedding
 
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
         if output.dim() < 3:

@@ -41,6 +41,8 @@ class LinearRule(LayerRule):
     the norm of a clipped gradient exceed the bound.
     """
 
+    module_type = nn.Linear
+
     def __init__(self, name: str, module: nn.Module) -> None:
         self.is_transposed = is_conv1d(module)
         super().__init__(name, module)
@@ -55,8 +57,7 @@ class LinearRule(LayerRule):
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
-        """Exact types only: a subclass may compute something else."""
-        return type(module) is nn.Linear or is_conv1d(module)
+        return super().matches(module) or is_conv1d(module)
 
     def reset(self) -> None:
         super().reset()

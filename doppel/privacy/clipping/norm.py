@@ -42,10 +42,7 @@ class _NormRule(LayerRule):
 class LayerNormRule(_NormRule):
     """``nn.LayerNorm``."""
 
-    @classmethod
-    def matches(cls, module: nn.Module) -> bool:
-        """Exact type only: a subclass may compute something else."""
-        return type(module) is nn.LayerNorm
+    module_type = nn.LayerNorm
 
     def normalise(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.module.normalized_shape, eps=self.module.eps)  # type: ignore[arg-type]
@@ -54,12 +51,8 @@ class LayerNormRule(_NormRule):
 class RMSNormRule(_NormRule):
     """``nn.RMSNorm``."""
 
+    module_type = nn.RMSNorm
     parameter_names = ("weight",)
-
-    @classmethod
-    def matches(cls, module: nn.Module) -> bool:
-        """Exact type only: a subclass may compute something else."""
-        return type(module) is nn.RMSNorm
 
     def normalise(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.module.normalized_shape, eps=self.module.eps)  # type: ignore[arg-type]

@@ -64,6 +64,7 @@ class LayerRule(ABC):
             never called; None where the module cannot be a head.
     """
 
+    module_type: ClassVar[type[nn.Module]] = nn.Module
     parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
     is_tied = False
 
@@ -87,9 +88,9 @@ class LayerRule(ABC):
         ]
 
     @classmethod
-    @abstractmethod
     def matches(cls, module: nn.Module) -> bool:
-        """Whether this rule is exact for ``module``."""
+        """Whether this rule is exact for ``module``. A subclass of a known type may compute something else."""
+        return type(module) is cls.module_type
 
     def reset(self) -> None:
         """Forget the micro-batch and free its buffers."""
