@@ -257,14 +257,15 @@ def _module_reasons(module: pl.LightningModule) -> list[str]:
 
 
 def _data_reasons(data: object) -> list[str]:
-    if getattr(data, "sampling", None) != "poisson":
-        return ["the data module does not draw Poisson samples; set data.init_args.sampling: poisson"]
     missing = missing_members(data)
     if missing:
+        name = "without a data module, nothing says" if data is None else f"{type(data).__name__} does not say"
         return [
-            f"{type(data).__name__} does not say {', '.join(missing)}; give it what "
-            "datamodules.private_data.PrivateData names, as docs/own-model.md shows"
+            f"{name} {', '.join(missing)}; give what datamodules.private_data.PrivateData names, as docs/own-model.md "
+            "shows"
         ]
+    if cast(PrivateData, data).sampling != "poisson":
+        return ["the data module does not draw Poisson samples; set data.sampling: poisson"]
     return []
 
 

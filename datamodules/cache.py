@@ -69,8 +69,7 @@ def _load(entry: Path) -> EncodedTurns | None:
     try:
         with np.load(entry, allow_pickle=False) as file:
             arrays: dict[str, Any] = dict(file)
-        arrays |= {name: int(arrays[name]) for name in ("num_over_long", "rows_per_turn")}
-        found = EncodedTurns(**arrays)
+        found = EncodedTurns(**{**arrays, "rows_per_turn": int(arrays["rows_per_turn"])})
         num_rows = {len(found), len(found.unit_index), len(found.offsets) - 1}
         num_rows.add(len(found) if found.weights is None else len(found.weights))
         if len(num_rows) == 1 and found.offsets[-1] == len(found.ids):

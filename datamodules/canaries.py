@@ -101,12 +101,12 @@ def first_units(turns: Sequence[Turn], limit: int | None) -> list[Turn]:
 
 
 def write_turns(turns: Iterable[Turn], path: Path) -> None:
-    """Write plain lines, readable by their owner alone, whole or not at all."""
+    """Write plain lines."""
     write_json_lines(path, map(asdict, turns))
 
 
 def write_canaries(canaries: Sequence[Canary], path: Path) -> None:
-    """Write canaries with their coins, likewise."""
+    """Write canaries with their coins."""
     write_json_lines(path, ({**asdict(c.turn), "included": c.included, "loss_before": c.loss_before} for c in canaries))
 
 

@@ -29,7 +29,6 @@ class EncodedTurns:
         offsets: Where each row starts, and the end of the last, int64 [num_rows + 1].
         num_prompt: Leading ids without loss of each row, int32 [num_rows].
         unit_index: Unit of each row, numbered by first appearance, int32 [num_rows].
-        num_over_long: Rows that were longer than ``max_length``. Private: not to be logged.
         rows_per_turn: Rows that the codec writes for each turn.
         weights: Weight in [0, 1] of each row's turn, float32 [num_rows]; None where all are 1.
     """
@@ -38,7 +37,6 @@ class EncodedTurns:
     offsets: NDArray[np.int64]
     num_prompt: NDArray[np.int32]
     unit_index: NDArray[np.int32]
-    num_over_long: int
     rows_per_turn: int = 1
     weights: NDArray[np.float32] | None = None
 
@@ -50,6 +48,11 @@ class EncodedTurns:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each row."""
         return np.diff(self.offsets)
+
+    @property
+    def num_over_long(self) -> int:
+        """Rows that were too long, and so have no loss. Private: not to be logged."""
+        return int((self.lengths == self.num_prompt).sum())
 
     def row(self, index: int) -> NDArray[np.int32]:
         """Token ids of a row."""
@@ -63,13 +66,11 @@ def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
     weights = np.array([turn.weight for turn in turns], dtype=np.float32)
     rows: list[NDArray[np.int32]] = []
     num_prompt: list[int] = []
-    num_over_long = 0
     with tqdm(total=len(turns), desc="tokenising", unit="turn", disable=len(turns) <= _PROGRESS_FROM) as progress:
         for start in range(0, len(turns), _CHUNK):
             chunk = list(turns[start : start + _CHUNK])
             for encoded in codec.encode_all(chunk):
                 is_over_long = len(encoded.input_ids) > codec.max_length
-                num_over_long += is_over_long
                 rows.append(
                     np.array([codec.bos_id, codec.eos_id] if is_over_long else encoded.input_ids, dtype=np.int32)
                 )
@@ -80,7 +81,6 @@ def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
         offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),
         num_prompt=np.array(num_prompt, dtype=np.int32),
         unit_index=units.repeat(codec.rows_per_turn),
-        num_over_long=num_over_long,
         rows_per_turn=codec.rows_per_turn,
         weights=None if (weights == 1).all() else weights.repeat(codec.rows_per_turn),
     )

@@ -12,6 +12,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
+from torchmetrics import Metric, MetricCollection
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
 from datamodules.codec import Codec
@@ -19,6 +20,8 @@ from datamodules.linearisation import Linearisation
 from datamodules.readers import expand_path
 from datamodules.turn import Field
 from doppel.errors import UserError
+from doppel.metrics import ChiSquare, FunctionOverlap, Mauve, TopKOverlap, WordOverlap
+from doppel.metrics.compare import TOP_K
 from lightning_modules.backbone.base_models import (
     check_compilable,
     checkpoint_activations,
@@ -30,7 +33,6 @@ from lightning_modules.backbone.base_models import (
 from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 from lightning_modules.backbone.warm_start import WarmStart
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
-from lightning_modules.text_metrics import text_metrics
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
@@ -123,7 +125,7 @@ class CausalLM(LogicalBatchModule):
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self.sampling = sampling
-        self.test_metrics = text_metrics(target, test_featurizer) if test_metrics else None
+        self.test_metrics = _text_metrics(target, test_featurizer) if test_metrics else None
         self._test_is_public = False
 
     def trunk(self, input_ids: Tensor) -> Tensor:
@@ -236,3 +238,16 @@ class CausalLM(LogicalBatchModule):
                 loss = self.losses(micro_batch)[has_loss].mean()
                 num_rows = int(has_loss.sum())
                 self.log_metric(name, loss, batch.is_public, batch_size=num_rows, on_step=False, on_epoch=True)
+
+
+def _text_metrics(target: Field, featurizer: str | None) -> MetricCollection:
+    """For ``test``: utterances are compared by words and by MAUVE if there is a featurizer, trees by function types."""
+    metrics: dict[str, Metric | MetricCollection] = {}
+    if target == "parse":
+        metrics |= {"function_overlap": FunctionOverlap(), "chi_square": ChiSquare()}
+        metrics |= {f"top_{k}_overlap": TopKOverlap(k) for k in TOP_K}
+    else:
+        metrics["word_overlap"] = WordOverlap()
+        if featurizer is not None:
+            metrics["mauve"] = Mauve(featurizer)
+    return MetricCollection(metrics)

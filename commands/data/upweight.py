@@ -72,8 +72,7 @@ def weigh(turns: Sequence[Turn], scored: Sequence[tuple[str, float]], floor: flo
     Args:
         turns: Turns of any weight.
         scored: The parser's tree of each turn, and its negative log-likelihood in nats an action.
-        floor: Weight where that is 0.
-        scale: Nats an action that add 1.
+        floor: As for :func:`upweight`, and likewise ``scale``.
     """
     for turn, (tree, uncertainty) in zip(turns, scored, strict=True):
         weight = weight_of(uncertainty, floor, scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from lightning.pytorch import Trainer
@@ -27,7 +28,7 @@ def close(trainer: Trainer) -> None:
                 f"{privacy.scope!r}, for one {spec.unit} more or less; all of it: python cli.py ledger {stage.parent}"
             )
     config = stage / "config.yaml"
-    if config.is_file():
+    if config.is_file() and "DOPPEL_RUN" not in os.environ:  # a run goes on by itself
         rank_zero_info(
             f"next: python cli.py predict --config {config} --config {_overlay(trainer)} --ckpt_path {model} --run_dir "
             f"{stage.parent / f'sample_{stage.name}'}"

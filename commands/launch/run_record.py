@@ -36,11 +36,7 @@ class StageConfig:
 
     @classmethod
     def read(cls, folder: Path, name: str = "config.yaml") -> StageConfig:
-        """Read the ``config.yaml`` of a stage that trained, or the ``predict.yaml`` of one that sampled.
-
-        Raises:
-            UserError: It is missing or no YAML.
-        """
+        """Read the ``config.yaml`` of a stage that trained, or the ``predict.yaml`` of one that sampled."""
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: give the folder of a stage that ran")
         return cls(read_yaml(folder / name))
@@ -104,11 +100,7 @@ class RunRecord:
 
     @cached_property
     def experiment(self) -> Mapping[str, Any]:
-        """The experiment that was started, by the names of :class:`~commands.launch.experiment.Experiment`.
-
-        Raises:
-            UserError: The file that says it cannot be read.
-        """
+        """The experiment that was started, by the names of :class:`~commands.launch.experiment.Experiment`."""
         if (self.folder / "experiment.yaml").is_file():
             return read_yaml(self.folder / "experiment.yaml")
         try:
@@ -191,11 +183,7 @@ class RunRecord:
         return _json(self.folder / "data" / "partition.json")
 
     def ledger(self) -> dict[str, Any] | None:
-        """Summary of the ledger; None where there is none.
-
-        Raises:
-            UserError: It is damaged.
-        """
+        """Summary of the ledger; None where there is none; a UserError where it is damaged."""
         from doppel.privacy.ledger import Ledger
 
         path = self.folder / "ledger.jsonl"
@@ -210,11 +198,7 @@ class RunRecord:
         return _SUMMARIES[text]
 
     def report(self) -> dict[str, Any] | None:
-        """``report.json``; None where the run did not come so far.
-
-        Raises:
-            UserError: It is not as ``report`` writes it.
-        """
+        """``report.json``; None where the run did not come so far."""
         return _json(self.folder / "report.json")
 
     def synthetic(self, of: str) -> Path:

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def run_stage(kind: str, mark: Path | None, command: Sequence[str], cwd: Path | None = None) -> int:
+def run_stage(
+    kind: str, mark: Path | None, command: Sequence[str], cwd: Path | None = None, stdout: int | None = None
+) -> int:
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
 
     A fit goes on from the last checkpoint of its ``--run_dir``, if there is one: decided now, so that a requeued job
@@ -24,6 +26,7 @@ def run_stage(kind: str, mark: Path | None, command: Sequence[str], cwd: Path | 
         mark: RUN/.done/NAME; None runs the command every time.
         command: Words of the command.
         cwd: Where it runs.
+        stdout: Where its output goes, in place of this process's.
 
     Returns:
         Exit status; a command that fails leaves no mark, and 75 says that it was preempted.
@@ -46,7 +49,7 @@ def run_stage(kind: str, mark: Path | None, command: Sequence[str], cwd: Path | 
         words += ["--trainer.num_nodes", nodes, "--trainer.devices", tasks]
     sys.stdout.flush()
     start = time.time()
-    process = subprocess.Popen([*launch, *words], cwd=cwd)
+    process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env={**os.environ, "DOPPEL_RUN": "1"})
     try:
         status = process.wait()
     except KeyboardInterrupt:  # the command got it too

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ import yaml
 from commands.launch.adaptation import AdaptationStages
 from commands.launch.cluster import Site
 from commands.launch.experiment import ROOT, Experiment, differences, load, save
+from commands.launch.run_record import RunRecord
 from commands.launch.run_stage import run_stage
 from commands.launch.sources import check_sources, read_sources
 from commands.launch.stages import Stage, Stages
@@ -141,7 +141,8 @@ class Runner:
             left = f", {_minutes((time.time() - begin) / spent * (total - spent))} left" if spent else ""
             _say(f"{head}: {_WHAT[stage.kind]}{left}")
             started = time.time()
-            status = run_stage(stage.kind, self._mark(stage), self._command(stage, ROOT), cwd=PLACE)
+            output = subprocess.DEVNULL if stage.kind == "metrics" else None  # the report shows it
+            status = run_stage(stage.kind, self._mark(stage), self._command(stage, ROOT), PLACE, output)
             if status:
                 why = "was preempted" if status == 75 else f"failed with status {status}"
                 sys.stderr.write(f"error: {stage.name} {why}; the same command goes on from there\n")
@@ -255,17 +256,16 @@ class Runner:
         read_sources(self.experiment)
 
     def _tell_result(self, seconds: float) -> None:
-        trained = [s.name for s in self.stages if s.kind == "fit"]
+        trained = [stage.name for stage in self.stages if stage.kind == "fit"]
         _say(f"── {self.experiment.name} finished in {_minutes(seconds)}")
         _say(f"   models   {self.run}/{{{','.join(trained)}}}/checkpoints/last.ckpt")
-        samples = [used.synthetic for used in self.experiment.used if used.samplings]
-        for name in samples:
-            _say(f"   samples  {self.run / name}")
-        report = self.run / "report.json"
-        if samples and report.is_file():
-            privacy = json.loads(report.read_text(encoding="utf-8"))["privacy"]
-            spent = {} if privacy is None else privacy["systems"]
-            told = ", ".join(f"{name} {values['epsilon']:.3g}" for name, values in spent.items())
+        for used in self.experiment.used:
+            if used.samplings:
+                _say(f"   samples  {self.run / used.synthetic}")
+        report = RunRecord(self.run).report()
+        if report is not None:
+            spent = report["privacy"]["systems"] if report["privacy"] else {}
+            told = ", ".join(f"{name} {values['epsilon']:.4g}" for name, values in spent.items())
             _say(f"   ε spent  {told or 'NOT PRIVATE: the run has epsilon inf'}")
             _say(f"   next     python cli.py results {self.run}, or the same command with other --systems")
 

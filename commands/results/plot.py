@@ -41,10 +41,6 @@ def plot(section: Section, folder: Path) -> tuple[list[Path], list[str]]:
     One line a system, its band the standard deviation over seeds; the paper's means are dashed. ε = ∞ stands apart at
     the right. Systems are split by every setting that is not pooled.
 
-    Args:
-        section: The table; rows without a value are left out.
-        folder: Where the PNG and the SVG go.
-
     Returns:
         Files written (none if there is nothing to draw), and what could not be drawn.
     """

@@ -12,14 +12,7 @@ from commands.results.runs import Point
 
 @dataclass(frozen=True)
 class Cell:
-    """A metric over seeds.
-
-    Attributes:
-        mean: None if no seed has a value.
-        std: Unbiased; None with less than two values.
-        num: Seeds with a value.
-        note: Why values are missing; empty if none is.
-    """
+    """A metric over the ``num`` seeds that have it: mean, unbiased deviation, and why others lack it."""
 
     mean: float | None
     std: float | None
@@ -35,13 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Group:
-    """All runs of one setting.
-
-    Attributes:
-        key: Value of each of ``KEY_FIELDS``, equal in all of them.
-        points: The runs that count, one for each seed, in order of seed.
-        notes: Why others of the setting do not count.
-    """
+    """All runs of one setting, whose keys are equal: those that count, in order of seed, and why others do not."""
 
     key: Mapping[str, Any]
     points: tuple[Point, ...]

@@ -75,16 +75,7 @@ def results(runs_dir: Path, *, out: Path | None = None) -> None:
 
 
 def write_results(runs: Runs, out: Path, plots: bool = True) -> list[Path]:
-    """Write results.md, one CSV a table, all.csv and the plots.
-
-    Args:
-        runs: What was found.
-        out: Folder; made if need be.
-        plots: Whether to draw too.
-
-    Returns:
-        The files written.
-    """
+    """Write results.md, one CSV a table, all.csv and the plots into a folder; returns the files."""
     groups = pool(runs.points)
     files: list[Path] = []
     text, without = [_HEAD], []

@@ -39,7 +39,6 @@ class Point:
         values: Metric → number, or None where the report has null.
         notes: What the report says about its metrics.
         spent: ε spent, None without privacy.
-        commit: Commit that made the run.
         path: The run's folder, relative to the folder that was searched.
     """
 
@@ -276,7 +275,7 @@ def check_privacy(
         system: The scope.
         privacy: What the report says; None: the run is not private.
         ledger: Summary of the ledger; None: there is none beside the report.
-        fingerprint: Of the private data, if the ledger is to name the same.
+        fingerprint: Of the private data; None: the ledger need not name it.
     """
     told: dict[str, Any] = {"epsilon": math.inf, "delta": None, "unit": None, "accountant": None, "caveats": ""}
     recorded = (ledger or {"scopes": {}})["scopes"].get(system)

@@ -44,9 +44,6 @@ class Layout:
     """One table of the paper, or one data set's part of it; or a table like it.
 
     Attributes:
-        id: Its number.
-        title: What it shows.
-        metrics: Its columns.
         of: Names by which experiments ask for it.
         note: How the paper's setting differs.
         missing_function: Pattern of an adaptation's function; None: of no adaptation.
@@ -87,11 +84,8 @@ class Row:
 
     Attributes:
         epsilon: Target ε; None for the ground truth.
-        system: Name in the reports.
         group: The runs; None for a gap and for the ground truth.
-        cells: One for each metric.
         beside: The paper's cells, or differences to two-stage.
-        notes: About the row.
     """
 
     epsilon: float | None
@@ -107,9 +101,7 @@ class Section:
     """A printed table: runs on one data set with one base model, parser, featurizer and number of samples.
 
     Attributes:
-        layout: Its metrics are the columns.
         key: Value of each of ``SECTION_FIELDS``.
-        rows: In the paper's order.
         notes: About the whole.
         beside: Heading of what stands beside our cells; empty: nothing does.
     """
@@ -148,13 +140,7 @@ def _layout(entry: dict[str, Any], metrics: dict[str, Metric]) -> Layout:
 
 
 def paper_sections(layout: Layout, groups: Sequence[Group], problems: Sequence[Problem]) -> list[Section]:
-    """The printed tables of one of the paper's tables: one for each data set, model and so on.
-
-    Args:
-        layout: The paper's table.
-        groups: All settings found; those that belong in the table are taken.
-        problems: What kept runs out.
-    """
+    """One of the paper's tables, printed for each data set, model and so on that has runs for it."""
     parts = []
     columns = {name for _, name in layout.values} | ({"domain"} if layout.id == "1" else set())
     for key, members in _by_section(group for group in groups if layout.holds(group.key)):

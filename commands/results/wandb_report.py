@@ -17,10 +17,6 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
     Only where the stages of the pipeline have W&B runs: offline if theirs are, and in their project. Figures named
     ``private/…`` are left out of the summary; they are in the report, whose content stays where it is.
 
-    Args:
-        record: The pipeline, whose folder holds ``report.json``.
-        report: Its content.
-
     Returns:
         Whether there was anything to log to.
     """
@@ -42,6 +38,7 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
         job_type="report",
         config={name: report[name] for name in _CONFIG},
         mode=mode,
+        settings=wandb.Settings(silent=True),
     )
     with run:
         for path in map(record.synthetic, report["metrics"]):

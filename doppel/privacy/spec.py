@@ -24,27 +24,24 @@ class PrivacySpec:
     """Everything that the guarantee depends on, fixed before the first step.
 
     Formal guarantees:
-        A run that takes at most `stage_steps[i]` steps in stage i, each on a Poisson sample of rate
-        `sample_rate`, with unit gradients clipped to `max_grad_norm` and noise `noise_multiplier *
-        max_grad_norm` on their sum, is (`target_epsilon`, `delta`)-differentially private under adding or
-        removing one `unit`, for all stages released together, if the spec came from `plan`. A spec written by
-        hand promises nothing until the ledger has composed it.
+        A run that takes at most `stage_steps[i]` steps in stage i, each on a Poisson sample of rate `sample_rate`, with
+        unit gradients clipped to `max_grad_norm` and noise `noise_multiplier * max_grad_norm` on their sum, is
+        (`target_epsilon`, `delta`)-differentially private under adding or removing one `unit`, for all stages released
+        together, if the spec came from `plan`. A spec written by hand promises nothing until the ledger composed it.
 
     Attributes:
-        target_epsilon: Budget for all stages together, above 0.
-        delta: Failure probability, in (0, 1); below 1/`num_units` to mean anything.
+        target_epsilon: Budget for all stages together.
+        delta: Failure probability; below 1/`num_units` to mean anything.
         unit: What one neighbour adds or removes, such as "utterance" or "dialogue".
-        max_grad_norm: Clipping norm C of one unit's gradient, above 0.
-        noise_multiplier: sigma, above 0; the noise on the sum has standard deviation sigma * C per
-            coordinate.
+        max_grad_norm: Clipping norm C of one unit's gradient.
+        noise_multiplier: sigma; the noise on the sum has standard deviation sigma * C per coordinate.
         sample_rate: q = `batch_size` / `num_units`.
         num_units: Number N of units in the private data.
         batch_size: Expected number B of units in a step; public, and what sums are divided by.
         accountant: Which bound `target_epsilon` was calibrated with.
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
-        max_rows_per_unit: Rows of a sampled unit that a step uses, at most (a model of trees and utterances writes two
-            rows for a turn); a public choice that sigma does not depend on. None where it is not known, as in files
-            written before the field was.
+        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; public, and sigma does not depend on it.
+            None where it is not known, as in files written before the field was.
         histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays, see
             `doppel.privacy.histogram`; None if there is none.
     """
@@ -155,8 +152,8 @@ def plan(
         unit: What one neighbour adds or removes.
         max_grad_norm: Clipping norm C; it does not enter sigma.
         max_rows_per_unit: Rows of a sampled unit that a step uses; it does not enter sigma.
-        histogram_noise_multiplier: Noise over sensitivity of a histogram that is released beside the stages; the
-            stages get the noise with which everything together meets the target.
+        histogram_noise_multiplier: Of a histogram that is released beside the stages; the stages get the noise with
+            which everything together meets the target.
 
     Returns:
         The spec, whose epsilon is at most `target_epsilon`.
@@ -213,7 +210,6 @@ def _check_sizes(num_units: int, batch_size: int) -> None:
         raise CalibrationError(f"batch_size is {batch_size}: give the expected number of units per step, at least 1.")
     if batch_size > num_units:
         raise CalibrationError(
-            f"batch_size {batch_size} is larger than num_units {num_units}: a step samples each unit at most "
-            "once, "
+            f"batch_size {batch_size} is larger than num_units {num_units}: a step samples each unit at most once, "
             f"so lower the batch size to at most {num_units}."
         )

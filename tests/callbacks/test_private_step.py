@@ -119,6 +119,7 @@ def test_modules_and_data_that_do_not_follow_the_protocol_are_told_what_is_missi
         (Other(), Nobody(), "Other does not train by logical batches; derive it from .*docs/own-model.md"),
         (SemanticParser(), Nobody(), "SemanticParser cannot be trained privately, for its vocabulary"),
         (UtteranceLM(base_model=tiny_model), Unnamed(), "Unnamed does not say unit, data_fingerprint"),
+        (UtteranceLM(base_model=tiny_model), None, "without a data module, nothing says num_units, batch_size"),
     ):
         trainer.datamodule = data  # type: ignore[attr-defined]
         with pytest.raises(PrivateTrainingError, match=message):

@@ -33,7 +33,7 @@ def encoded(lengths: list[int], units: list[int]) -> EncodedTurns:
     ids = np.repeat(np.arange(len(lengths), dtype=np.int32) + 100, lengths)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ones = np.ones(len(lengths), dtype=np.int32)
-    return EncodedTurns(ids, offsets, ones, np.array(units, dtype=np.int32), 0)
+    return EncodedTurns(ids, offsets, ones, np.array(units, dtype=np.int32))
 
 
 def rows_of(batch: LogicalBatch) -> list[list[list[int]]]:

@@ -312,3 +312,11 @@ def test_a_configuration_that_does_not_parse_is_not_submitted(
     error = capsys.readouterr().err
     assert "parse_tree would fail" in error and "did you mean 'max_length'" in error
     assert not (stand_ins / "sbatch.log").exists() and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED] + ["adaptation-weather"]
+)
+def test_every_stage_of_a_shipped_experiment_is_one_that_the_trainings_parse(name: str, tmp_path: Path) -> None:
+    assert launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name == "own-data" else [])) == 0
+    assert not (tmp_path / "run").exists()
