@@ -122,13 +122,7 @@ class AuditTrainer(Trainer):
         }
 
     def _check(
-        self,
-        model: object,
-        datamodule: object,
-        num_canaries: int,
-        num_samples: int,
-        confidence: float,
-        ckpt_path: object,
+        self, model: object, data: object, num_canaries: int, num_samples: int, confidence: float, ckpt_path: object
     ) -> None:
         """Refuse what cannot be audited, before anything is written."""
         reasons = {

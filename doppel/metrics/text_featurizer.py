@@ -23,8 +23,9 @@ class FeaturizerError(UserError):
 class TextFeaturizer:
     """Features of texts: the last layer's hidden state of their last token, by a Hugging Face model.
 
-    So does ``mauve-text``; unlike that package any architecture and any local folder will do. The model is loaded at first use and runs in evaluation mode, in float32, on a GPU where there
-    is one. Texts are cut to 1,024 tokens, less where the model's context is shorter.
+    So does ``mauve-text``; unlike that package any architecture and any local folder will do. The model is loaded at
+    first use and runs in evaluation mode, in float32, on a GPU where there is one. Texts are cut to 1,024 tokens, less
+    where the model's context is shorter.
 
     Args:
         model: local folder or hub name of any model that ``AutoModel`` loads.
