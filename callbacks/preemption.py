@@ -33,26 +33,21 @@ class Preemption(Checkpoint):
     """Saves, requeues and ends a run that gets a signal, at the end of the step that it is in.
 
     A signal only sets a flag. At the end of each training step all ranks agree whether one of them was signalled (one
-    all-reduce of one number; none on a single device). If so they save ``last.ckpt``, the file that a ModelCheckpoint
-    with ``save_last`` maintains, rank 0 asks SLURM to requeue the job, and the process ends with status 75
-    (``EX_TEMPFAIL``; ranks other than 0 end with 0). The same command with ``--ckpt_path last`` goes on, in the middle
-    of an epoch too. The validation that would follow the last step of an epoch is then left out.
+    all-reduce of one number). If so they save ``last.ckpt``, the file that a ModelCheckpoint with ``save_last``
+    maintains, rank 0 asks SLURM to requeue the job, and the process ends with status 75 (ranks other than 0 with 0).
+    The same command with ``--ckpt_path last`` goes on, in the middle of an epoch too; the validation that would follow
+    the last step of an epoch is then left out. In ``predict`` nothing needs to be agreed or saved, for
+    :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch on disk.
 
-    While samples are drawn (``predict``) nothing needs to be agreed or saved, for
-    :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch on disk: a rank that was signalled requeues and
-    ends after its batch.
-
-    Under SLURM, a job is requeued once its processes get SIGUSR1 ahead of its time limit
-    (``#SBATCH --signal=USR1@120``), or SIGTERM from a scheduler that takes the node away. A job that its user cancelled
-    is not. ``cli.py`` switches Lightning's own requeueing off, which saves inside the signal handler, where noise may
-    have been added and not yet been counted.
+    A SLURM job is requeued on SIGUSR1 ahead of its time limit (``#SBATCH --signal=USR1@120``) and on SIGTERM from a
+    scheduler that takes the node away, but not when its user cancelled it. ``cli.py`` switches Lightning's own
+    requeueing off, which saves inside the signal handler, where noise may be added and not yet counted.
 
     Formal guarantees:
-        The checkpoint is written between two steps, when a step's ledger entry, noise, parameters and counters are all
-        made, so none of them is in it without the others, and the requeued run spends exactly the steps that an
-        undisturbed one spends. A run that is killed before it could save goes back to an older checkpoint; its lost
-        steps stay in the ledger, so ε only grows. When the run is stopped depends on the clock of the cluster, and not
-        on the data.
+        The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
+        all made, so the requeued run spends exactly the steps that an undisturbed one spends. A run that is killed
+        before it could save goes back to an older checkpoint; its lost steps stay in the ledger, so ε only grows. When
+        a run is stopped depends on the clock of the cluster, and not on the data.
 
     Args:
         signals: Names of the signals that stop the run.
@@ -62,9 +57,8 @@ class Preemption(Checkpoint):
 
     def __init__(self, signals: Sequence[str] = ("SIGUSR1", "SIGTERM"), requeue: bool | None = None) -> None:
         known = {number.name: number for number in signal.valid_signals() if isinstance(number, signal.Signals)}
-        for name in signals:
-            if name not in known or name in ("SIGKILL", "SIGSTOP"):
-                raise UserError(f"signals has {name!r}, which is no signal that a process can catch, such as SIGUSR1")
+        if wrong := [name for name in signals if name not in known or name in ("SIGKILL", "SIGSTOP")]:
+            raise UserError(f"signals has {wrong[0]!r}, which is no signal that a process can catch, such as SIGUSR1")
         self.signals = tuple(signals)
         self.requeue = requeue
         self._numbers = [known[name] for name in signals]

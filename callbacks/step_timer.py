@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from contextlib import ExitStack
@@ -11,10 +10,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
-from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from callbacks.differential_privacy import DifferentialPrivacy
+from doppel.files import write_json
 from doppel.phases import PHASES, PhaseClock, phase, set_clock
 
 
@@ -39,7 +38,7 @@ class StepTimer(Callback):
         self._steps: list[dict[str, float]] = []
         self._num_logged = 0
         self._last_end = 0.0
-        self._optimizer_phase = ExitStack()
+        self._optimizer = ExitStack()
         self._handles: list[RemovableHandle] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -49,8 +48,8 @@ class StepTimer(Callback):
             self._clock = PhaseClock(pl_module.device)
             set_clock(self._clock)
             for optimizer in trainer.optimizers:  # its step alone: Lightning's also runs hooks, the noise among them
-                self._handles.append(optimizer.register_step_pre_hook(self._before_optimizer))
-                self._handles.append(optimizer.register_step_post_hook(self._after_optimizer))
+                enter = optimizer.register_step_pre_hook(lambda *_: self._optimizer.enter_context(phase("optimizer")))
+                self._handles += [enter, optimizer.register_step_post_hook(lambda *_: self._optimizer.close())]
         self._last_end = time.perf_counter()
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, i: int) -> None:
@@ -71,7 +70,7 @@ class StepTimer(Callback):
         if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             recent = self._steps[self._num_logged :]
             self._num_logged = len(self._steps)
-            prefix = "private/time_" if _is_private(trainer) else "time/"
+            prefix = "private/time_" if self._is_private(trainer) else "time/"
             means = {prefix + name: statistics.fmean(step[name] for step in recent) for name in (*PHASES, "total")}
             for logger in trainer.loggers:
                 logger.log_metrics(means, step=trainer.global_step)
@@ -87,21 +86,14 @@ class StepTimer(Callback):
                 "num_steps": len(measured),
                 "num_ranks": trainer.world_size,
                 "device": str(pl_module.device),
-                "is_private": _is_private(trainer),
+                "is_private": self._is_private(trainer),
                 "median_seconds": {n: statistics.median(s[n] for s in measured) for n in (*PHASES, "total")},
             }
-            path = Path(trainer.default_root_dir) / "step_times.json"
-            path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            write_json(Path(trainer.default_root_dir) / "step_times.json", summary)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Stop the clock."""
         self._stop()
-
-    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._optimizer_phase.enter_context(phase("optimizer"))
-
-    def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._optimizer_phase.close()
 
     def _stop(self) -> None:
         set_clock(None)
@@ -109,6 +101,6 @@ class StepTimer(Callback):
         while self._handles:
             self._handles.pop().remove()
 
-
-def _is_private(trainer: pl.Trainer) -> bool:
-    return any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    @staticmethod
+    def _is_private(trainer: Any) -> bool:
+        return any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
+from doppel.files import write_json, write_json_lines
 from doppel.lispress import is_valid
 from lightning_modules.generation import Sample
 
@@ -28,23 +29,20 @@ from lightning_modules.generation import Sample
 class SyntheticWriter(BasePredictionWriter):
     """Writes ``{"utterance": …, "parse": …, "stage": …}`` lines, one per sample, in order of their indices.
 
-    The model's codec says which field a sample is (its target) and which its prompt is (its source); a
-    model prompted with domains writes a ``"domain"`` besides. While a run lasts, every rank appends to a
-    part file of its own, ``OUTPUT.rank{r}.jsonl.part``, which is on disk after every batch. At the end rank
-    0 merges the parts into ``OUTPUT`` in one atomic step, writes ``OUTPUT.metrics.json`` and deletes the
-    parts.
+    The model's codec says which field a sample is (its target) and which its prompt is (its source); a model prompted
+    with domains writes a ``"domain"`` besides. While a run lasts, every rank appends to a part file of its own,
+    ``OUTPUT.rank{r}.jsonl.part``, which is on disk after every batch. At the end rank 0 merges the parts into
+    ``OUTPUT`` in one atomic step, writes ``OUTPUT.metrics.json`` and deletes the parts.
 
-    *Resuming.* A run finds the part files of every rank, drops a torn last line, and puts the indices
-    written so far into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may
-    change. The random stream of a batch is named by the indices in it (see
-    :func:`lightning_modules.generation.sample_texts`), so neither another rank nor a resumed run draws the
-    numbers of a batch that is on disk. Every line in a part carries a fingerprint of the weights that sampled
-    it; parts of another model are refused. An ``OUTPUT`` that exists is finished and is not sampled again.
+    *Resuming.* A run finds the part files of every rank, drops a torn last line, and puts the indices written so far
+    into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may change. The random stream of
+    a batch is named by the indices in it (see :func:`lightning_modules.generation.sample_texts`), so neither another
+    rank nor a resumed run draws the numbers of a batch that is on disk. Every line in a part carries a fingerprint of
+    the weights that sampled it; parts of another model are refused. An ``OUTPUT`` that exists is not sampled again.
 
-    *Metrics:* ``synthetic/num_samples``; ``synthetic/finished``, the share of texts that the model ended
-    itself; ``synthetic/valid_trees``, the share of well-formed trees, where the target is a tree; and
-    ``synthetic/samples_per_second`` of this run, over all ranks. All are functions of the samples:
-    post-processing.
+    *Metrics:* ``synthetic/num_samples``; ``synthetic/finished``, the share of texts that the model ended itself;
+    ``synthetic/valid_trees``, where the target is a tree; and ``synthetic/samples_per_second`` of this run, over all
+    ranks. All are functions of the samples: post-processing.
 
     Args:
         output_path: The file of synthetic lines, such as ``runs/demo/synthetic.jsonl``.
@@ -72,8 +70,7 @@ class SyntheticWriter(BasePredictionWriter):
         super().setup(trainer, pl_module, stage)
         if stage != "predict":
             return
-        self._started = None
-        self._is_cut = False
+        self._started, self._is_cut = None, False
         # Rank 0 looks for all: on a network file system ranks may not see the same files at the same moment.
         found = self._look() if trainer.is_global_zero else (False, {})
         self._is_finished, weights_of = trainer.strategy.broadcast(found)
@@ -89,9 +86,8 @@ class SyntheticWriter(BasePredictionWriter):
         if self._done:
             if data is None:
                 raise UserError(
-                    f"{self.output_path} has {len(self._done)} samples of an interrupted run, which a plain "
-                    "dataloader cannot skip: predict with a datamodule that has a `done` attribute, "
-                    "or delete the .part files"
+                    f"{self.output_path} has {len(self._done)} samples of an interrupted run, which a plain dataloader "
+                    "cannot skip: predict with a datamodule that has a `done` attribute, or delete the .part files"
                 )
             rank_zero_info(f"{self.output_path}: resuming after {len(self._done)} samples.")
         if data is not None:
@@ -105,15 +101,8 @@ class SyntheticWriter(BasePredictionWriter):
         length = sized_len(trainer.predict_dataloaders)
         self._is_cut = length is not None and sum(trainer.num_predict_batches) < length
 
-    def write_on_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        prediction: Sequence[Sample] | None,
-        batch_indices: Sequence[int] | None,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int,
+    def write_on_batch_end(  # type: ignore[override]
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, prediction: Sequence[Sample] | None, *_: Any
     ) -> None:
         """Append the samples of one batch to this rank's part and wait until they are on disk."""
         if not prediction:
@@ -123,19 +112,19 @@ class SyntheticWriter(BasePredictionWriter):
         for sample in prediction:
             if sample.index in self._done:
                 raise RuntimeError(
-                    f"sample {sample.index} of {self.output_path} came twice: "
-                    "the datamodule must give every index once and leave out the indices in its `done`"
+                    f"sample {sample.index} of {self.output_path} came twice: the datamodule must give every index "
+                    "once and leave out the indices in its `done`"
                 )
             self._done.add(sample.index)
-            record: dict[str, str | None] = {"utterance": None, "parse": None}
-            if codec.source is not None:
-                record[codec.source] = sample.prompt
-            record[codec.target] = sample.text
-            record["stage"] = self.stage
-            record.update(sample.fields)
-            valid = is_valid(sample.text) if codec.target == "parse" else None
-            head = {"index": sample.index, "finished": sample.finished, "valid": valid, "weights": self._weights}
-            line = {**head, "record": record}
+            prompt: dict[str, str | None] = {} if codec.source is None else {codec.source: sample.prompt}
+            texts: dict[str, str | None] = {"utterance": None, "parse": None, **prompt, codec.target: sample.text}
+            line = {
+                "index": sample.index,
+                "finished": sample.finished,
+                "valid": is_valid(sample.text) if codec.target == "parse" else None,
+                "weights": self._weights,
+                "record": {**texts, "stage": self.stage, **sample.fields},
+            }
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         if self._part is None:
             self._part = self._open_part(trainer.global_rank)
@@ -150,9 +139,7 @@ class SyntheticWriter(BasePredictionWriter):
         """
         if stage != "predict":
             return
-        if self._part is not None:
-            self._part.close()
-            self._part = None
+        self._close_part()
         self._check_weights(pl_module)
         if self._limit_batches is not None:
             trainer.limit_predict_batches = self._limit_batches
@@ -165,9 +152,7 @@ class SyntheticWriter(BasePredictionWriter):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Close the part; what it holds is kept for the next run."""
-        if self._part is not None:
-            self._part.close()
-            self._part = None
+        self._close_part()
 
     def _check_weights(self, pl_module: pl.LightningModule) -> None:
         """Fingerprint the weights, which Lightning loads after ``setup``, and compare them with those of the parts.
@@ -194,9 +179,8 @@ class SyntheticWriter(BasePredictionWriter):
             for line in _read_part(path)[0]:
                 if line["record"]["stage"] != self.stage:
                     raise UserError(
-                        f"{path} holds samples of stage {line['record']['stage']!r}, "
-                        f"but this run's is {self.stage!r}: give every stage its own output_path, "
-                        "or delete the file"
+                        f"{path} holds samples of stage {line['record']['stage']!r}, but this run's is {self.stage!r}: "
+                        "give every stage its own output_path, or delete the file"
                     )
                 weights_of[line["index"]] = line.get("weights")
         return False, weights_of
@@ -212,6 +196,11 @@ class SyntheticWriter(BasePredictionWriter):
         file.truncate(_read_part(path)[1])
         return file
 
+    def _close_part(self) -> None:
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+
     def _merge(self, trainer: pl.Trainer, is_cut: bool) -> None:
         parts = self._parts()
         lines = {line["index"]: line for path in parts for line in _read_part(path)[0]}
@@ -224,20 +213,17 @@ class SyntheticWriter(BasePredictionWriter):
             )
             return
         ordered = [lines[index] for index in range(num_total)]
-        _write_atomically(self.output_path, (json.dumps(line["record"], ensure_ascii=False) + "\n" for line in ordered))
+        write_json_lines(self.output_path, (line["record"] for line in ordered))
         metrics = self._metrics(ordered)
-        metrics_path = self.output_path.with_name(f"{self.output_path.name}.metrics.json")
-        _write_atomically(metrics_path, [json.dumps(metrics, indent=2) + "\n"])
+        write_json(f"{self.output_path}.metrics.json", metrics)
         for path in parts:
             path.unlink()
         self._log(trainer, metrics, [line["record"] for line in ordered[: self.log_samples]])
         rank_zero_info(f"{self.output_path}: wrote {len(ordered)} samples.")
 
     def _metrics(self, lines: Sequence[dict[str, Any]]) -> dict[str, float]:
-        metrics: dict[str, float] = {
-            "synthetic/num_samples": len(lines),
-            "synthetic/finished": sum(line["finished"] for line in lines) / len(lines),
-        }
+        finished = sum(line["finished"] for line in lines) / len(lines)
+        metrics: dict[str, float] = {"synthetic/num_samples": len(lines), "synthetic/finished": finished}
         judged = [line["valid"] for line in lines if line["valid"] is not None]
         if judged:
             metrics["synthetic/valid_trees"] = sum(judged) / len(judged)
@@ -286,16 +272,3 @@ def _read_part(path: Path) -> tuple[list[dict[str, Any]], int]:
         lines.append(line)
         size += len(raw)
     return lines, size
-
-
-def _write_atomically(path: Path, lines: Iterable[str]) -> None:
-    """Write a file that is either complete or not there, readable by its owner alone."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        for line in lines:
-            file.write(line.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

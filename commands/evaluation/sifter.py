@@ -47,16 +47,10 @@ class Sifter:
         self.model.eval()
 
     def check_is_public(self, fingerprints: Collection[str]) -> bool:
-        """Refuse a sifter that learnt the candidates' private data without the privacy callback.
-
-        Args:
-            fingerprints: Of the candidates' private data.
+        """Refuse a sifter that learnt without DP from the candidates' private data, which have these fingerprints.
 
         Returns:
             Whether it could be checked: a model folder does not tell what it learnt from.
-
-        Raises:
-            SifterError: It did.
         """
         if self.config is None or not self.config.data.get("train_path"):
             return False

@@ -224,8 +224,6 @@ def _listed(value: Any) -> list[Any]:
 def _num_devices(devices: Any) -> int:
     if isinstance(devices, list):
         return len(devices)
-    if str(devices) == "auto":
-        return max(torch.cuda.device_count(), 1)
-    return (
-        max(int(devices), 1) if str(devices).lstrip("-").isdigit() and int(devices) >= 0 else torch.cuda.device_count()
-    )
+    if str(devices).isdigit():
+        return max(int(devices), 1)
+    return max(torch.cuda.device_count(), 1)  # auto, and -1 for all

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from callbacks.slurm_job import SlurmJob
 from doppel.errors import UserError
+from doppel.files import write_text
 
 OWNER = "owner.json"
 WANDB_ID = "wandb_id"
@@ -37,7 +38,7 @@ def claim(run_dir: Path, job: SlurmJob) -> None:
             "such as RUN/$SLURM_ARRAY_TASK_ID/STAGE"
         )
     if owner != job:
-        _draft(run_dir / OWNER, mine).replace(run_dir / OWNER)
+        write_text(run_dir / OWNER, f"{mine}\n")
 
 
 def last_checkpoint(run_dir: Path) -> str | None:
@@ -71,7 +72,8 @@ def wandb_id(run_dir: Path, job: SlurmJob | None = None) -> str:
 
 def _write_once(path: Path, text: str) -> str:
     """What the file says; ``text`` if it was not there. Of several processes one wins, and all return its text."""
-    draft = _draft(path, text)
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    draft.write_text(f"{text}\n", encoding="utf-8")
     try:
         os.link(draft, path)  # the file is there with its content, or not at all
     except FileExistsError:
@@ -79,9 +81,3 @@ def _write_once(path: Path, text: str) -> str:
     finally:
         draft.unlink()
     return text
-
-
-def _draft(path: Path, text: str) -> Path:
-    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    draft.write_text(f"{text}\n", encoding="utf-8")
-    return draft

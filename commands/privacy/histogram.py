@@ -73,11 +73,6 @@ def release(stage_dir: Path, bins: Sequence[str], exact: bool = False) -> dict[s
         scope of the stage *before* a label is counted, as one step with q = 1; the stage's own noise was calibrated for
         both together. With ``exact`` there is no guarantee, and the ledger says so.
 
-    Args:
-        stage_dir: Folder of the trained stage, with its ``config.yaml``.
-        bins: Public labels.
-        exact: Release the histogram as it is.
-
     Returns:
         ``field``, ``unit``, ``noise_multiplier`` (None if exact), ``sums`` and ``probabilities`` by label.
     """

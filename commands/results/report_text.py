@@ -19,13 +19,7 @@ _STORY = {
 
 
 def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> str:
-    """All figures, some samples, and the run in a few sentences.
-
-    Args:
-        report: Content of report.json.
-        synthetic: File of the samples of one system.
-        utterances: Some of them.
-    """
+    """All figures, some ``utterances`` of the file ``synthetic``, and the run in a few sentences."""
     parts = [metrics_table(report), *_privacy(report)]
     if report.get("parser_metrics"):
         parts += ["", parser_table(report)]

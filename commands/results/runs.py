@@ -39,7 +39,6 @@ class Point:
         values: Metric → number, or None where the report has null.
         notes: What the report says about its metrics.
         spent: ε spent, None without privacy.
-        commit: Commit that made the run.
         path: The run's folder, relative to the folder that was searched.
     """
 

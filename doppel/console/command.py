@@ -59,26 +59,20 @@ def command_parser(function: Callable[..., Any], prog: str) -> CommandParser:
     hints = get_type_hints(function)
     parser = CommandParser(prog=prog, description=docstring.description, formatter_class=_HelpFormatter)
     for parameter in inspect.signature(function).parameters.values():
-        name, hint, has_default = parameter.name, hints[parameter.name], parameter.default is not parameter.empty
-        settings: dict[str, Any] = {"help": helps.get(name)}
-        if has_default:
-            settings["default"] = parameter.default
+        name, hint, default = parameter.name, hints[parameter.name], parameter.default
+        is_option, is_required = parameter.kind is parameter.KEYWORD_ONLY, default is parameter.empty
+        settings: dict[str, Any] = {"help": helps.get(name)} | ({} if is_required else {"default": default})
         item = _item(hint)
-        is_option = parameter.kind is parameter.KEYWORD_ONLY
         if is_option and hint is bool:
-            settings |= {"action": "store_true"} if parameter.default is False else {"action": ActionYesNo}
+            settings["action"] = "store_true" if default is False else ActionYesNo
+        elif item is not None:
+            settings |= {"type": item, "nargs": "+" if is_required else "*"}
+            if is_option and (is_required or not default):
+                settings["action"] = "extend"
         else:
-            settings["type"] = hint if item is None else item
-            if item is not None:
-                settings["nargs"] = "*" if has_default else "+"
-                if is_option and not parameter.default:
-                    settings["action"] = "extend"
-            elif not is_option and has_default:
-                settings["nargs"] = "?"
+            settings |= {"type": hint} if is_option or is_required else {"type": hint, "nargs": "?"}
         if is_option:
-            parser.add_argument(
-                "--" + name.replace("_", "-"), **settings, **({} if has_default else {"required": True})
-            )
+            parser.add_argument("--" + name.replace("_", "-"), required=is_required, **settings)
         else:
             parser.add_argument(name, **settings)
     return parser
@@ -98,10 +92,9 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
     heads = [word.partition("=") for word in words]
     words = [options.get(head.replace("-", "_"), head) + equals + value for head, equals, value in heads]
     values = vars(parser.instantiate(parser.parse_args(words)))
-    positional = [
-        values.pop(p.name) for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY
-    ]
-    return function(*positional, **{name: values[name] for name in values if name in get_type_hints(function)}) or 0
+    parameters = inspect.signature(function).parameters.values()
+    positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    return function(*positional, **{p.name: values[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}) or 0
 
 
 def _item(hint: Any) -> Any:

@@ -22,7 +22,8 @@ from lightning_modules.utterance_lm import UtteranceLM
 @pytest.mark.parametrize("private", [True, False])
 def test_phases_account_for_the_step(tmp_path: Path, tiny_model: str, corpus: str, private: bool) -> None:
     logger = CSVLogger(tmp_path)
-    callbacks: list[Any] = [StepTimer(num_warmup_steps=1)]
+    timer = StepTimer(num_warmup_steps=1)
+    callbacks: list[Any] = [timer]
     if private:
         callbacks.append(DifferentialPrivacy(PrivacyArguments(ledger_path=str(tmp_path / "ledger.jsonl"))))
     data = DialogueDataModule(corpus, unit="utterance", batch_size=20, sampling="poisson" if private else "shuffle")
@@ -42,7 +43,7 @@ def test_phases_account_for_the_step(tmp_path: Path, tiny_model: str, corpus: st
     seconds = summary["median_seconds"]
     assert summary["is_private"] == private
     assert summary["num_steps"] == trainer.global_step - 1
-    assert sum(seconds[name] for name in PHASES) <= 1.05 * seconds["total"]  # medians, so not exact
+    assert all(sum(step.get(name, 0.0) for name in PHASES) <= step["total"] + 1e-6 for step in timer._steps)
     positive = {"data", "forward", "backward", "optimizer"} | ({"clip", "noise"} if private else set())
     assert {name for name in PHASES if seconds[name] > 1e-6} >= positive
     if not private:

@@ -61,7 +61,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
             call(*fit, *stop, status=75)
         call(*fit, "--ckpt_path=last")
         output = run / ("synthetic.jsonl" if prompts else "trees.jsonl")
-        sample = command("predict", model, "sample")
+        sample = command("predict", model, "overlays/sample")
         sample += [f"--trainer.callbacks.init_args.output_path={output}", f"--model.init_args.base_model={tiny_model}"]
         sample += [f"--trainer.callbacks.init_args.stage={stage}", f"--run_dir={run / f'sample_{stage}'}"]
         sample += [f"--ckpt_path={run / stage / 'checkpoints' / 'last.ckpt'}", "--data.init_args.num_samples=4"]
