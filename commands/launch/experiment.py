@@ -184,12 +184,9 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     given: dict[str, Any] = {}
     for key, value in (changes or {}).items():
         words = key.split(".")
-        if words[0] in SECTIONS:
-            words.insert(0, "overrides")
-        node = {words[-1]: value}
-        for word in reversed(words[:-1]):
-            node = {word: node}
-        given = merge(given, node)
+        for word in reversed(["overrides", *words] if words[0] in SECTIONS else words):
+            value = {word: value}
+        given = merge(given, value)
     epsilon = given.get("epsilon", content.get("epsilon", 8.0))
     for key, fields in (content.pop("at_epsilon", None) or {}).items():
         if _number(key, path) == _number(epsilon, path):
@@ -275,15 +272,15 @@ def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Dotted keys whose values differ, with both values; None for one that is not there."""
-    for key in dict.fromkeys([*old, *new]):
-        ours, theirs = old.get(key), new.get(key)
-        if isinstance(ours, Mapping) or isinstance(theirs, Mapping):
-            inner = differences(
-                ours if isinstance(ours, Mapping) else {}, theirs if isinstance(theirs, Mapping) else {}
-            )
-            yield from ((f"{key}.{name}", a, b) for name, a, b in inner)
-        elif ours != theirs:
-            yield key, ours, theirs
+    ours, theirs = _flat(old), _flat(new)
+    for key in dict.fromkeys([*ours, *theirs]):
+        if ours.get(key) != theirs.get(key):
+            yield key, ours.get(key), theirs.get(key)
+
+
+def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {key: _flat(value) if isinstance(value, Mapping) else {"": value} for key, value in node.items()}
+    return {f"{key}.{name}".rstrip("."): value for key, values in inner.items() for name, value in values.items()}
 
 
 def _listed(value: Any) -> list[Any]:
@@ -349,8 +346,8 @@ def build(cls: type, content: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _check(experiment: Experiment, path: Path) -> None:
     """Refuse what contradicts itself, before anything runs."""
-    parts = {**experiment.stages, **experiment.variants, "overrides": experiment.overrides}
-    for name, sections in parts.items():
+    parts = [*experiment.stages.items(), *experiment.variants.items(), ("overrides", experiment.overrides)]
+    for name, sections in parts:
         for section, values in sections.items():
             if section not in SECTIONS:
                 raise UserError(f"{path}: {name} has no section {section!r}: give {', '.join(SECTIONS)}")
@@ -365,14 +362,11 @@ def _check(experiment: Experiment, path: Path) -> None:
                 hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
                 raise UserError(f"{path}: {field_name} has no stage {name!r}: {hint}")
     derived = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
-    for sections in ({"privacy": experiment.privacy}, *parts.values()):
+    for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for name in derived.keys() & sections.get("privacy", {}).keys():
             raise UserError(f"{path}: privacy.{name} follows from the field {derived[name]}: set that instead")
-    has = {
-        "": True,
-        "labels": experiment.labels is not None,
-        "adaptation": experiment.adaptation is not None,
-    }
+    given = experiment.adaptation
+    has = {"": True, "labels": experiment.labels is not None, "adaptation": given is not None}
     for place, used in enumerate(experiment.used):
         described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}
         if not (has | described)[used.needs]:
@@ -383,7 +377,6 @@ def _check(experiment: Experiment, path: Path) -> None:
             )
         if used.models_of and used.models_of not in experiment.systems[:place]:
             raise UserError(f"{used.name} samples from the models of {used.models_of}: name {used.models_of} before it")
-    given = experiment.adaptation
     if given is None:
         return
     if given.rounds > 1 and len(given.round_epochs) != 2 * given.rounds:

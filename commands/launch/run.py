@@ -90,15 +90,17 @@ def run(
     changes = _values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
     cluster = load_site(site, _values(slurm) | _given(profile=profile, nodes=nodes))
     folder = Path(os.path.abspath(run_dir))
+
+    def make(own: Point, name: str = "") -> Runner:
+        return Runner(load(experiment, {**changes, **own}), folder / name, cluster)
+
     if sweep is not None or grid or epsilons or seeds:
         points = _grid(load(experiment, changes), epsilons, seeds) if sweep is None else _sweep(sweep)
-        runners = {name: _runner(experiment, {**changes, **values}, folder / name, cluster) for name, values in points}
-        return _many(runners, folder, cluster, mode, not no_check)
+        return _many(points, make, folder, cluster, mode, not no_check)
     if point is not None:
         values = _values(point)
-        made = _runner(experiment, {**changes, **_point(values, "sweep")}, folder / _folder_name(values), cluster)
-        return _run_point(made(), values)
-    return Runner(load(experiment, changes), folder, cluster).go(mode, not no_check)
+        return _run_point(make(_point(values, "sweep"), _folder_name(values)), values)
+    return make({}).go(mode, not no_check)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -147,19 +149,16 @@ def _folder_name(point: Point) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(plain.items()))
 
 
-def _runner(path: Path, changes: Point, folder: Path, site: Site) -> Callable[[], Runner]:
-    """What makes a runner; one that is refused keeps no other from its turn."""
-    return lambda: Runner(load(path, changes), folder, site)
-
-
-def _many(runners: Mapping[str, Callable[[], Runner]], runs: Path, site: Site, mode: Mode, check: bool) -> int:
+def _many(
+    points: list[tuple[str, Point]], make: Callable[..., Runner], runs: Path, site: Site, mode: Mode, check: bool
+) -> int:
     """Run every point: one after the other, or as the tasks of one array. The points after a failed one take place."""
     summary: list[str] = []
     waiting: dict[str, Runner] = {}
     failed = False
-    for name, make in runners.items():
+    for name, point in points:
         try:
-            runner = make()
+            runner = make(point, name)
             if mode in ("local", "check"):
                 sys.stdout.write(f"━━ {name}\n")
                 status = runner.go(mode)

@@ -57,8 +57,6 @@ class Runner:
         stages = AdaptationStages if experiment.adaptation else Stages
         self.stages = stages(self.experiment, run, site.overlays).all()
 
-    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
-
     def is_done(self, name: str) -> bool:
         """Whether a stage has ended, and what it left counts still."""
         return name not in self._repeated and (self.run / ".done" / name).is_file()
@@ -104,8 +102,6 @@ class Runner:
                 f"{self.run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "
                 "restore it, or give another RUN_DIR"
             )
-
-    # ── the four ways ────────────────────────────────────────────────────────────────────────────────────────────
 
     def go(self, mode: Mode, check: bool = True) -> int:
         """Run the stages.
@@ -178,8 +174,7 @@ class Runner:
                 _say(f"export {name}={shlex.quote(value)}")
         else:
             self._check_data()
-            is_new = snapshot(code, self.site)
-            self._write(overwrite=is_new)
+            self._write(overwrite=snapshot(code, self.site))
             (self.run / "slurm").mkdir(exist_ok=True)
         jobs: dict[str, str] = {}
         for stage in self.stages:
@@ -195,8 +190,6 @@ class Runner:
                 f"── squeue --me shows the jobs; their output is in {self.run}/slurm. "
                 "Give the command again to go on after a failure."
             )
-
-    # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _submit(self, stage: Stage, code: Path, jobs: Mapping[str, str], is_dry: bool) -> str:
         words = [*self.site.sbatch(stage.kind, PLACE, code), f"--job-name={stage.name}"]
@@ -251,9 +244,8 @@ class Runner:
         Raises:
             UserError: One cannot be read.
         """
-        if not any(stage.kind == "fit" for stage in self.waiting()):
-            return
-        read_sources(self.experiment)
+        if any(stage.kind == "fit" for stage in self.waiting()):
+            read_sources(self.experiment)
 
     def _tell_result(self, seconds: float) -> None:
         trained = [stage.name for stage in self.stages if stage.kind == "fit"]

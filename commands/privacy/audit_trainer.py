@@ -122,13 +122,7 @@ class AuditTrainer(Trainer):
         }
 
     def _check(
-        self,
-        model: CausalLM,
-        datamodule: DialogueDataModule,
-        num_canaries: int,
-        num_samples: int,
-        confidence: float,
-        ckpt_path: object,
+        self, model: object, data: object, num_canaries: int, num_samples: int, confidence: float, ckpt_path: object
     ) -> None:
         """Refuse what cannot be audited, before anything is written."""
         reasons = {
@@ -139,8 +133,8 @@ class AuditTrainer(Trainer):
             f"num_samples is {num_samples}: give 0 or more": num_samples < 0,
             f"confidence is {confidence}: give a number between 0 and 1, such as 0.95": not 0 < confidence < 1,
             f"{type(model).__name__} cannot be audited: use a CausalLM": not isinstance(model, CausalLM),
-            f"{type(datamodule).__name__} cannot be audited: use DialogueDataModule, whose data have privacy "
-            "units": not isinstance(datamodule, DialogueDataModule),
+            f"{type(data).__name__} cannot be audited: use DialogueDataModule, whose data have privacy "
+            "units": not isinstance(data, DialogueDataModule),
         }
         for message, is_wrong in reasons.items():
             if is_wrong:
@@ -182,14 +176,9 @@ class AuditTrainer(Trainer):
         for callback in self.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, DifferentialPrivacy):
                 assert callback.ledger is not None and callback.spec is not None
-                return {
-                    "epsilon": callback.ledger.epsilon(callback.privacy.scope),
-                    "delta": callback.spec.delta,
-                    "accountant": callback.spec.accountant,
-                    "noise_multiplier": callback.spec.noise_multiplier,
-                    "max_grad_norm": callback.spec.max_grad_norm,
-                    "sample_rate": callback.spec.sample_rate,
-                }
+                names = ("delta", "accountant", "noise_multiplier", "max_grad_norm", "sample_rate")
+                stated = {name: getattr(callback.spec, name) for name in names}
+                return {"epsilon": callback.ledger.epsilon(callback.privacy.scope), **stated}
         return None
 
     def _samples(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from doppel.errors import UserError
 
-Pooling = Literal["last", "mean"]
 _MAX_LENGTH = 1024
 
 
@@ -22,22 +21,19 @@ class FeaturizerError(UserError):
 
 
 class TextFeaturizer:
-    """Features of texts: last-layer hidden states of a Hugging Face model, pooled over tokens.
+    """Features of texts: the last layer's hidden state of their last token, by a Hugging Face model.
 
-    As in ``mauve-text`` the feature of a text is the hidden state of its last token (``pooling="last"``, for
-    causal models); ``pooling="mean"`` suits sentence encoders. Unlike that package any architecture and any
-    local folder will do. The model is loaded at first use and runs in evaluation mode, in float32, on a GPU where there
-    is one. Texts are cut to 1,024 tokens, less where the model's context is shorter.
+    So does ``mauve-text``; unlike that package any architecture and any local folder will do. The model is loaded at
+    first use and runs in evaluation mode, in float32, on a GPU where there is one. Texts are cut to 1,024 tokens, less
+    where the model's context is shorter.
 
     Args:
         model: local folder or hub name of any model that ``AutoModel`` loads.
-        pooling: hidden state of the last token (``last``) or mean over tokens (``mean``).
         tokens_per_batch: padded tokens in one forward pass.
     """
 
-    def __init__(self, model: str | Path, pooling: Pooling = "last", tokens_per_batch: int = 8192) -> None:
+    def __init__(self, model: str | Path, tokens_per_batch: int = 8192) -> None:
         self.name = str(model)
-        self.pooling: Pooling = pooling
         self.tokens_per_batch = tokens_per_batch
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._loaded: tuple[Any, Any] | None = None
@@ -105,16 +101,13 @@ class TextFeaturizer:
                 rows_of_ids = [torch.tensor(ids[index]) for index in batch]
                 input_ids = pad_sequence(rows_of_ids, batch_first=True, padding_value=pad)
                 mask = pad_sequence([torch.ones_like(row) for row in rows_of_ids], batch_first=True)
-                for index, feature in zip(batch, self._pool(model, input_ids, mask), strict=True):
+                for index, feature in zip(batch, self._last_states(model, input_ids, mask), strict=True):
                     features[index] = feature
                 bar.update(len(batch))
         return torch.stack([feature for feature in features if feature is not None])
 
-    def _pool(self, model: Any, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    def _last_states(self, model: Any, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
         mask_BT = mask_BT.to(self.device)
         hidden_BTD = model(input_ids=ids_BT.to(self.device), attention_mask=mask_BT).last_hidden_state
-        if self.pooling == "mean":
-            weights_BT1 = mask_BT.unsqueeze(-1).to(hidden_BTD.dtype)
-            return ((hidden_BTD * weights_BT1).sum(1) / weights_BT1.sum(1)).cpu()
         last_B = mask_BT.sum(1) - 1
         return hidden_BTD[torch.arange(len(last_B), device=last_B.device), last_B].cpu()
