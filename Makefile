@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN ?= runs/quickstart
+# A process a core, each with one thread.
+WORKERS ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: help quickstart test test-all lint format clean
 
@@ -29,11 +32,12 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow and not gpu and not slurm"
+	$(PYTEST) -m "not slow and not gpu and not slurm"
 
 test-all: lint
 	bash tests/slurm/install.sh
-	$(BIN)/python -m pytest -m "not gpu"
+	$(PYTEST) -m "not gpu and not slurm"
+	$(BIN)/python -m pytest -m slurm
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import yaml
 
-from commands.launch.systems import SYSTEMS, System, system
+from commands.launch.systems import MODEL_FILES, SYSTEMS, System, system
 from doppel.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -354,6 +354,13 @@ def _check(experiment: Experiment, path: Path) -> None:
             if not isinstance(values, dict):
                 hint = "; `epsilon: inf` trains without privacy" if section == "privacy" else ""
                 raise UserError(f"{path}: {section} of {name} is {values!r}: give keys with values{hint}")
+    known = [*MODEL_FILES, "parser_full", "parser_augmented"]
+    for field_name in ("stages", "epochs"):
+        for name in getattr(experiment, field_name):
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+                raise UserError(f"{path}: {field_name} has no stage {name!r}: {hint}")
     derived = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for name in derived.keys() & sections.get("privacy", {}).keys():

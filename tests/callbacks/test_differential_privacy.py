@@ -15,11 +15,10 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
+from private_training import data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import DifferentialPrivacy, PrivateTrainingError
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
-from datamodules.dialogue_data_module import DialogueDataModule
-from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise
@@ -28,49 +27,6 @@ from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def sgd(params: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=0.5)
-
-
-def privacy(folder: Path, **kwargs: Any) -> DifferentialPrivacy:
-    settings = {"target_epsilon": 8.0, "accountant": "rdp", "seed": 5, "stage": "fit"}
-    settings["ledger_path"] = str(folder / "ledger.jsonl")
-    return DifferentialPrivacy(PrivacyArguments(**(settings | kwargs)))
-
-
-def data_module(corpus: str, **kwargs: Any) -> DialogueDataModule:
-    return DialogueDataModule(**({"train_path": corpus, "batch_size": 12, "sampling_seed": 3} | kwargs))
-
-
-def fit(
-    folder: Path,
-    model: Any,
-    data: LightningDataModule,
-    callbacks: list[Callback],
-    max_epochs: int = 2,
-    ckpt_path: str | None = None,
-    **kwargs: Any,
-) -> Trainer:
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=max_epochs,
-        callbacks=callbacks,
-        default_root_dir=folder,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        use_distributed_sampler=False,
-        **({"logger": False, "enable_checkpointing": False} | kwargs),
-    )
-    trainer.fit(model, data, ckpt_path=ckpt_path)
-    return trainer
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def test_without_noise_and_clipping_it_is_plain_training(

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, Trainer, seed_everything
+from lightning.pytorch import LightningDataModule, seed_everything
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from test_differential_privacy import data_module, fit, privacy, weights
-from test_synthetic_writer import NUM_SAMPLES, read, sample
+from private_training import data_module, fit, privacy, weights
+from signals import SignalAt
+from tiny_sampling import NUM_SAMPLES, read, sample
 
 import cli
 from callbacks.preemption import EXIT_STATUS, Preempted, Preemption
@@ -55,31 +53,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, value in (job | {"PROCID": "0", "LOCALID": "0", "NODEID": "0"}).items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     yield tmp_path
-
-
-class SignalAt(Callback):
-    """Sends signals while a step is computed, as a scheduler does: to this process, and to its DataLoader workers.
-
-    Args:
-        step: The step, counted from 0.
-        name: Name of the signal.
-        rank: The rank that is signalled.
-    """
-
-    def __init__(self, step: int, name: str = "SIGUSR1", rank: int = 0) -> None:
-        self.step = step
-        self.number = signal.Signals[name]
-        self.rank = rank
-        self.num_workers = 0
-
-    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step == self.step and trainer.global_rank == self.rank:
-            workers = multiprocessing.active_children() if trainer.world_size == 1 else []
-            self.num_workers = len(workers)
-            for name in (self.number.name, "SIGTERM") if workers else ():
-                subprocess.run(["kill", "-s", name.removeprefix("SIG"), *[str(worker.pid) for worker in workers]])
-                time.sleep(0.2)  # for a dead worker to be missed
-            os.kill(os.getpid(), self.number)
 
 
 def train(
@@ -247,7 +220,7 @@ def test_a_batch_job_is_requeued_and_ends_with_its_own_status(
     command += ["--data.init_args.batch_size=12", "--trainer.accelerator=cpu", "--trainer.max_epochs=1"]
     command += ["--trainer.logger=false", "--trainer.enable_progress_bar=false"]
     with pytest.raises(SystemExit) as left:
-        cli.main([*command, "--trainer.callbacks+=test_preemption.SignalAt", "--trainer.callbacks.init_args.step=2"])
+        cli.main([*command, "--trainer.callbacks+=signals.SignalAt", "--trainer.callbacks.init_args.step=2"])
     assert left.value.code == EXIT_STATUS
     assert (cluster / "calls").read_text().splitlines()[-1] == "scontrol requeue 4711_3"
     assert json.loads((run / "owner.json").read_text()) == {"job": "4711", "task": "3"}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from test_differential_privacy import data_module, fit, privacy, sgd, weights
+from private_training import data_module, fit, privacy, sgd, weights
 from torch import nn
 
 from callbacks.differential_privacy import PrivateTrainingError

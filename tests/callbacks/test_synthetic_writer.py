@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,73 +12,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.loggers import WandbLogger
-from tokenizers import Tokenizer, models, pre_tokenizers
-from torch.utils.data import DataLoader
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from tiny_sampling import NUM_SAMPLES, PromptData, TinyModel, read, sample
 
 from callbacks.sampling_progress import SamplingProgress
-from callbacks.synthetic_writer import SyntheticWriter, weights_fingerprint
-from datamodules.codec import Codec
+from callbacks.synthetic_writer import weights_fingerprint
 from datamodules.prompt_data_module import PromptDataModule
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.lispress import is_valid
-from lightning_modules.generation import Sample, SamplingArguments, sample_texts
-
-NUM_SAMPLES = 22
-WORDS = ["(Yield)", "(Do", ":arg", "1)"]
-
-
-@dataclass
-class Prompts:
-    indices: list[int]
-    prompts: list[str | None]
-
-
-class PromptData(LightningDataModule):
-    """Prompts in batches of 4, without those in ``done``."""
-
-    def __init__(self, prompts: list[str | None], obedient: bool = True) -> None:
-        super().__init__()
-        self.prompts = prompts
-        self.obedient = obedient
-        self.done: set[int] = set()
-
-    def predict_dataloader(self) -> DataLoader[int]:
-        left = [i for i in range(len(self.prompts)) if i not in self.done or not self.obedient]
-        return DataLoader(left, batch_size=4, collate_fn=self.collate)  # type: ignore[arg-type]
-
-    def collate(self, indices: list[int]) -> Prompts:
-        return Prompts(indices, [self.prompts[i] for i in indices])
-
-
-class TinyModel(LightningModule):
-    """A random GPT-2 over four words; remembers what it was asked to sample."""
-
-    def __init__(self, source: Field | None = None, target: Field = "parse") -> None:
-        super().__init__()
-        vocabulary = {word: i for i, word in enumerate(["<pad>", "<bos>", "<eos>", *WORDS])}
-        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
-        names = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
-        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-        self.codec = Codec(fast, source=source, target=target, max_length=16)
-        torch.manual_seed(0)
-        sizes = {"vocab_size": len(vocabulary), "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 1}
-        self.model = GPT2LMHeadModel(GPT2Config(**sizes))
-        self.asked: list[int] = []
-
-    def predict_step(self, batch: Prompts, batch_idx: int) -> list[Sample]:
-        self.asked += batch.indices
-        prompts_ids = [self.codec.encode_prompt(prompt) for prompt in batch.prompts]
-        arguments = SamplingArguments(max_new_tokens=6)
-        texts = sample_texts(self.model, self.codec, prompts_ids, arguments, stream=batch.indices)
-        return [
-            Sample(i, text, prompt, finished)
-            for i, prompt, (text, finished) in zip(batch.indices, batch.prompts, texts, strict=True)
-        ]
 
 
 class StopAfter(Callback):
@@ -116,30 +58,6 @@ class Tables(WandbLogger):
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     return tmp_path / "run [1]" / "trees.jsonl"
-
-
-def sample(
-    output: Path,
-    *callbacks: Callback,
-    model: TinyModel | None = None,
-    data: LightningDataModule | None = None,
-    stage: str = "tree",
-    ckpt_path: Path | None = None,
-    **trainer: Any,
-) -> TinyModel:
-    """One run of ``predict``; returns the model, which knows the indices it sampled."""
-    model = model or TinyModel()
-    trainer = {"accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False} | trainer
-    trainer.setdefault("enable_progress_bar", False)
-    writer = SyntheticWriter(str(output), stage=stage)
-    runner = Trainer(callbacks=[writer, *callbacks], enable_model_summary=False, **trainer)
-    data = data or PromptData([None] * NUM_SAMPLES)
-    runner.predict(model, datamodule=data, return_predictions=False, ckpt_path=ckpt_path)
-    return model
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def part_line(index: int, record: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_differential_privacy import data_module, fit, privacy, weights
+from private_training import data_module, fit, privacy, weights
 
 from doppel.privacy.noise import GaussianNoise
 from lightning_modules.utterance_lm import UtteranceLM

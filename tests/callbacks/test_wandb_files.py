@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import test_preemption
+import signals
 import wandb
 from wandb_records import OfflineRun, pieces
 
@@ -57,7 +57,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
         fit += [f"--data.init_args.{path}={corpus}" for path in ("train_path", "val_path")]
         fit += ["--data.init_args.batch_size=12"]
         if stage == "parse_tree":
-            stop = ["--trainer.callbacks+=test_preemption.SignalAt", "--trainer.callbacks.init_args.step=2"]
+            stop = ["--trainer.callbacks+=signals.SignalAt", "--trainer.callbacks.init_args.step=2"]
             call(*fit, *stop, status=75)
         call(*fit, "--ckpt_path=last")
         output = run / ("synthetic.jsonl" if prompts else "trees.jsonl")
@@ -195,4 +195,4 @@ def test_ids_are_stable_and_those_of_array_tasks_say_so(tmp_path: Path) -> None:
     assert wandb_id(tmp_path / "other", SlurmJob("4711", "3")) != first
 
 
-assert test_preemption.SignalAt  # named in a command line above
+assert signals.SignalAt  # named in a command line above

@@ -9,40 +9,17 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from encoded_rows import Ids, encoded, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.batch import IGNORE_INDEX, LogicalBatch
+from datamodules.batch import IGNORE_INDEX
 from datamodules.codec import Codec
-from datamodules.encoded_turns import EncodedTurns, encode_turns
+from datamodules.encoded_turns import encode_turns
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches, fixed_length
 from datamodules.readers import read_turns
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
-
-
-class Ids:
-    """What batching needs of a codec."""
-
-    pad_id = 0
-    max_length = 40
-
-
-def encoded(lengths: list[int], units: list[int]) -> EncodedTurns:
-    """Rows whose tokens are all 100 + the row's number, with a prompt of one token."""
-    ids = np.repeat(np.arange(len(lengths), dtype=np.int32) + 100, lengths)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    ones = np.ones(len(lengths), dtype=np.int32)
-    return EncodedTurns(ids, offsets, ones, np.array(units, dtype=np.int32))
-
-
-def rows_of(batch: LogicalBatch) -> list[list[list[int]]]:
-    """Ids of every row of every unit, without the padding, whose id is 0."""
-    units = []
-    for mb in batch.micro_batches:
-        rows = [ids[ids != 0].tolist() for ids in mb.input_ids]
-        units += [rows[i : i + mb.rows_per_unit] for i in range(0, len(rows), mb.rows_per_unit)]
-    return units
 
 
 @settings(max_examples=60, deadline=None)

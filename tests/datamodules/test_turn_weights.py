@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from encoded_rows import Ids, encoded, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_logical_batches import Ids, encoded, rows_of
 
 from datamodules.codec import Codec
 from datamodules.encoded_turns import EncodedTurns, encode_turns

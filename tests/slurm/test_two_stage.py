@@ -130,6 +130,8 @@ def test_metrics_through_another_parser_are_computed_anew(
         (["quickstart.yaml", "RUN", "--local", "--systems", "constrained", "two_stage"], "name two_stage before"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.batchsize"], "NAME=VALUE"),
         (["quickstart.yaml", "RUN", "--local", "--set", "num_sample=3"], "did you mean 'num_samples'"),
+        (["quickstart.yaml", "RUN", "--local", "--set", "epochs.parse_treee=2"], "did you mean 'parse_tree'"),
+        (["quickstart.yaml", "RUN", "--local", "--set", "stages.parsetree.data.batch_size=2"], "no stage 'parsetree'"),
         (["quickstart.yaml", "RUN", "--local", "--set", "privacy.scope=x"], "systems"),
         (["quickstart.yaml", "RUN", "--local", "--parser=no/such.ckpt"], "no/such.ckpt"),
         (["own-data.yaml", "RUN", "--local"], "names no data.train_path"),

@@ -1,0 +1,57 @@
+"""A private training of a tiny model, for the tests of callbacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from callbacks.differential_privacy import DifferentialPrivacy
+from datamodules.dialogue_data_module import DialogueDataModule
+from doppel.privacy.arguments import PrivacyArguments
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.5)
+
+
+def privacy(folder: Path, **kwargs: Any) -> DifferentialPrivacy:
+    settings = {"target_epsilon": 8.0, "accountant": "rdp", "seed": 5, "stage": "fit"}
+    settings["ledger_path"] = str(folder / "ledger.jsonl")
+    return DifferentialPrivacy(PrivacyArguments(**(settings | kwargs)))
+
+
+def data_module(corpus: str, **kwargs: Any) -> DialogueDataModule:
+    return DialogueDataModule(**({"train_path": corpus, "batch_size": 12, "sampling_seed": 3} | kwargs))
+
+
+def fit(
+    folder: Path,
+    model: Any,
+    data: LightningDataModule,
+    callbacks: list[Callback],
+    max_epochs: int = 2,
+    ckpt_path: str | None = None,
+    **kwargs: Any,
+) -> Trainer:
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=max_epochs,
+        callbacks=callbacks,
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        use_distributed_sampler=False,
+        **({"logger": False, "enable_checkpointing": False} | kwargs),
+    )
+    trainer.fit(model, data, ckpt_path=ckpt_path)
+    return trainer
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
