@@ -361,6 +361,9 @@ def _check(experiment: Experiment, path: Path) -> None:
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
                 raise UserError(f"{path}: {field_name} has no stage {name!r}: {hint}")
+    for name, number in experiment.epochs.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+            raise UserError(f"{path}: epochs.{name} is {number!r}: give a number above 0")
     derived = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for name in derived.keys() & sections.get("privacy", {}).keys():

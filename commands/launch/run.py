@@ -132,7 +132,9 @@ def _grid(experiment: Experiment, epsilons: list[str] | None, seeds: list[int] |
 def _sweep(path: Path) -> list[tuple[str, Point]]:
     """Points of a sweep file: all combinations of its parameters, each with one ``value`` or several ``values``."""
     content = read_yaml(path)
-    given = content["parameters"]
+    given = content.get("parameters")
+    if "name" not in content or not isinstance(given, dict) or not all(isinstance(s, dict) for s in given.values()):
+        raise UserError(f"{path} is no sweep: give a file with a name and parameters, as those of configs/sweeps")
     choices = [[_value(v) for v in spec.get("values", [spec.get("value")])] for spec in given.values()]
     points = [dict(zip(given, values, strict=True)) for values in itertools.product(*choices)]
     return [(_folder_name(point), _point(point, str(content["name"]))) for point in points]

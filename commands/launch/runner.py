@@ -226,7 +226,10 @@ class Runner:
             overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has.
         """
         folder = self.run / "configs"
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"RUN_DIR {self.run} cannot be made ({error.strerror}): give another folder") from error
         for name in self._repeated:
             (self.run / ".done" / name).unlink()
         self._repeated = set()

@@ -55,7 +55,7 @@ class Stages:
         self.evaluate_after: tuple[str, ...] = ()  # what trains the parser of the evaluation
         self.parser = experiment.parser
         self.train_path: str | None = None  # in place of the experiment's
-        self.overlays = [self._file(path) for path in (*experiment.overlays, *overlays)]
+        self.overlays = [self._file(path) for path in dict.fromkeys([*experiment.overlays, *overlays])]
 
     def all(self) -> list[Stage]:
         """All stages."""

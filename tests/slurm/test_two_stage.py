@@ -14,6 +14,7 @@ import yaml
 from commands.launch.cluster import load_site
 from commands.launch.experiment import load
 from commands.launch.runner import Runner
+from commands.launch.stages import Stages
 from tests.slurm.launches import EXPERIMENTS, ROOT, launch, write_experiment
 
 EMBEDDED = "embedded:test?num=120&seed=9"
@@ -132,6 +133,15 @@ def test_only_a_system_that_was_not_begun_may_be_described_later(
     assert launch(experiment, run, "--dry-run", "--set", "variants.mine.data.batch_size=3") == 0
 
 
+def test_an_overlay_that_experiment_and_site_both_name_counts_once(experiment: Path, tmp_path: Path) -> None:
+    overlay = tmp_path / "timer.yaml"
+    overlay.write_text("trainer: {callbacks+: [{class_path: callbacks.step_timer.StepTimer}]}\n")
+    given = load(experiment, {"overlays": [str(overlay)]})
+    stages = Stages(given, tmp_path, given.overlays).all()
+    configs = {stage.name: stage.config for stage in stages if stage.kind == "fit"}
+    assert configs == {s.name: s.config for s in Stages(given, tmp_path).all() if s.kind == "fit"}
+
+
 def test_what_trains_without_privacy_does_not_read_the_private_file(
     experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +170,9 @@ def test_a_run_whose_domains_are_released_as_they_are_ends_by_saying_so(
         (["quickstart.yaml", "RUN", "--local", "--check"], "--check"),
         (["quickstart.yaml", "RUN", "--dry-run", "--profile=dgx3"], "dgx2-v100"),
         (["quickstart.yaml", "RUN", "--local", "--epsilon=three"], "epsilon is three"),
+        (["quickstart.yaml", "RUN", "--local", "--set", "epochs.parse_tree=two"], "epochs.parse_tree is 'two'"),
+        (["quickstart.yaml", "RUN", "--check", "--sweep", "own-data.yaml"], "is no sweep"),
+        (["quickstart.yaml", "/dev/null/run", "--local", "--systems", "one_stage"], "cannot be made"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "domain"], "domain"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "constrained", "two_stage"], "name two_stage before"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.batchsize"], "NAME=VALUE"),
