@@ -70,21 +70,9 @@ class AdaptationStages(Stages):
 
     def partition(self) -> None:
         """Split the annotated turns."""
-        given = self.given
-        self.tool(
-            "partition",
-            "tool",
-            (),
-            "partition",
-            train=given.train,
-            missing=given.missing,
-            public_share=given.public_share,
-            seed=self.experiment.seed or 1,
-            by=given.by,
-            out=self.run / "data",
-            test=given.test,
-            test_share=given.test_share,
-        )
+        given = {name: value for name, value in vars(self.given).items() if not name.startswith("round")}
+        seed = self.experiment.seed or 1
+        self.tool("partition", "tool", (), "partition", **given, seed=seed, out=self.run / "data")
 
     def annotate(self, parser: str, name: str, path: str, writes: str, needs: tuple[str, ...]) -> None:
         """Trees of a parser of the run (or of ``full``, the high-resource one) for a file's utterances."""
@@ -99,16 +87,12 @@ class AdaptationStages(Stages):
         """Accuracy of a parser on the test."""
         predicted = f"parsed_test/{name}.jsonl"
         self.annotate(name, f"test_{name}", self.data("test"), predicted, ("partition", *needs))
-        self.tool(
-            f"score_{name}",
-            "tool",
-            (f"annotate_test_{name}",),
-            "parser-metrics",
-            predicted=self.run / predicted,
-            gold=self.data("test"),
-            function=self.given.missing,
-            out=self.run / "parser_metrics" / f"{name}.json",
+        out, given = (
+            self.run / "parser_metrics" / f"{name}.json",
+            {"function": self.given.missing, "gold": self.data("test")},
         )
+        needed = (f"annotate_test_{name}",)
+        self.tool(f"score_{name}", "tool", needed, "parser-metrics", predicted=self.run / predicted, **given, out=out)
 
     def retrain(self, name: str, synthetic: str, after: str) -> None:
         """Annotate the samples as experts would, and teach them to a new parser."""

@@ -6,6 +6,7 @@ By hand, or in a job: ``python commands/launch/run_stage.py KIND MARK COMMAND…
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -50,11 +51,14 @@ def run_stage(
     sys.stdout.flush()
     start = time.time()
     process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env={**os.environ, "DOPPEL_RUN": "1"})
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # whoever ends this ends the command
     try:
         status = process.wait()
     except KeyboardInterrupt:  # the command got it too
         process.wait()
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if status == 0 and mark is not None:
         mark.parent.mkdir(parents=True, exist_ok=True)
         partial = mark.with_name(f"{mark.name}.partial")

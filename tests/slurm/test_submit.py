@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -302,6 +304,21 @@ def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
     by_hand = [sys.executable, str(ROOT / "commands" / "launch" / "run_stage.py"), "fit", str(mark), "false"]
     done = subprocess.run(by_hand, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "── fit: done already, skipped\n")
+
+
+def test_whoever_ends_a_run_ends_its_stage(tmp_path: Path) -> None:
+    mark, script = tmp_path / "mark", ROOT / "commands" / "launch" / "run_stage.py"
+    words = [sys.executable, str(script), "tool", str(mark), "bash", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"]
+    with subprocess.Popen(words) as runner:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        runner.terminate()
+        assert runner.wait(timeout=30) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert not mark.exists()
 
 
 def test_a_configuration_that_does_not_parse_is_not_submitted(
