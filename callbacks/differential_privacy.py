@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
@@ -46,7 +47,8 @@ class DifferentialPrivacy(Callback):
     What would break this is refused at start, by name: a module or a data module that does not follow the protocol
     (``docs/own-model.md``), a sampler other than Poisson, ``gradient_clip_val``, ``accumulate_grad_batches``, automatic
     optimisation, BatchNorm and layers without a clipping rule, gradients summed in half precision, a DDP strategy with
-    a reducer. An optimiser step without noise is refused when it comes.
+    a reducer, a checkpoint of steps that the ledger has not. An optimiser step without noise, or without a line in the
+    ledger, is refused when it comes.
 
     Precision ``16-mixed``, for devices without bfloat16, trains under a constant loss scale, for Lightning's gradient
     scaler skips steps depending on the data (see :class:`StaticLossScale`). A unit whose gradient is not finite
@@ -68,6 +70,7 @@ class DifferentialPrivacy(Callback):
         self._affordable = 0
         self._num_steps = 0
         self._wanted_steps = 0
+        self._paid: int | None = None  # the step whose line is in the ledger
         self._restored: dict[str, Any] | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -95,9 +98,9 @@ class DifferentialPrivacy(Callback):
         planned_steps = spec.stage_steps[epochs.index(trainer.max_epochs)]
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._wanted_steps = wanted_steps
+        self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
         affordable = self._open_ledger(data, spec, planned_steps) if trainer.is_global_zero else 0
         self._affordable = trainer.strategy.broadcast(affordable)
-        self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
         self._check_budget(remaining=wanted_steps - self._num_steps)  # the trainer's own counters are restored later
         self.step = pl_module.step_policy = PrivateStep(
             pl_module,
@@ -129,16 +132,25 @@ class DifferentialPrivacy(Callback):
         self._affordable -= 1
         if self.ledger is not None:
             self.ledger.spend(self._mechanism_id)
+        self._paid = trainer.global_step
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Refuse gradients that had no noise, as of a module whose own ``training_step`` leaves out the policy."""
+        """Refuse a step without noise, or one more than the ledger was told of.
+
+        Both come of a module whose own ``training_step`` leaves out the policy, or takes several steps for a batch.
+        """
         if self.step is None or self.step.finished != trainer.global_step:
-            raise PrivateTrainingError(
-                f"{type(pl_module).__name__} takes an optimiser step on gradients without noise: let its training_step "
-                "be that of LogicalBatchModule, or call begin_step and end_step once for each logical batch"
-            )
+            what = "an optimiser step on gradients without noise"
+        elif self._paid != trainer.global_step:
+            what = "a second optimiser step for one logical batch"
+        else:
+            return
+        raise PrivateTrainingError(
+            f"{type(pl_module).__name__} takes {what}: let its training_step be that of LogicalBatchModule, or call "
+            "begin_step and end_step once for each logical batch"
+        )
 
     def on_train_batch_end(
         self,
@@ -172,6 +184,16 @@ class DifferentialPrivacy(Callback):
             "mechanism_id": self._mechanism_id,
             "num_steps": self._num_steps,
         }
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Refuse to go on from weights that were trained without a guarantee: no ledger has paid for them."""
+        if trainer.state.fn == TrainerFn.FITTING and self.state_key not in checkpoint["callbacks"]:
+            raise PrivateTrainingError(
+                "the checkpoint is of a training without privacy, whose weights no ε covers: start anew in another "
+                "folder; weights of public data are given as the model's init_weights"
+            )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the checkpoint's specification, to compare it with this run's."""
@@ -217,6 +239,12 @@ class DifferentialPrivacy(Callback):
             planned_steps=planned_steps,
             data_fingerprint=data.data_fingerprint,
         )
+        paid = self.ledger.spent_steps(self._mechanism_id)
+        if paid < self._num_steps:
+            raise PrivateTrainingError(
+                f"the checkpoint has {self._num_steps} steps, of which {self.privacy.ledger_path} has {paid} for "
+                f"{self._mechanism_id}: go on in the run folder, scope and stage that it was begun in"
+            )
         if data.privacy_caveat:
             self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
         return self.ledger.affordable(self._mechanism_id)

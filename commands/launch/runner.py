@@ -93,9 +93,10 @@ class Runner:
     def _refuse_to_mix(self, old: Experiment, new: Experiment) -> None:
         ours, theirs = old.as_dict(), new.as_dict()
         free = _FREE if new.adaptation is None else tuple(name for name in _FREE if name != "parser_digest")
+        begun = {*old.systems, *(training.settings for used in old.used for training in used.trainings)}
         for key, was, now in differences(ours, theirs):
             words = key.split(".")
-            is_new = words[0] in ("variants", "stages") and words[1] not in ours.get(words[0], {})
+            is_new = words[0] in ("variants", "stages") and words[1] not in {*ours.get(words[0], {}), *begun}
             if words[0] in free or is_new or key == "adaptation.rounds":
                 continue
             raise UserError(
@@ -257,7 +258,10 @@ class Runner:
         report = RunRecord(self.run).report()
         if report is not None:
             spent = report["privacy"]["systems"] if report["privacy"] else {}
-            told = ", ".join(f"{name} {values['epsilon']:.4g}" for name, values in spent.items())
+            told = ", ".join(
+                f"{name} {'NOT PRIVATE' if values['epsilon'] is None else format(values['epsilon'], '.4g')}"
+                for name, values in spent.items()
+            )
             _say(f"   ε spent  {told or 'NOT PRIVATE: the run has epsilon inf'}")
             _say(f"   next     python cli.py results {self.run}, or the same command with other --systems")
 

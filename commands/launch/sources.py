@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from commands.launch.experiment import Experiment
+from commands.launch.experiment import Experiment, merge
 from datamodules.turn import Field
 from doppel.errors import UserError
 
@@ -13,12 +13,21 @@ def check_sources(experiment: Experiment) -> None:
     """Refuse an experiment whose numbers would mean nothing, because a file is missing or stands for another.
 
     Raises:
-        UserError: The private file or the reference is not named, or both are the same, or one alone is embedded.
+        UserError: The private file or the reference is not named, or both are the same, or one alone is embedded; or a
+            model that trains without privacy would read the private file.
     """
-    if not any(used.samplings for used in experiment.used):
+    data, synthesises = experiment.section("data"), any(used.samplings for used in experiment.used)
+    for name in {"public", "sifter"} & set(experiment.systems):
+        own = merge(data, experiment.stages[name].get("data", {}), experiment.overrides.get("data", {}))
+        if own.get("train_path") == data.get("train_path") and (synthesises or name == "public"):
+            raise UserError(
+                f"{name} trains without privacy, and would on {data.get('train_path')}, which the other systems "
+                f"protect: name a public file as stages.{name}.data.train_path"
+            )
+    if not synthesises:
         return
     given = experiment.adaptation
-    train = experiment.section("data").get("train_path") if given is None else given.train
+    train = data.get("train_path") if given is None else given.train
     named = {"data.train_path": train}
     if given is None or experiment.reference is not None:
         named["reference"] = experiment.reference

@@ -100,7 +100,7 @@ def _parameters(class_path: str) -> list[str]:
 
 def _config_files(arguments: list[str]) -> list[str]:
     """Files given by ``--config FILE``, ``--config=FILE`` or ``-c FILE``."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    pairs = zip(arguments, arguments[1:], strict=False)
     files = [value for name, value in pairs if name in ("--config", "-c")]
     return files + [a.split("=", 1)[1] for a in arguments if a.startswith("--config=")]
 

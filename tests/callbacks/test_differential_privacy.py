@@ -324,6 +324,20 @@ def test_resuming_under_another_specification_is_refused(tmp_path: Path, tiny_mo
         run(4.0, str(tmp_path / "step=6.ckpt"))
 
 
+def test_weights_that_the_ledger_has_not_paid_for_are_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    def run(callbacks: list[Callback], ckpt_path: Path | None = None) -> None:
+        model, checkpoints = UtteranceLM(base_model=tiny_model), _checkpoints(tmp_path / str(len(callbacks)))
+        given = None if ckpt_path is None else str(ckpt_path)
+        fit(tmp_path, model, data_module(corpus), [*callbacks, checkpoints], enable_checkpointing=True, ckpt_path=given)
+
+    run([])
+    run([privacy(tmp_path / "first")])
+    with pytest.raises(PrivateTrainingError, match="training without privacy"):
+        run([privacy(tmp_path / "first")], tmp_path / "0" / "step=6.ckpt")
+    with pytest.raises(PrivateTrainingError, match=r"has 6 steps, of which .* has 0 for default/"):
+        run([privacy(tmp_path / "second")], tmp_path / "1" / "step=6.ckpt")
+
+
 @pytest.mark.parametrize(
     ("trainer", "data", "message"),
     [

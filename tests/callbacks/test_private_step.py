@@ -104,6 +104,20 @@ def test_noise_of_a_step_is_never_used_twice(tmp_path: Path, tiny_model: str, co
         fit(tmp_path, Twice(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)])
 
 
+def test_one_logical_batch_pays_for_one_step(tmp_path: Path, tiny_model: str) -> None:
+    class Greedy(UtteranceLM):
+        def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
+            super().training_step(batch, batch_idx)
+            start.append(weights(self))
+            super().training_step(batch, batch_idx)
+
+    start: list[torch.Tensor] = []
+    model = Greedy(base_model=tiny_model, optimizer=sgd)
+    with pytest.raises(PrivateTrainingError, match="Greedy takes a second optimiser step for one logical batch"):
+        fit(tmp_path, model, Nobody(), [privacy(tmp_path)], max_epochs=1)
+    assert torch.equal(weights(model), start[0])
+
+
 def test_modules_and_data_that_do_not_follow_the_protocol_are_told_what_is_missing(
     tmp_path: Path, tiny_model: str
 ) -> None:

@@ -87,6 +87,7 @@ class SlurmCluster:
         """Start the daemons and wait until the node takes jobs."""
         munge = self.folder / "munge"
         munge.mkdir()
+        munge.chmod(0o755)  # whatever umask a command left to this process
         (munge / "key").write_bytes(secrets.token_bytes(128))
         (munge / "key").chmod(0o400)
         for path in (munge, munge / "key"):

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from commands.launch.cluster import load_site
+from commands.launch.experiment import load
+from commands.launch.runner import Runner
 from tests.slurm.launches import EXPERIMENTS, ROOT, launch, write_experiment
 
 EMBEDDED = "embedded:test?num=120&seed=9"
@@ -115,6 +118,37 @@ def test_metrics_through_another_parser_are_computed_anew(
         assert launch(file, run, "--dry-run", *given) == 0
         assert ("JOB_evaluate_one_stage" in capsys.readouterr().out) == is_repeated
     assert (run / ".done" / "evaluate_one_stage").exists(), "a dry run leaves the marks"
+
+
+def test_only_a_system_that_was_not_begun_may_be_described_later(
+    experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_experiment(run / "experiment.yaml", **{**yaml.safe_load(experiment.read_text()), "name": "tiny"})
+    for field in ("stages.one_stage.data.batch_size", "variants.two_stage.data.batch_size"):
+        assert launch(experiment, run, "--dry-run", "--set", f"{field}=3") == 2
+        assert f"was started with {field}=(none), now {field}=3 is asked" in capfd.readouterr().err
+    assert launch(experiment, run, "--dry-run", "--set", "variants.mine.data.batch_size=3") == 0
+
+
+def test_what_trains_without_privacy_does_not_read_the_private_file(
+    experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--check", "--systems", "public", "--set", "stages.public.trainer.max_epochs=1")
+    assert launch(experiment, tmp_path / "run", *words) == 2
+    assert "public trains without privacy" in capfd.readouterr().err
+    file = "stages.public.data.train_path=embedded:train?num=90&seed=5"
+    assert launch(experiment, tmp_path / "run", *words, file) == 0
+
+
+def test_a_run_whose_domains_are_released_as_they_are_ends_by_saying_so(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    systems = {"one_stage": {"epsilon": 7.9}, "domain": {"epsilon": None}}
+    (tmp_path / "report.json").write_text(json.dumps({"privacy": {"systems": systems}}))
+    Runner(load(experiment), tmp_path, load_site(None, {}))._tell_result(1.0)
+    assert "ε spent  one_stage 7.9, domain NOT PRIVATE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
