@@ -88,11 +88,11 @@ def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(
 ) -> None:
     runs = tmp_path / "runs"
     (runs / "eps0.5-seed4").mkdir(parents=True)
-    write_experiment(runs / "eps0.5-seed4" / "experiment.yaml", name="tiny", num_samples=7)  # fails at once
+    write_experiment(runs / "eps0.5-seed4" / "experiment.yaml", name="tiny", epsilon=7)  # fails at once
     words = ("--systems", "one_stage", "--epsilons", "0.5", "inf", "--seeds", "4", "--set", "num_samples=8")
     assert launch(experiment, runs, "--local", *words) == 1
     failed, finished = capfd.readouterr().out.strip().splitlines()[-2:]
-    assert failed.startswith("eps0.5-seed4: FAILED with status 2: error:") and "num_samples=7" in failed
+    assert failed.startswith("eps0.5-seed4: FAILED with status 2: error:") and "now epsilon=0.5" in failed
     assert finished == "epsinf-seed4: finished"
     report = json.loads((runs / "epsinf-seed4" / "report.json").read_text())
     assert report["privacy"] is None and report["epsilon"] is None
