@@ -83,7 +83,7 @@ def doppel_step(
                 (loss * scale).backward()
             clipper.accumulate(loss_scale=scale)
         if noise is not None:
-            noise.add_(subject.model.parameters(), step=num_steps, divisor=1.0)
+            noise.add_(subject.model.parameters(), step=num_steps)
             num_steps += 1
         optimizer.step()
 

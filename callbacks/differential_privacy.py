@@ -69,6 +69,7 @@ class DifferentialPrivacy(Callback):
         self._mechanism_id = ""
         self._affordable = 0
         self._num_steps = 0
+        self._wanted_steps = 0
         self._paid: int | None = None  # the step whose line is in the ledger
         self._restored: dict[str, Any] | None = None
 
@@ -96,7 +97,7 @@ class DifferentialPrivacy(Callback):
         self.spec = spec = self._plan(data, epochs, trainer.max_epochs)
         planned_steps = spec.stage_steps[epochs.index(trainer.max_epochs)]
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
-        trainer.fit_loop.epoch_loop.max_steps = wanted_steps
+        self._wanted_steps = wanted_steps
         self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
         affordable = self._open_ledger(data, spec, planned_steps) if trainer.is_global_zero else 0
         self._affordable = trainer.strategy.broadcast(affordable)
@@ -111,6 +112,13 @@ class DifferentialPrivacy(Callback):
         )
         for logger in trainer.loggers:
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """End after the planned steps; said only now, since Lightning restores a run of ``max_steps`` otherwise.
+
+        From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
+        """
+        trainer.fit_loop.epoch_loop.max_steps = self._wanted_steps
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int

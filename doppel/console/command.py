@@ -17,7 +17,10 @@ from doppel.console.errors import NearestKey
 
 
 class _HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the paragraphs of a docstring."""
+    """Keeps the paragraphs of a docstring, and calls a path a path."""
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        return super()._expand_help(action).replace("<class 'Path'>", "Path")
 
 
 class CommandParser(NearestKey, ArgumentParser):

@@ -127,20 +127,16 @@ class GaussianNoise:
         self._secret.share(broadcast)
 
     @torch.no_grad()
-    def add_(self, params: Iterable[nn.Parameter], step: int, divisor: float) -> None:
-        """Add N(0, (σC/divisor)²) to the ``.grad`` of each trainable parameter, in the order given.
+    def add_(self, params: Iterable[nn.Parameter], step: int) -> None:
+        """Add N(0, (σC)²) to the ``.grad`` of each trainable parameter, in the order given.
 
         Args:
             params: The parameters, in the same order on every rank; a repeated (tied) one counts once, a
                 missing gradient is taken for zero, a frozen one is passed over.
             step: Number of the optimiser step, counted from 0 over the whole run, never used twice.
-            divisor: What the clipped sum in ``.grad`` has been divided by: the expected batch size, or 1 for
-                the sum itself.
         """
-        if not divisor > 0:
-            raise ValueError(f"divisor is {divisor}, but it must be positive: the expected batch size, or 1")
         stream = _NoiseStream(self._secret.derive("noise", step))
-        std = self.noise_multiplier * self.max_grad_norm / divisor if self.noise_multiplier else 0.0
+        std = self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
         for parameter in {id(p): p for p in params if p.requires_grad}.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -48,12 +48,11 @@ def noisy_mean(
     with phase("reduce"):
         if reducer is not None:
             reducer.sum()
-        for parameter in trained:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.div_(batch_size)
     with phase("noise"):
-        noise.add_(trained, step=step, divisor=batch_size)
+        noise.add_(trained, step=step)
+        for parameter in trained:
+            assert parameter.grad is not None  # the noise has filled in what was missing
+            parameter.grad.div_(batch_size)
 
 
 class UnitRows(Protocol):

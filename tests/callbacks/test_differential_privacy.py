@@ -120,6 +120,22 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, tiny_model
     assert epsilons[0] == epsilons[1]
 
 
+def test_a_run_that_goes_on_from_the_end_of_an_epoch_takes_every_step(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    def run(extra: list[Callback], ckpt_path: str | None = None) -> Trainer:
+        every_epoch = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_epochs=1, save_top_k=-1)
+        callbacks = [*extra, privacy(tmp_path), every_epoch]
+        model, data = UtteranceLM(base_model=tiny_model), data_module(corpus)
+        return fit(tmp_path, model, data, callbacks, max_epochs=3, enable_checkpointing=True, ckpt_path=ckpt_path)
+
+    with pytest.raises(_Crash):
+        run([_StopAt(7)])
+    trainer = run([], str(tmp_path / "step=5.ckpt"))
+    assert Ledger(tmp_path / "ledger.jsonl").summary()["mechanisms"][0]["done_steps"] == 15
+    assert trainer.global_step == 15 - 2  # the steps that were lost stay spent
+
+
 def test_rolled_back_steps_stay_spent(tmp_path: Path, tiny_model: str, corpus: str) -> None:
     def run(extra: list[Callback], ckpt_path: str | None = None) -> Trainer:
         model = UtteranceLM(base_model=tiny_model)

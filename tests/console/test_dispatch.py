@@ -40,6 +40,7 @@ def test_the_docstring_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.value.code == 0
     assert "Measure some runs.\n\nA second paragraph\n  with an indented line.\n" in text
     assert "How many samples to compare. (required, type: int)" in text and "--config" not in text
+    assert "<class" not in text
 
 
 @pytest.mark.parametrize(

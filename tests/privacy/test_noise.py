@@ -22,26 +22,24 @@ def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
 
 def draw(noise: GaussianNoise, step: int, size: int = 1000, dtype: torch.dtype = torch.float32) -> Tensor:
     parameter = zeros(size, dtype=dtype)
-    noise.add_([parameter], step=step, divisor=1.0)
+    noise.add_([parameter], step=step)
     assert parameter.grad is not None
     return parameter.grad
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("sigma", "bound", "divisor"), [(0.9, 0.1, 64.0), (2.0, 1.0, 1.0)])
-def test_scale_is_sigma_times_bound_over_divisor(
-    sigma: float, bound: float, divisor: float, dtype: torch.dtype
-) -> None:
+@pytest.mark.parametrize(("sigma", "bound"), [(0.9, 0.1), (2.0, 1.0)])
+def test_scale_is_sigma_times_bound(sigma: float, bound: float, dtype: torch.dtype) -> None:
     """Standard deviation and mean over n draws are within 4 standard errors of what is stated."""
     noise = GaussianNoise(sigma, bound, seed=1)
     parameter, num_steps = zeros(100, 100, dtype=dtype), 20
     samples = []
     for step in range(num_steps):
         parameter.grad = None
-        noise.add_([parameter], step=step, divisor=divisor)
+        noise.add_([parameter], step=step)
         assert parameter.grad is not None and parameter.grad.dtype is dtype
         samples.append(parameter.grad.double().flatten())
-    values, std = torch.cat(samples), sigma * bound / divisor
+    values, std = torch.cat(samples), sigma * bound
     assert abs(values.std().item() - std) < 4 * std / math.sqrt(2 * len(values))
     assert abs(values.mean().item()) < 4 * std / math.sqrt(len(values))
     assert abs(((values / std) ** 4).mean().item() - 3.0) < 4 * math.sqrt(96 / len(values))  # Gaussian tails
@@ -52,7 +50,7 @@ def test_noise_is_white_across_steps_and_parameters() -> None:
     rows = []
     for step in range(num_steps):
         first, second = zeros(size), zeros(size)
-        noise.add_([first, second], step=step, divisor=1.0)
+        noise.add_([first, second], step=step)
         rows += [first.grad, second.grad]
     draws = torch.stack(rows).double()  # type: ignore[arg-type]
     correlation = (draws @ draws.T / size).fill_diagonal_(0.0)
@@ -109,7 +107,7 @@ def test_noise_is_added_to_the_gradient_in_parameter_order() -> None:
     noise = GaussianNoise(1.0, 1.0, seed=4)
     with_grad, without, frozen = zeros(3, 2), zeros(5), nn.Parameter(torch.zeros(2), requires_grad=False)
     with_grad.grad = torch.full((3, 2), 10.0)
-    noise.add_([with_grad, frozen, without, with_grad], step=0, divisor=1.0)
+    noise.add_([with_grad, frozen, without, with_grad], step=0)
     expected = draw(noise, 0, 11)
     assert with_grad.grad is not None and without.grad is not None and frozen.grad is None
     assert torch.allclose(with_grad.grad.flatten(), 10.0 + expected[:6])
@@ -118,7 +116,7 @@ def test_noise_is_added_to_the_gradient_in_parameter_order() -> None:
 
 def test_zero_multiplier_adds_nothing_and_fills_missing_gradients() -> None:
     parameter = zeros(4)
-    GaussianNoise(0.0, math.inf).add_([parameter], step=0, divisor=8.0)
+    GaussianNoise(0.0, math.inf).add_([parameter], step=0)
     assert parameter.grad is not None and not parameter.grad.any()
 
 
@@ -165,9 +163,3 @@ def test_broadcast_of_something_else_is_refused() -> None:
 def test_arguments_out_of_range_are_refused(sigma: float, bound: float) -> None:
     with pytest.raises(ValueError, match=r"noise_multiplier|max_grad_norm"):
         GaussianNoise(sigma, bound)
-
-
-@pytest.mark.parametrize("divisor", [0.0, -1.0, math.nan])
-def test_divisor_must_be_positive(divisor: float) -> None:
-    with pytest.raises(ValueError, match="divisor"):
-        GaussianNoise(1.0, 1.0).add_([zeros(1)], step=0, divisor=divisor)
