@@ -142,7 +142,8 @@ class RunRecord:
 
         Without seed and ``max_rows``, on which the distribution does not depend.
         """
-        files = ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl", synthetic_file(of)]
+        samples = synthetic_file(of)
+        files = ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl", samples]
         if of == "iterative":  # the trees of the last round
             files[:1] = sorted((path.name for path in self.folder.glob("iterative_*_trees.jsonl")), key=_by_length)[-1:]
         found: dict[str, dict[str, Any]] = {}
@@ -152,6 +153,10 @@ class RunRecord:
             settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
             outputs = (arguments.get("output_path") for arguments in config.of_trainer("callbacks"))
             found |= {Path(output).name: settings for output in outputs if output}
+        candidates = samples.replace("synthetic", "candidates")
+        if candidates in found:  # of which a parser chose
+            chosen = {name: self.experiment.get(name) for name in ("candidates", "public_parser")}
+            found[samples] = found[candidates] | chosen
         return {name: found[name] for name in files if name in found}
 
     def stage_seconds(self) -> dict[str, int]:

@@ -80,7 +80,7 @@ class Stages:
         for sampling in system.samplings:
             self.sample(sampling, system)
         if system.samplings:
-            self.evaluate(system.name, system.synthetic, system.samplings[-1].name)
+            self.evaluate(system.name, system.synthetic, self.writer(system))
 
     def fit(
         self, training: Training, system: System, epochs: list[float], place: int, start: Training | None = None
@@ -133,7 +133,8 @@ class Stages:
             sections["model"].pop(name, None)
         if sampling.task is not None:
             sections["model"]["task"] = sampling.task
-        given: Settings = {"num_samples": experiment.num_samples}
+        chooses = sampling.chooses(experiment.candidates)
+        given: Settings = {"num_samples": experiment.num_samples * (experiment.candidates if chooses else 1)}
         if sampling.prompts is not None:
             given["prompts_path"] = str(self.run / sampling.prompts)
             needs.append("histogram" if system.name == "domain" else system.samplings[0].name)
@@ -146,7 +147,24 @@ class Stages:
         if experiment.seed is not None:
             way["seed"] = config["seed_everything"] = experiment.seed
         config["model"] = _model(file, sections)
-        self.predict(sampling.name, needs, "sample", config, sampling.source, sampling.writes, sampling.folder)
+        writes = sampling.candidates if chooses else sampling.writes
+        self.predict(sampling.name, needs, "sample", config, sampling.source, writes, sampling.folder)
+        if chooses:
+            files = {"candidates": sampling.candidates, "trees": sampling.prompts, "out": sampling.writes}
+            self.tool(
+                self.writer(system),
+                "metrics",
+                (sampling.name,),
+                "round-trip",
+                **{option: self.run / str(file) for option, file in files.items()},
+                parser=experiment.public_parser,
+                seed=experiment.seed,
+            )
+
+    def writer(self, system: System) -> str:
+        """The stage that writes a system's samples."""
+        last = system.samplings[-1]
+        return last.name.replace("sample", "choose", 1) if last.chooses(self.experiment.candidates) else last.name
 
     def predict(
         self, name: str, needs: Iterable[str], overlay: str, config: Settings, source: str, writes: str, folder: str
