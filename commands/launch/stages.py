@@ -129,7 +129,9 @@ class Stages:
             way.pop("grammar", None)  # of trees alone
         elif system.name == "constrained" and "grammar" not in way:
             way |= _sections_of(self._file("configs/overlays/constrained.yaml"))["sampling"]
-        for name in ("optimizer", "lr_scheduler", "init_weights"):  # of trainings
+        if sampling.prompts is None:
+            way.pop("guidance", None)  # by a prompt
+        for name in ("optimizer", "lr_scheduler", "init_weights", "source_dropout"):  # of trainings
             sections["model"].pop(name, None)
         if sampling.task is not None:
             sections["model"]["task"] = sampling.task
