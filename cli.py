@@ -27,6 +27,7 @@ COMMANDS = {
     "select": "commands.evaluation.select:select",
     "report": "commands.results.report:report",
     "results": "commands.results.results:results",
+    "norms": "commands.privacy.norms:norms",
     "audit": "commands.privacy.audit:audit",
     "histogram": "commands.privacy.histogram:histogram",
     "download": "commands.data.download:download",

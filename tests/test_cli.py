@@ -17,6 +17,7 @@ import torch
 import yaml
 
 import cli
+from commands.launch import hardware
 from commands.launch.run_folder import last_checkpoint
 from doppel.privacy.ledger import Ledger
 
@@ -76,7 +77,7 @@ def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("names", [("pretrain",), ("utterance_lm",)])
-@pytest.mark.parametrize("overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora",)])
+@pytest.mark.parametrize("overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora",), ("average",)])
 def test_shipped_overlays_parse(
     names: tuple[str, ...], overlay: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +329,19 @@ def test_bf16_on_a_device_without_it_is_refused(
     fit = ["fit", *small, *PRIVATE, "--trainer.precision=bf16-mixed"]
     assert cli.main([*fit, "--trainer.accelerator=auto"]) == 2
     assert "Tesla V100 has no bfloat16; set trainer.precision: 16-mixed" in capsys.readouterr().err
+
+
+def test_a_training_goes_on_where_another_precision_is_fast(
+    tmp_path: Path, small: list[str], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The precision that was chosen is said and saved, and is no part of what a resumed run must share."""
+    fit = ["fit", *small, *PRIVATE, "--trainer.max_epochs=1", "--ckpt_path=last", "--trainer.precision=auto"]
+    for steps, found, chosen in ((1, "", "32-true"), (2, "avx512_bf16", "bf16-mixed")):
+        monkeypatch.setattr(hardware, "cpu_bf16", lambda found=found: found)
+        assert cli.main([*fit, f"--trainer.max_steps={steps}"]) == 0
+        assert any(message.startswith(f"precision: {chosen}, for this CPU") for message in said)
+        saved = yaml.safe_load((tmp_path / "run" / "one_stage" / "config.yaml").read_text())
+        assert saved["trainer"]["precision"] == chosen
 
 
 def test_a_model_with_an_unsupported_layer_is_refused_by_name(

@@ -90,7 +90,7 @@ def test_commands_parse(text: Path) -> None:
         if "--help" not in rest:
             given = command_parser(load(cli.COMMANDS[name]), f"cli.py {name}").parse_args(rest)
             if name == "run":
-                load_experiment(ROOT / given.experiment, run._values(given.set))
+                load_experiment(ROOT / given.experiment, run.read_values(given.set))
 
 
 def test_trainings_parse(text: Path, tmp_path: Path) -> None:

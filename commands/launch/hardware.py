@@ -1,4 +1,4 @@
-"""Checks that PyTorch can do on this GPU what the configuration asks of it, before anything is loaded."""
+"""What this machine can do: checks what the configuration asks of it, and chooses the precision where that is open."""
 
 from __future__ import annotations
 
@@ -6,8 +6,48 @@ import re
 from collections.abc import Sequence
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from doppel.errors import UserError
+
+_CPU_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # on x86, x86 and ARM
+
+
+def settled_precision(accelerator: str, precision: str) -> str:
+    """The precision to run in, which is said where it was left open; warns of one that is slow here.
+
+    Args:
+        accelerator: ``trainer.accelerator``.
+        precision: ``trainer.precision``; ``auto`` is ``bf16-mixed`` on a GPU or CPU with bfloat16 instructions, and
+            ``32-true`` elsewhere.
+    """
+    uses_cpu = accelerator == "cpu" or not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    if precision != "auto":
+        if uses_cpu and "16" in precision and not cpu_bf16():
+            rank_zero_warn(
+                f"precision {precision} on a CPU without bfloat16 instructions: matrix products take up to fifty times "
+                "as long as in 32-true; set trainer.precision to auto or 32-true"
+            )
+        return precision
+    if uses_cpu:
+        found = cpu_bf16()
+        why = f"this CPU has bfloat16 instructions ({found})" if found else "this CPU has no bfloat16 instructions"
+    elif torch.cuda.is_available():
+        found = "cuda" if torch.cuda.is_bf16_supported(including_emulation=False) else ""
+        why = f"{torch.cuda.get_device_name()} has {'' if found else 'no '}bfloat16"
+    else:
+        found, why = "", "this is no CUDA GPU"
+    chosen = "bf16-mixed" if found else "32-true"
+    rank_zero_info(f"precision: {chosen}, for {why}")
+    return chosen
+
+
+def cpu_bf16() -> str:
+    """Name of the instructions with which this CPU multiplies bfloat16; empty where PyTorch has or uses none."""
+    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return ""
+    capabilities = torch.cpu.get_capabilities()
+    return next((name for name in _CPU_BF16 if capabilities.get(name)), "")
 
 
 def check_hardware(accelerator: str, precision: str) -> None:
@@ -27,7 +67,7 @@ def check_hardware(accelerator: str, precision: str) -> None:
             f"trainer.accelerator is {accelerator}, but PyTorch finds no GPU here{built}: run on a node that has one "
             "(`nvidia-smi` lists them), or set --trainer.accelerator=cpu"
         )
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() or accelerator == "cpu":
         return
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     if not supports(capability, torch.cuda.get_arch_list()):

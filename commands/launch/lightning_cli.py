@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressLines
 from callbacks.slurm_job import SlurmJob
-from commands.launch.hardware import check_hardware
+from commands.launch.hardware import check_hardware, settled_precision
 from commands.launch.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
@@ -91,7 +91,9 @@ class DoppelCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The run folder and the guarantee."""
+        """The run folder and the guarantee; ``auto`` for the precision, which Lightning does not know."""
+        precision: Any = next(action for action in parser._actions if action.dest == "trainer.precision")
+        precision._typehint = Literal["auto"] | precision._typehint
         parser.add_argument(
             "--run_dir",
             type=str | None,
@@ -163,10 +165,11 @@ class DoppelCLI(LightningCLI):
         """Refuse what cannot work; fill in what follows from the run folder and the hardware."""
         config = self.config[self.subcommand] if self.subcommand else self.config
         trainer = config.trainer
-        self.save_config_kwargs = {"given": config.clone()}
         if any(callback.class_path == PRIVACY for callback in _listed(trainer.callbacks)):
             raise UserError(listed_privacy())
         check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
+        trainer.precision = settled_precision(str(trainer.accelerator), str(trainer.precision or "32-true"))
+        self.save_config_kwargs = {"given": config.clone()}
         if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
             raise UserError(
                 "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place where a logical batch "

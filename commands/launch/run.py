@@ -87,8 +87,8 @@ def run(
     if mode == "submit" and not has_slurm:
         raise UserError("there is no sbatch here: submit where SLURM is, or give --local or --dry-run")
     os.environ.setdefault("WANDB_SILENT", "true")
-    changes = _values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
-    cluster = load_site(site, _values(slurm) | _given(profile=profile, nodes=nodes))
+    changes = read_values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
+    cluster = load_site(site, read_values(slurm) | _given(profile=profile, nodes=nodes))
     folder = Path(os.path.abspath(run_dir))
 
     def make(own: Point, name: str = "") -> Runner:
@@ -98,7 +98,7 @@ def run(
         points = _grid(load(experiment, changes), epsilons, seeds) if sweep is None else _sweep(sweep)
         return _many(points, make, folder, cluster, mode, not no_check)
     if point is not None:
-        values = _values(point)
+        values = read_values(point)
         return _run_point(make(_point(values, "sweep"), _folder_name(values)), values)
     return make({}).go(mode, not no_check)
 
@@ -107,8 +107,8 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _values(words: list[str] | None) -> dict[str, Any]:
-    """NAME=VALUE words."""
+def read_values(words: list[str] | None) -> dict[str, Any]:
+    """Fields of an experiment and their values, from NAME=VALUE words."""
     for word in words or ():
         if "=" not in word:
             raise UserError(f"{word!r} is no NAME=VALUE: give one such as data.batch_size=64")
