@@ -57,7 +57,9 @@ def tree_vector(tree: str | None, bins: Mapping[str, float]) -> dict[str, float]
 def tree_matrix(trees: Sequence[str], bins: Mapping[str, float]) -> csr_matrix:
     """`tree_vector` of each tree, [trees, bins]."""
     place = {name: i for i, name in enumerate(bins)}
-    entries = [(i, place[name], value) for i, tree in enumerate(trees) for name, value in tree_vector(tree, bins).items()]
+    entries = [
+        (i, place[name], value) for i, tree in enumerate(trees) for name, value in tree_vector(tree, bins).items()
+    ]
     rows, columns, values = zip(*entries, strict=True) if entries else ((), (), ())
     return csr_matrix((values, (rows, columns)), shape=(len(trees), len(bins)), dtype=np.float64)
 
@@ -69,9 +71,9 @@ def projected_weights(vectors_MK: csr_matrix, targets_K: Floats, variance: float
 
         λ·t − log mean_i exp(λ·φ_i) − ½ (s²/τ²) λᵀC⁺λ,
 
-    where C is the covariance of φ over the pool. To first order this is the posterior mean of λ under λ ~ N(0, τ²I) when
-    t has noise N(0, s²I): what the pool can hardly vary, or the noise drowns, is left as the pool has it. Without noise
-    the expectations are the targets, if any weights reach them; with infinite noise the weights are uniform.
+    where C is the covariance of φ over the pool. To first order this is the posterior mean of λ under λ ~ N(0, τ²I)
+    when t has noise N(0, s²I): what the pool can hardly vary, or the noise drowns, is left as the pool has it. Without
+    noise the expectations are the targets, if any weights reach them; with infinite noise the weights are uniform.
 
     Args:
         vectors_MK: φ of each tree of the pool.
@@ -93,7 +95,6 @@ def projected_weights(vectors_MK: csr_matrix, targets_K: Floats, variance: float
     curvature = eigenvalues[kept] + ridge
     basis = directions[:, kept] / np.sqrt(curvature)  # the dual's Hessian at 0 is the identity in these coordinates
     ridge = ridge / curvature
-    off_K = targets_K - mean_K
 
     def tilt(z: Floats) -> tuple[float, Floats]:
         scores = vectors_MK @ (basis @ z)
@@ -106,7 +107,6 @@ def projected_weights(vectors_MK: csr_matrix, targets_K: Floats, variance: float
         gap = vectors_MK.T @ weights - targets_K
         return log_mean - z @ (basis.T @ targets_K) + ridge @ z**2 / 2, basis.T @ gap + ridge * z
 
-    del off_K
     solved = minimize(dual, np.zeros(kept.sum()), jac=True, method="L-BFGS-B", options={"ftol": 1e-13, "gtol": 1e-8})
     return tilt(solved.x)[1]
 

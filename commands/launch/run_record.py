@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from commands.launch.experiment import load, read_yaml, shipped
-from commands.launch.systems import in_order, synthetic_file, system
+from commands.launch.systems import in_order, pool_of, synthetic_file, system
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
@@ -152,7 +152,13 @@ class RunRecord:
             settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
             outputs = (arguments.get("output_path") for arguments in config.of_trainer("callbacks"))
             found |= {Path(output).name: settings for output in outputs if output}
+        for name in [name for name in files if pool_of(name) in found]:
+            found[name] = {**found[pool_of(name)], "calibration": self.experiment.get("calibration")}
         return {name: found[name] for name in files if name in found}
+
+    def calibration(self, of: str) -> dict[str, Any] | None:
+        """How the trees of a system were drawn from an over-sample; None where they were not."""
+        return _json(self.folder / f"{'trees' if of == 'two_stage' else f'{of}_trees'}.jsonl.calibration.json")
 
     def stage_seconds(self) -> dict[str, int]:
         """Seconds of each finished stage, in the order they ended; a mark that was made by hand holds no number."""

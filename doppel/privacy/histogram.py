@@ -55,9 +55,9 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
     """The sums with independent N(0, sigma^2) on every bin.
 
     Formal guarantees:
-        For sums of sensitivity 1 (`unit_sums`) this is one Gaussian release of noise multiplier sigma without subsampling,
-        `Mechanism(1.0, sigma, 1)`, on every bin, those without a unit too. The noise comes from the operating system's
-        entropy; with the caveat on floating-point Gaussians of `doppel.privacy.noise`.
+        For sums of sensitivity 1 (`unit_sums`) this is one Gaussian release of noise multiplier sigma without
+        subsampling, `Mechanism(1.0, sigma, 1)`, on every bin, those without a unit too. The noise comes from the
+        operating system's entropy; with the caveat on floating-point Gaussians of `doppel.privacy.noise`.
 
     Args:
         sums: Histogram of sensitivity 1.
