@@ -105,7 +105,7 @@ def projected_weights(vectors_MK: csr_matrix, targets_K: Floats, variance: float
     def dual(z: Floats) -> tuple[float, Floats]:
         log_mean, weights = tilt(z)
         gap = vectors_MK.T @ weights - targets_K
-        return log_mean - z @ (basis.T @ targets_K) + ridge @ z**2 / 2, basis.T @ gap + ridge * z
+        return float(log_mean - z @ (basis.T @ targets_K) + ridge @ z**2 / 2), basis.T @ gap + ridge * z
 
     solved = minimize(dual, np.zeros(kept.sum()), jac=True, method="L-BFGS-B", options={"ftol": 1e-13, "gtol": 1e-8})
     return tilt(solved.x)[1]
