@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,9 +27,20 @@ class Encoded:
 
 @dataclass
 class Codec:
-    """Writes examples as ``" {source}" <bos> " {target}" <eos>``; a model without a source starts at ``<bos>``.
+    """Writes examples as ``" {prompt}" <bos> " {target}" <eos>``.
 
-    GPT-2 has a single special token, ``<|endoftext|>``, which then plays both parts (Mireshghallah et al., 2023).
+    =============  =======================  ==================
+    prompt of      with the task's prefix   without, as paper
+    =============  =======================  ==================
+    p(x)           ``utterance``            none
+    p(y)           ``parse``                none
+    p(x|y)         ``utterance: {source}``  ``{source}``
+    =============  =======================  ==================
+
+    With the prefix the first token says what is to be written, and a base model that was trained with it never answers
+    one task with another's text; without (Mireshghallah et al., 2023), p(x) and p(y) have one prompt, ``<bos>`` alone.
+    The prefix is public and the same for all rows. GPT-2 has a single special token, ``<|endoftext|>``, which then
+    plays both parts.
 
     Args:
         tokenizer: A Hugging Face tokenizer with an end-of-text token.
@@ -36,6 +48,7 @@ class Codec:
         target: Field of the turn that the model learns to write.
         max_length: Longest example in tokens; longer ones contribute zero.
         linearisation: How parse trees are written, see :data:`datamodules.linearisation.Linearisation`.
+        task_prefix: Whether the prompt names the field that is to be written.
 
     Attributes:
         rows_per_turn: Examples that :meth:`encode_all` writes for each turn.
@@ -48,6 +61,7 @@ class Codec:
     target: Field
     max_length: int
     linearisation: Linearisation = "raw"
+    task_prefix: bool = False
     bos_id: int = field(init=False)
     eos_id: int = field(init=False)
     pad_id: int = field(init=False)
@@ -93,24 +107,32 @@ class Codec:
     def encode_all(self, turns: list[Turn]) -> list[Encoded]:
         """Encode many turns with batched tokenizer calls; the ``rows_per_turn`` examples of a turn are consecutive."""
         targets = self.tokenize([self.text(t, self.target) for t in turns])
-        sources: list[list[int]] = [[] for _ in turns]
-        if self.source is not None:
-            sources = self.tokenize([self.text(t, self.source) for t in turns])
-        return [Encoded([*s, self.bos_id, *t, self.eos_id], len(s) + 1) for s, t in zip(sources, targets, strict=True)]
+        source = self.source
+        prompts = self._prompts([None if source is None else self.text(t, source) for t in turns])
+        return [Encoded([*p, *t, self.eos_id], len(p)) for p, t in zip(prompts, targets, strict=True)]
 
     def encode(self, turn: Turn) -> Encoded:
         """Encode one turn, as its shortest example where there are several."""
         return self.encode_all([turn])[0]
 
     def encode_prompt(self, prompt: str | None) -> list[int]:
-        """Ids after which the model writes its target: the source, if any, and the separator."""
-        return self.encode_prompts([prompt])[0] if prompt is not None else [self.bos_id]
+        """Ids after which the model writes its target: the prompt, if any, and the separator."""
+        return self.encode_prompts([prompt])[0]
 
-    def encode_prompts(self, prompts: list[str]) -> list[list[int]]:
-        """Ids of many prompts, with batched tokenizer calls."""
-        assert self.source is not None
-        source = self.source
-        return [[*ids, self.bos_id] for ids in self.tokenize([self.linearise(p, source) for p in prompts])]
+    def encode_prompts(self, sources: Sequence[str | None]) -> list[list[int]]:
+        """Ids of the prompts of many sources, separators included, with batched tokenizer calls.
+
+        Args:
+            sources: Fields of turns; None for a prompt without source.
+        """
+        field = self.source
+        return self._prompts([None if s is None or field is None else self.linearise(s, field) for s in sources])
+
+    def _prompts(self, texts: Sequence[str | None]) -> list[list[int]]:
+        if self.task_prefix:
+            texts = [self.target if text is None else f"{self.target}: {text}" for text in texts]
+        ids = iter(self.tokenize([text for text in texts if text is not None]))
+        return [[*(() if text is None else next(ids)), self.bos_id] for text in texts]
 
     def decode(self, ids: list[int]) -> str:
         """Text of generated target ids, up to the first end of text, without the leading space."""
@@ -124,12 +146,14 @@ class Codec:
     def fingerprint(self) -> str:
         """Digest of everything that the ids depend on, for cache keys."""
         fields = (str(self.source), self.target, str(self.max_length))
-        return _digest(self._tokenizer_state(), *fields, f"{self.bos_id},{self.eos_id}", self.linearisation)
+        format_ = (f"{self.bos_id},{self.eos_id}", self.linearisation, *(["prefix"] if self.task_prefix else []))
+        return _digest(self._tokenizer_state(), *fields, *format_)
 
     def text_format(self) -> dict[str, str]:
-        """What must be alike for one model's weights to serve another: tokenizer (a digest) and linearisation."""
+        """What must be alike for one model's weights to serve another: tokenizer (a digest), linearisation, prefix."""
         tokenizer = _digest(self._tokenizer_state(), f"{self.bos_id},{self.eos_id}")
-        return {"tokenizer": tokenizer, "linearisation": self.linearisation}
+        prefix = "yes" if self.task_prefix else "no"
+        return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix}
 
     def _tokenizer_state(self) -> str:
         if self.tokenizer.is_fast:
@@ -140,10 +164,10 @@ class Codec:
 
 @dataclass
 class SharedCodec(Codec):
-    """Writes two examples for each turn: ``<bos> " tree" <eos>``, then ``" tree" <bos> " utterance" <eos>``.
+    """Writes two examples for each turn: its tree, then its utterance with the tree as the prompt.
 
-    They are exactly the examples of a model p(y) and of a model p(x|y). What stands before ``<bos>`` tells them apart:
-    nothing, or a tree. Build it with source ``parse`` and target ``utterance``, which prompts and samples are read as.
+    They are exactly the examples of a model p(y) and of a model p(x|y), whose prompts tell them apart. Build it with
+    source ``parse`` and target ``utterance``, which prompts and samples are read as.
 
     Formal guarantees:
         Both rows are functions of one turn, and carry the unit of this turn; the rows of a turn are never separated. So
@@ -154,7 +178,7 @@ class SharedCodec(Codec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._tree = Codec(self.tokenizer, None, "parse", self.max_length, self.linearisation)
+        self._tree = Codec(self.tokenizer, None, "parse", self.max_length, self.linearisation, self.task_prefix)
 
     def encode_all(self, turns: list[Turn]) -> list[Encoded]:
         """Encode many turns: the tree of the first, its pair, the tree of the second, …"""

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.codec import Codec
 from datamodules.data_module import TrainingDataModule
 from datamodules.logical_batches import pad
 from datamodules.readers import read_turns
@@ -79,11 +80,10 @@ def _read_utterances(path: str, limit: int | None) -> list[str]:
 class TextMixtureDataModule(TrainingDataModule):
     """Blocks of public utterances, grammar trees and (tree, utterance) pairs, in the format of the codec.
 
-    Training examples are ``<bos> " utterance" <eos>``, ``<bos> " tree" <eos>`` and
-    ``" tree" <bos> " utterance" <eos>``, all with loss on every token, packed whole into blocks. The model
-    attends across the examples of a block, which ``<eos>`` sets apart. Validation examples are held-out
-    grammar pairs, one a row: with ``val_conditional`` their loss is that of p(utterance | tree), without it
-    that of p(utterance).
+    Training examples are those of p(x), p(y) and p(x|y) as :class:`~datamodules.codec.Codec` writes them, all with loss
+    on every token, packed whole into blocks. The model attends across the examples of a block, which ``<eos>`` sets
+    apart. Validation examples are held-out grammar pairs, one a row: with ``val_conditional`` their loss is that of
+    p(utterance | tree), without it that of p(utterance).
 
     Everything here is public: never point it at private text.
 
@@ -95,7 +95,7 @@ class TextMixtureDataModule(TrainingDataModule):
         block_length: Tokens in a block. Longer examples are left out, with a warning that counts them.
         max_utterances: Use at most this many utterances, from the start of the file.
         num_val_pairs: Held-out pairs for validation.
-        tree_share: Share of the grammar turns whose tree also appears alone, after ``<bos>``.
+        tree_share: Share of the grammar turns whose tree also appears alone.
         grammar_skew: Skew of the grammar's choices; 1 is like real use, 0 is flat.
         val_conditional: Whether validation masks the tree as a prompt, or leaves it out.
         val_batch_size: Validation pairs in a batch.
@@ -141,13 +141,14 @@ class TextMixtureDataModule(TrainingDataModule):
     def load_train(self) -> None:
         """Generate, tokenise and pack."""
         codec = self.require_codec()
-        bos, eos = codec.bos_id, codec.eos_id
         public = _read_utterances(self.utterances_path, self.max_utterances) if self.utterances_path else []
-        examples = [[bos, *ids, eos] for ids in self._tokenize(public)]
-        trees = self._tokenize([codec.text(t, "parse") for t in self._turns])
-        utterances = self._tokenize([t.utterance for t in self._turns])
-        examples += [[*tree, bos, *words, eos] for tree, words in zip(trees, utterances, strict=True)]
-        examples += [[bos, *tree, eos] for tree in trees[: round(self.tree_share * len(trees))]]
+        alone = replace(codec, source=None, target="utterance")
+        lone = self._turns[: round(self.tree_share * len(self._turns))]
+        examples = [
+            *self._encode([Turn(text, None, "") for text in public], alone),
+            *self._encode(self._turns, replace(alone, source="parse")),
+            *self._encode(lone, replace(alone, target="parse")),
+        ]
 
         order = np.random.default_rng(self.seed).permutation(len(examples))
         self._blocks, self._lengths = pack([examples[i] for i in order], self.block_length, codec.pad_id)
@@ -201,6 +202,6 @@ class TextMixtureDataModule(TrainingDataModule):
 
         return self.steps(ShuffledBatches(len(self._blocks), self.batch_size, self.seed), make)
 
-    def _tokenize(self, texts: list[str]) -> list[list[int]]:
-        codec = self.require_codec()
-        return [ids for i in range(0, len(texts), _CHUNK) for ids in codec.tokenize(texts[i : i + _CHUNK])]
+    def _encode(self, turns: list[Turn], codec: Codec) -> list[list[int]]:
+        parts = (codec.encode_all(turns[i : i + _CHUNK]) for i in range(0, len(turns), _CHUNK))
+        return [example.input_ids for part in parts for example in part]

@@ -1,4 +1,4 @@
-"""Output head and cross-entropy in one: mean token losses without ever holding all logits."""
+"""Output head and cross-entropy in one: losses of rows without ever holding all logits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IGNORE_INDEX = -100
 
 
 class HeadLoss:
-    """Mean negative log-likelihood of each row over its labelled positions, from hidden states.
+    """Negative log-likelihood of each row's labelled positions, from hidden states, divided by a constant.
 
     Only labelled positions reach the head. Their logits are formed chunk by chunk, and the gradient with respect to
     them is formed at once, in place of the logits: the B·T·V logits, their logarithms and their gradient, which
@@ -35,14 +35,19 @@ class HeadLoss:
         head: The output head, an ``nn.Linear`` with or without bias; its weight may be tied to the embedding.
         chunk_tokens: Positions whose logits are formed together, at least one row (or unit).
         recompute: Form the logits' gradient a second time instead of keeping it.
+        divisor: Divides the sum over a row's positions: a public constant, so that the loss is a likelihood of whole
+            rows. None divides by the row's own number of labelled positions.
     """
 
-    def __init__(self, head: nn.Linear, chunk_tokens: int = 512, recompute: bool = False) -> None:
+    def __init__(
+        self, head: nn.Linear, chunk_tokens: int = 512, recompute: bool = False, divisor: float | None = None
+    ) -> None:
         if type(head) is not nn.Linear:
             raise TypeError(f"the head is a {type(head).__name__}, but only an nn.Linear can be fused with its loss")
         self.head = head
         self.chunk_tokens = chunk_tokens
         self.recompute = recompute
+        self.divisor = divisor
         self._buffer = _Buffer()
 
     def __call__(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
@@ -61,7 +66,9 @@ class HeadLoss:
             weight, bias = weight.detach(), None if bias is None else bias.detach()
             if not hidden_BND.requires_grad:  # the head alone is trained: there must be a graph to come back by
                 hidden_BND = hidden_BND.detach().requires_grad_(True)
-        options = _Options(self.chunk_tokens, self.recompute, torch.is_grad_enabled(), observer, self._buffer)
+        options = _Options(
+            self.chunk_tokens, self.recompute, self.divisor, torch.is_grad_enabled(), observer, self._buffer
+        )
         return _HeadLossFunction.apply(hidden_BND, weight, bias, labels_BN, options)
 
 
@@ -110,6 +117,7 @@ def _labelled(hidden_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
 class _Options:
     chunk_tokens: int
     recompute: bool
+    divisor: float | None
     with_gradients: bool
     observer: HeadObserver | None
     buffer: _Buffer
@@ -119,8 +127,8 @@ class _Options:
 class HeadGradients:
     """The gradients of a micro-batch's losses with respect to the logits, kept or formed again.
 
-    A position's gradient is w·(P − onehot), with the softmax P and the weight w = 1/(labels of its row), 0 without
-    label. P − onehot is what is held; the weights are put on the hidden states, which are narrower.
+    A position's gradient is w·(P − onehot), with the softmax P and the weight w = 1/divisor, 0 without label. P −
+    onehot is what is held; the weights are put on the hidden states, which are narrower.
 
     Attributes:
         hidden: [B, N, D], in the dtype of the forward GEMMs.
@@ -230,10 +238,13 @@ class _HeadLossFunction(torch.autograd.Function):
         multiple = 1 if observer is None else observer.rows_per_unit
         with torch.autocast(device, enabled=False):
             is_labelled = labels != IGNORE_INDEX
+            divisor = (
+                is_labelled.sum(1, keepdim=True).clamp(min=1).to(wide) if options.divisor is None else options.divisor
+            )
             gradients = HeadGradients(
                 hidden=hidden.detach().to(dtype),
                 labels=labels,
-                position_weights=is_labelled / is_labelled.sum(1, keepdim=True).clamp(min=1).to(wide),
+                position_weights=is_labelled.to(wide) / divisor,
                 weight=weight.detach().to(dtype),
                 bias=None if bias is None else bias.detach().to(dtype),
                 rows_per_chunk=max(options.chunk_tokens // (labels.shape[1] * multiple), 1) * multiple,

@@ -50,6 +50,15 @@ def constant(optimizer: Optimizer) -> LRScheduler:
 class CausalLM(LogicalBatchModule):
     """Language model p(target | source) over a Hugging Face causal LM.
 
+    *What the loss estimates.* A row's loss is the sum of its token losses divided by the public constant
+    ``loss_divisor``. The mean over rows is then, up to that constant, the cross-entropy of whole texts, which p(data)
+    minimises: texts are sampled as often as they occur. With ``loss_divisor: null`` every row's sum is divided by its
+    own number L of tokens, as in the code of Mireshghallah et al. (2023). That loss weighs a text by 1/L, and its
+    minimiser has p(next | prefix) in proportion to Σ 1/L over the rows with this prefix: short texts are sampled too
+    often, with or without privacy. Gradients grow with L under a constant divisor, so the clipping norm decides how
+    much long rows are cut (``python cli.py norms``). Either way a row's loss depends on that row and public numbers
+    alone.
+
     Args:
         base_model: Folder or hub name of any Hugging Face causal LM, such as ``models/base`` or ``gpt2``.
         source: Field of the turn that serves as the prompt; null for an unconditional model.
@@ -61,6 +70,10 @@ class CausalLM(LogicalBatchModule):
             ``$VARIABLE`` is filled in.
         max_length: Longest example in tokens; longer ones contribute zero (they are never dropped). Null, or more than
             the model has positions: as many as it has.
+        loss_divisor: Divides the sum of a row's token losses; null for the row's own number of tokens, as the paper's
+            code does.
+        task_prefix: Whether every prompt names what is to be written, see :class:`~datamodules.codec.Codec`. The
+            shipped base model was trained so; the paper's prompts have no such name.
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
             are cut into the same tokens as in the utterance. A model keeps what it was trained with.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
@@ -86,6 +99,8 @@ class CausalLM(LogicalBatchModule):
         init: Literal["pretrained", "random"] = "pretrained",
         init_weights: str | None = None,
         max_length: int | None = None,
+        loss_divisor: float | None = 16.0,
+        task_prefix: bool = True,
         linearisation: Linearisation = "spaced",
         dropout: float | None = 0.0,
         lora: LoraArguments | None = None,
@@ -98,6 +113,9 @@ class CausalLM(LogicalBatchModule):
         test_featurizer: str | None = None,
     ) -> None:
         super().__init__()
+        if loss_divisor is not None and not loss_divisor > 0:
+            raise UserError(f"loss_divisor is {loss_divisor}: give a number above 0, or null for the mean over a row")
+        self.loss_divisor = loss_divisor
         self.model = load_model(base_model, init=init, dropout=dropout).train()
         self.lora = lora
         warm_start = None if init_weights is None else WarmStart.read(expand_path(init_weights))
@@ -111,7 +129,7 @@ class CausalLM(LogicalBatchModule):
             check_same_adapters(warm_start.lora, lora)
             warm_start.load_into(self.model)
         #: The head fused with its loss; None for a model that does more with its logits.
-        self.head_loss = fuse_head(self.model, recompute=activation_checkpointing)
+        self.head_loss = fuse_head(self.model, activation_checkpointing, loss_divisor)
         if activation_checkpointing:
             checkpoint_activations(self.model)
         self.is_compiled = compile
@@ -120,7 +138,7 @@ class CausalLM(LogicalBatchModule):
         if compile:
             check_compilable(self.model, self.head_loss is not None, activation_checkpointing)
         length = longest_example(self.model, max_length)
-        self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation)
+        self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation, task_prefix)
         if warm_start is not None:
             warm_start.check_text_format(self.codec)
         self.optimizer = optimizer
@@ -135,7 +153,7 @@ class CausalLM(LogicalBatchModule):
         return hidden
 
     def losses(self, batch: MicroBatch) -> Tensor:
-        """Mean token negative log-likelihood of each row over its labelled tokens, in nats.
+        """Negative log-likelihood of each row's labelled tokens, in nats, divided by ``loss_divisor``.
 
         Padding is on the right, where causal attention never looks, so no mask is needed.
 
@@ -150,7 +168,7 @@ class CausalLM(LogicalBatchModule):
         nll_BT = F.cross_entropy(
             logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
         ).view_as(labels_BT)
-        return nll_BT.sum(1) / (labels_BT != IGNORE_INDEX).sum(1).clamp(min=1)
+        return nll_BT.sum(1) / (self.loss_divisor or _num_labels(batch).clamp(min=1))
 
     def setup(self, stage: str) -> None:
         """Refuse to compile without end; say in the logger's configuration where a warm start came from.
@@ -179,11 +197,11 @@ class CausalLM(LogicalBatchModule):
         self.run_trunk = self.trunk
 
     def validation_step(self, batch: LogicalBatch, batch_idx: int) -> None:
-        """Mean loss of the rows."""
+        """Mean loss of a token."""
         self._log_loss("val/loss", batch)
 
     def test_step(self, batch: LogicalBatch, batch_idx: int) -> None:
-        """Mean loss of the rows; samples one text from each row's prompt for the metrics."""
+        """Mean loss of a token; samples one text from each row's prompt for the metrics."""
         self._log_loss("test/loss", batch)
         if self.test_metrics is None:
             return
@@ -224,17 +242,33 @@ class CausalLM(LogicalBatchModule):
         checkpoint["warm_start"] = self.warm_start
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse weights of other adapters than this model's."""
+        """Refuse weights of other adapters than this model's, or of another text format.
+
+        Raises:
+            UserError: They do not fit.
+        """
+        own = self.codec.text_format()
+        for name, value in {"task_prefix": "no", **checkpoint.get("text_format", {})}.items():
+            if own[name] != value:
+                raise UserError(
+                    f"the checkpoint was trained with another {name} ({value}, here {own[name]}): give the model the "
+                    "settings of the config.yaml beside it"
+                )
         check_same_adapters(checkpoint.get("lora"), self.lora)
         self.warm_start = checkpoint.get("warm_start")
 
     def _log_loss(self, name: str, batch: LogicalBatch) -> None:
         for micro_batch in batch.micro_batches:
-            has_loss = (micro_batch.labels[:, 1:] != IGNORE_INDEX).any(1)
-            if has_loss.any():
-                loss = self.losses(micro_batch)[has_loss].mean()
-                num_rows = int(has_loss.sum())
-                self.log_metric(name, loss, batch.is_public, batch_size=num_rows, on_step=False, on_epoch=True)
+            num_labels = _num_labels(micro_batch)
+            num_tokens = int(num_labels.sum())
+            if num_tokens:
+                loss = (self.losses(micro_batch) * (self.loss_divisor or num_labels)).sum() / num_tokens
+                self.log_metric(name, loss, batch.is_public, batch_size=num_tokens, on_step=False, on_epoch=True)
+
+
+def _num_labels(batch: MicroBatch) -> Tensor:
+    """Tokens of each row that carry a loss [rows]."""
+    return (batch.labels[:, 1:] != IGNORE_INDEX).sum(1)
 
 
 def _text_metrics(target: Field, featurizer: str | None) -> MetricCollection:

@@ -37,8 +37,8 @@ class SharedLM(CausalLM):
         super().__init__(source=source, target=target, **kwargs)
         self.task = task
         if task == "both":
-            codec = self.codec
-            self.codec = SharedCodec(codec.tokenizer, source, target, codec.max_length, codec.linearisation)
+            own = self.codec
+            self.codec = SharedCodec(own.tokenizer, source, target, own.max_length, own.linearisation, own.task_prefix)
 
     def prepare_data(self) -> None:
         """Refuse to sample before it is said what; this hook runs before the data modules read anything.

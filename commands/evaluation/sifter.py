@@ -75,8 +75,9 @@ class Sifter:
         from doppel.metrics.fluency import text_losses
 
         codec = self.model.codec
-        examples = [[codec.bos_id, *ids, codec.eos_id] for ids in codec.tokenize(list(texts))]
-        return text_losses(self.model.model, [ids[: codec.max_length] for ids in examples])
+        prompt = codec.encode_prompt(None)
+        examples = [[*prompt, *ids, codec.eos_id][: codec.max_length] for ids in codec.tokenize(list(texts))]
+        return text_losses(self.model.model, examples, len(prompt))
 
     def _load(self, file: Path) -> UtteranceLM:
         from lightning_modules.backbone.lora import LoraArguments
@@ -95,6 +96,7 @@ class Sifter:
         model = UtteranceLM(
             base_model=init["base_model"],
             max_length=init.get("max_length"),
+            task_prefix=init.get("task_prefix", False),
             lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
             test_metrics=False,
         )

@@ -16,7 +16,8 @@ class PrivacyArguments:
         delta: δ; null for 1/(N ln N).
         epochs: Epochs of every stage that shares the budget, such as [2, 8]; null for this run's ``max_epochs`` alone.
             All stages get one noise multiplier.
-        max_grad_norm: Clipping norm C of one unit's gradient.
+        max_grad_norm: Clipping norm C of one unit's gradient; 16 suits the loss of the language models here, ``python
+            cli.py norms`` says what suits another.
         accountant: ``pld`` (tightest), ``prv`` or ``rdp`` (the paper's).
         ledger_path: Ledger that records what is spent. With ``--run_dir RUN/STAGE`` it is RUN/ledger.jsonl.
         scope: The released system this run belongs to; every scope has its own target, and the ledger also composes
@@ -34,7 +35,7 @@ class PrivacyArguments:
     target_epsilon: float = 8.0
     delta: float | None = None
     epochs: list[float] | None = None
-    max_grad_norm: float = 0.1
+    max_grad_norm: float = 16.0
     accountant: Accountant = "pld"
     ledger_path: str | None = None
     scope: str = "default"

@@ -96,7 +96,7 @@ def check_compilable(model: PreTrainedModel, has_fused_head: bool, checkpoints: 
         raise BaseModelError(f"{name} does more with its logits than apply its head: set the model's compile to false")
 
 
-def fuse_head(model: PreTrainedModel, recompute: bool = False) -> HeadLoss | None:
+def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | None = None) -> HeadLoss | None:
     """The loss on top of ``model.base_model``, if the logits are exactly ``head(base_model(ids).last_hidden_state)``.
 
     Some architectures do more with their logits (soft caps, scales), so the equality is checked by one short forward
@@ -104,7 +104,7 @@ def fuse_head(model: PreTrainedModel, recompute: bool = False) -> HeadLoss | Non
 
     Args:
         model: A causal language model.
-        recompute: As for :class:`~doppel.head_loss.HeadLoss`.
+        recompute: As for :class:`~doppel.head_loss.HeadLoss`; likewise the divisor.
     """
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or model.base_model is model:
@@ -117,7 +117,7 @@ def fuse_head(model: PreTrainedModel, recompute: bool = False) -> HeadLoss | Non
         logits = model(input_ids=ids, use_cache=False).logits
         is_plain = torch.allclose(head(hidden), logits, rtol=1e-5, atol=1e-6)
     model.train(was_training)
-    return HeadLoss(head, recompute=recompute) if is_plain else None
+    return HeadLoss(head, recompute=recompute, divisor=divisor) if is_plain else None
 
 
 def _cannot(what: str, name: str) -> str:

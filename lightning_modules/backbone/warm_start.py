@@ -109,10 +109,10 @@ class WarmStart:
         """Refuse weights that were trained on other token ids than the model is to read.
 
         Raises:
-            WarmStartError: The tokenizer or the linearisation differs.
+            WarmStartError: The tokenizer, the linearisation or the task's prefix differs.
         """
         for name, value in codec.text_format().items():
-            if self.text_format.get(name) != value:
+            if self.text_format.get(name, "no") != value:  # older weights know no prefix
                 raise self._misfit(f"the two have another {name}")
 
     def _misfit(self, reason: str) -> WarmStartError:

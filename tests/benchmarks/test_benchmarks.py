@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from transformers import GPT2Config
 
-from benchmarks import batching, clipping, memory
+from benchmarks import batching, clipping, clipping_norm, memory
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 from benchmarks._subject import Setting, Subject
@@ -82,6 +83,24 @@ def test_batching_writes_a_ratio_for_every_cut(tmp_path: Path) -> None:
     rows = table_rows(path)
     assert [row[3].split(",")[0] for row in rows] == ["sorted", "shuffled", "shuffled"]
     assert all(number(row[5]) >= 1 and number(row[7]) > 0 for row in rows)
+
+
+def test_a_clipping_norm_is_judged_by_the_trees_that_come_of_it(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    experiment, path = tmp_path / "tiny.yaml", tmp_path / "table.md"
+    content = {
+        "epochs": {"parse_tree": 1, "parse2utterance": 1},
+        "model": {"base_model": tiny_model},
+        "sampling": {"max_new_tokens": 8},
+        "trainer": {"accelerator": "cpu", "logger": False},
+        "data": {"train_path": corpus, "batch_size": 30},
+        "reference": corpus,
+    }
+    experiment.write_text(yaml.safe_dump(content))
+    words = [str(experiment), "--runs", str(tmp_path / "runs"), "--norms", "1", "--out", str(path)]
+    clipping_norm.main(words)
+    sampled, reference = [row for row in table_rows(path) if row[0] != "C"]
+    assert sampled[0] == "1" and number(sampled[4]) < number(reference[4])
+    assert [number(cell) for cell in (reference[1], reference[2], reference[6])] == [33.3, 10, 100]  # 3 trees a half
 
 
 @pytest.mark.parametrize("way", ["ordinary", "Doppel"])

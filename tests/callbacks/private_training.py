@@ -19,7 +19,7 @@ def sgd(params: Any) -> torch.optim.Optimizer:
 
 
 def privacy(folder: Path, **kwargs: Any) -> DifferentialPrivacy:
-    settings = {"target_epsilon": 8.0, "accountant": "rdp", "seed": 5, "stage": "fit"}
+    settings = {"target_epsilon": 8.0, "max_grad_norm": 0.1, "accountant": "rdp", "seed": 5, "stage": "fit"}
     settings["ledger_path"] = str(folder / "ledger.jsonl")
     return DifferentialPrivacy(PrivacyArguments(**(settings | kwargs)))
 

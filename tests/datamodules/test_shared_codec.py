@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from datamodules.encoded_turns import encode_turns
 from datamodules.loading import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.readers import read_turns
+from datamodules.turn import Field, Turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
@@ -94,3 +96,25 @@ def test_the_data_module_tells_the_rows_that_a_step_uses(
     assert data.max_rows_per_unit == rows
     used = [mb.rows_per_unit for batch in data.train_dataloader() for mb in batch.micro_batches]
     assert max(used) <= rows and all(n % 2 == 0 for n in used)
+
+
+def test_with_a_prefix_every_prompt_names_what_is_to_be_written(tokenizer: object) -> None:
+    turn = Turn("hi", "(Yield (Today))", "u", domain="Weather")
+    cases: dict[tuple[Field | None, Field], str] = {
+        (None, "utterance"): "utterance",
+        (None, "parse"): "parse",
+        ("domain", "utterance"): "utterance: Weather",
+    }
+    for (source, target), prompt in cases.items():
+        codec = Codec(tokenizer, source, target, 64, task_prefix=True)
+        example = codec.encode(turn)
+        start = example.input_ids[: example.num_prompt]
+        assert start == [*codec.tokenize([prompt])[0], codec.bos_id]
+        assert start == codec.encode_prompt(None if source is None else turn.domain)
+        assert codec.decode(example.input_ids[example.num_prompt :]) == codec.text(turn, target)
+        bare = replace(codec, task_prefix=False)
+        assert bare.fingerprint() != codec.fingerprint() and bare.text_format() != codec.text_format()
+    shared = SharedCodec(tokenizer, "parse", "utterance", 64, task_prefix=True)
+    tree, pair = shared.encode_all([turn])
+    assert tree == Codec(tokenizer, None, "parse", 64, task_prefix=True).encode(turn)
+    assert pair == Codec(tokenizer, "parse", "utterance", 64, task_prefix=True).encode(turn)

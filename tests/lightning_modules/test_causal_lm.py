@@ -14,7 +14,7 @@ from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.turn import Turn
 from doppel.errors import UserError
 from lightning_modules.causal_lm import CausalLM
-from lightning_modules.generation import SamplingArguments
+from lightning_modules.generation import SamplingArguments, sample_texts
 from lightning_modules.parse2utterance import Parse2Utterance
 from lightning_modules.parse_tree_lm import ParseTreeLM
 from lightning_modules.utterance_lm import UtteranceLM
@@ -35,20 +35,55 @@ def micro_batch(model: CausalLM, turns: list[Turn]) -> MicroBatch:
 
 
 def reference_loss(model: CausalLM, turn: Turn) -> torch.Tensor:
-    """Mean NLL of one example alone, by the definition."""
+    """NLL of one example alone, divided as the model says, by the definition."""
     example = model.codec.encode(turn)
     ids = torch.tensor([example.input_ids])
     log_probs = F.log_softmax(model.model(input_ids=ids).logits[0], -1)
     positions = range(example.num_prompt, len(example.input_ids))
-    return -torch.stack([log_probs[i - 1, ids[0, i]] for i in positions]).mean()
+    return -sum(log_probs[i - 1, ids[0, i]] for i in positions) / (model.loss_divisor or len(positions))
 
 
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("divisor", [16.0, None])
 @pytest.mark.parametrize("model_class", [UtteranceLM, ParseTreeLM, Parse2Utterance])
-def test_losses_are_the_mean_nll_of_the_target_alone(model_class: type[CausalLM], tiny_model: str) -> None:
-    model = model_class(base_model=tiny_model).eval()
+def test_losses_are_the_nll_of_the_target_alone(
+    model_class: type[CausalLM], divisor: float | None, is_fused: bool, tiny_model: str
+) -> None:
+    model = model_class(base_model=tiny_model, loss_divisor=divisor).eval()
+    if not is_fused:
+        model.head_loss = None
     turns = [TURN, Turn("yes", "(Yield (Execute (^(Dynamic) ConfirmAndReturnAction)))", "v")]
     expected = torch.stack([reference_loss(model, t) for t in turns])
     torch.testing.assert_close(model.losses(micro_batch(model, turns)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("divisor", "share_of_short"), [(16.0, 1 / 2), (None, 8 / 11)])
+def test_a_likelihood_of_rows_samples_short_and_long_texts_as_often_as_they_occur(
+    divisor: float | None, share_of_short: float, tiny_model: str
+) -> None:
+    """Equally many texts of 3 and of 8 tokens; the mean over tokens weighs them by 1/3 and 1/8."""
+    torch.manual_seed(0)
+    model = UtteranceLM(base_model=tiny_model, loss_divisor=divisor, task_prefix=False)
+    bos, eos = model.codec.bos_id, model.codec.eos_id
+    texts = [[20, 21], list(range(40, 47))]
+    ids = torch.full((2, 9), model.codec.pad_id)
+    labels = torch.full((2, 9), IGNORE_INDEX)
+    for row, text in enumerate(texts):
+        ids[row, : len(text) + 2] = torch.tensor([bos, *text, eos])
+        labels[row, 1 : len(text) + 2] = ids[row, 1 : len(text) + 2]
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=300)
+    for _ in range(300):
+        optimizer.zero_grad()
+        model.losses(MicroBatch(ids, labels, 2)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+    prompts = [model.codec.encode_prompt(None)] * 2000
+    arguments = SamplingArguments(top_k=0, max_new_tokens=10, max_rows=500)
+    drawn = [text for text, _ in sample_texts(model.model, model.codec, prompts, arguments, stream=(1,))]
+    shares = [drawn.count(model.codec.decode(text)) / len(drawn) for text in texts]
+    assert sum(shares) > 0.8  # it has learnt the two by heart
+    assert shares[0] / sum(shares) == pytest.approx(share_of_short, abs=0.05)  # four standard deviations
 
 
 def test_a_row_without_labels_has_zero_loss_and_zero_gradient(tiny_model: str) -> None:
@@ -82,7 +117,7 @@ def test_checkpointed_activations_give_the_same_gradients_and_run_each_block_twi
 def test_domain_serves_as_prompt(tiny_model: str) -> None:
     codec = Parse2Utterance(base_model=tiny_model, source="domain").codec
     example = codec.encode(TURN)
-    assert codec.decode(example.input_ids[: example.num_prompt - 1]) == "Calendar"
+    assert codec.decode(example.input_ids[: example.num_prompt - 1]) == "utterance: Calendar"
     assert codec.decode(example.input_ids[example.num_prompt :]) == TURN.utterance
     assert example.input_ids[: example.num_prompt] == codec.encode_prompt("Calendar")
 

@@ -104,14 +104,20 @@ def mean_losses(model: nn.Module, batch: Batch) -> Tensor:
     return losses.view(labels.shape).sum(1) / (labels != -100).sum(1).clamp(min=1)
 
 
-def head_losses(chunk_tokens: int, recompute: bool = False) -> Losses:
-    """The same losses by :class:`HeadLoss`."""
+def summed_losses(model: nn.Module, batch: Batch) -> Tensor:
+    """Summed token loss of each row, divided by a constant."""
+    num_labels = (batch["labels"][:, 1:] != -100).sum(1)
+    return mean_losses(model, batch) * num_labels / 16
+
+
+def head_losses(chunk_tokens: int, recompute: bool = False, divisor: float | None = None) -> Losses:
+    """The same losses by :class:`HeadLoss`; with a divisor, :func:`summed_losses`."""
 
     def losses(model: nn.Module, batch: Batch) -> Tensor:
         trunk = getattr(model, model.base_model_prefix)  # type: ignore[call-overload]
         hidden = trunk(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
         labels = F.pad(batch["labels"][:, 1:], (0, 1), value=-100)
-        return HeadLoss(model.get_output_embeddings(), chunk_tokens, recompute)(hidden, labels)  # type: ignore[operator]
+        return HeadLoss(model.get_output_embeddings(), chunk_tokens, recompute, divisor)(hidden, labels)  # type: ignore
 
     return losses
 

@@ -19,6 +19,7 @@ from clipping_reference import (
     mean_losses,
     median_bound,
     rows_of,
+    summed_losses,
     trained,
 )
 from torch import nn
@@ -44,6 +45,14 @@ def test_clipped_sum_equals_naive_loop(name: str, rows_per_unit: int) -> None:
     for losses in WAYS.values():
         for cuts in [(), (1,)]:
             assert_close(clipped(model, batch, bound, rows_per_unit, cuts, losses), expected)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_clipped_sum_of_row_likelihoods_equals_naive_loop(recompute: bool) -> None:
+    """Under a divisor, where long rows have long gradients."""
+    model, batch = build("gpt2-tied"), make_batch(6)
+    bound, expected = median_bound(model, batch, losses=summed_losses)
+    assert_close(clipped(model, batch, bound, losses=head_losses(25, recompute, divisor=16.0)), expected)
 
 
 @pytest.mark.parametrize("name", ["gpt2-tied", "llama-untied"])

@@ -52,6 +52,21 @@ def test_losses_and_gradients_are_those_of_cross_entropy(
 
 
 @RECOMPUTE
+def test_a_divisor_takes_the_place_of_the_number_of_labels(
+    case: tuple[nn.Linear, Tensor, Tensor], recompute: bool
+) -> None:
+    head, hidden, labels = case
+    hidden.requires_grad_(True)
+    numbers = (labels != -100).sum(1)
+    losses = HeadLoss(head, 12, recompute, divisor=16.0)(hidden, labels)
+    expected = plain(head, hidden, labels) * numbers / 16
+    assert torch.allclose(losses, expected, rtol=1e-12, atol=1e-15)
+    inputs = [hidden, head.weight, head.bias]
+    found = torch.autograd.grad(losses.sum(), inputs)
+    assert relative_error(list(found), list(torch.autograd.grad(expected.sum(), inputs))) <= 1e-12
+
+
+@RECOMPUTE
 @pytest.mark.parametrize("name", ["gpt2-tied", "llama-untied"])
 def test_gradients_of_a_whole_model_are_those_of_cross_entropy(name: str, recompute: bool) -> None:
     model, batch = build(name), make_batch(5)
