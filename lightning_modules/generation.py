@@ -43,6 +43,9 @@ class SamplingArguments:
             rather than what is always said; less varied text for w > 0, and twice the time. One beam only. p(x) is the
             same model without its source: train it with ``source_dropout``. Privacy: both factors are outputs of one
             trained model, so this is post-processing.
+        redraws: How often a text that is no sample (cut off, empty, an utterance with a tree in it, a malformed tree)
+            is drawn again for its prompt before it is given up, see
+            :func:`lightning_modules.drawing.draw_samples`; null keeps every text, as the paper does.
         grammar: Lets a model of parse trees write well-formed Lispress alone, which always ends within max_new_tokens:
             ``lispress`` with any names, or the CSV table of a public API (or a list of them) with its names only, see
             :func:`doppel.lispress.api_table.read_api_names`. Null writes freely, as the paper does. Privacy: a public
@@ -57,6 +60,7 @@ class SamplingArguments:
     seed: int = 0
     max_rows: int = 128
     guidance: float = 0.0
+    redraws: int | None = 20
     grammar: str | list[str] | None = None
 
     def __post_init__(self) -> None:
@@ -68,6 +72,7 @@ class SamplingArguments:
             "max_rows must be at least 1": self.max_rows < 1,
             "guidance must be at least 0 (0 draws from the model itself)": not 0 <= self.guidance < math.inf,
             "guidance is for one beam: set num_beams to 1": self.guidance > 0 and self.num_beams > 1,
+            "redraws must be at least 0, or null": self.redraws is not None and self.redraws < 0,
             "max_new_tokens must be at least 1, or null": self.max_new_tokens is not None and self.max_new_tokens < 1,
         }
         for message, is_wrong in wrong.items():
@@ -85,6 +90,8 @@ class Sample:
         prompt: What it was prompted with, or None.
         finished: Whether the model ended the text itself (otherwise it ran out of tokens).
         fields: Further fields of its line.
+        faults: Why earlier texts for it were no samples, in order; the last is the text's own where ``is_dropped``.
+        is_dropped: Whether ``text`` is no sample either, so that it has no line.
     """
 
     index: int
@@ -92,6 +99,8 @@ class Sample:
     prompt: str | None
     finished: bool
     fields: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    is_dropped: bool = False
 
 
 class SampledText(NamedTuple):
