@@ -25,7 +25,8 @@ from lightning_modules.parse2utterance import Parse2Utterance
 from lightning_modules.parse_tree_lm import ParseTreeLM
 from lightning_modules.utterance_lm import UtteranceLM
 
-TRAINED_ON = ((100_000, 1, 1.0), (90_000, 3, 0.7))  # grammar draws of configs/pretrain*.yaml: turns, seed, skew
+# grammar draws of the three parts of its training (models/base/README.md): turns, seed, skew
+TRAINED_ON = ((100_000, 1, 1.0), (90_000, 3, 0.7), (48_000, 5, 0.7))
 _NAME = re.compile(r'"([^"]+)"')
 
 
@@ -72,7 +73,7 @@ def main() -> None:
     sets = {"held-out grammar pairs": held_out_pairs(args.pairs)}
     if args.data is not None:
         sets[args.data.rsplit("/", 1)[-1]] = read_turns(args.data, "utterance")
-    models = [cls(base_model=args.model) for cls in (UtteranceLM, Parse2Utterance, ParseTreeLM)]
+    models = [cls(base_model=args.model, loss_divisor=None) for cls in (UtteranceLM, Parse2Utterance, ParseTreeLM)]
     print("| turns | number | p(x) | p(x\\|y) | p(y) | names copied |")
     print("|---|---|---|---|---|---|")
     for name, turns in sets.items():

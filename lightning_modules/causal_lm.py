@@ -32,6 +32,7 @@ from lightning_modules.backbone.base_models import (
 )
 from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 from lightning_modules.backbone.warm_start import WarmStart
+from lightning_modules.drawing import draw_samples
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
@@ -227,11 +228,7 @@ class CausalLM(LogicalBatchModule):
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
         """Sample one target for each prompt."""
-        texts = sample_texts(self.model, self.codec, batch.input_ids, self.sampling, stream=batch.indices)
-        return [
-            Sample(index=i, text=text, prompt=prompt, finished=finished)
-            for i, prompt, (text, finished) in zip(batch.indices, batch.prompts, texts, strict=True)
-        ]
+        return draw_samples(self.model, self.codec, batch, self.sampling)
 
     def configure_optimizers(self) -> Any:
         """Optimiser and scheduler as injected."""

@@ -38,6 +38,9 @@ class SamplingArguments:
             are the same; give each repetition of an experiment its own.
         max_rows: Most rows of tokens that go through the model together, num_beams for each text: more are faster on
             a large GPU, and need more memory.
+        redraws: How often a text that is no sample (cut off, empty, an utterance with a tree in it, a malformed tree)
+            is drawn again for its prompt before it is given up, see
+            :func:`lightning_modules.drawing.draw_samples`; null keeps every text, as the paper does.
         grammar: Lets a model of parse trees write well-formed Lispress alone, which always ends within max_new_tokens:
             ``lispress`` with any names, or the CSV table of a public API (or a list of them) with its names only, see
             :func:`doppel.lispress.api_table.read_api_names`. Null writes freely, as the paper does. Privacy: a public
@@ -51,6 +54,7 @@ class SamplingArguments:
     max_new_tokens: int | None = None
     seed: int = 0
     max_rows: int = 128
+    redraws: int | None = 20
     grammar: str | list[str] | None = None
 
     def __post_init__(self) -> None:
@@ -60,6 +64,7 @@ class SamplingArguments:
             "top_p must be above 0 and at most 1": not 0 < self.top_p <= 1,
             "temperature must be above 0": not self.temperature > 0,
             "max_rows must be at least 1": self.max_rows < 1,
+            "redraws must be at least 0, or null": self.redraws is not None and self.redraws < 0,
             "max_new_tokens must be at least 1, or null": self.max_new_tokens is not None and self.max_new_tokens < 1,
         }
         for message, is_wrong in wrong.items():
@@ -77,6 +82,8 @@ class Sample:
         prompt: What it was prompted with, or None.
         finished: Whether the model ended the text itself (otherwise it ran out of tokens).
         fields: Further fields of its line.
+        faults: Why earlier texts for it were no samples, in order; the last is the text's own where ``is_dropped``.
+        is_dropped: Whether ``text`` is no sample either, so that it has no line.
     """
 
     index: int
@@ -84,6 +91,8 @@ class Sample:
     prompt: str | None
     finished: bool
     fields: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    is_dropped: bool = False
 
 
 class SampledText(NamedTuple):

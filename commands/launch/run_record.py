@@ -142,9 +142,6 @@ class RunRecord:
 
         Without seed and ``max_rows``, on which the distribution does not depend.
         """
-        files = ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl", synthetic_file(of)]
-        if of == "iterative":  # the trees of the last round
-            files[:1] = sorted((path.name for path in self.folder.glob("iterative_*_trees.jsonl")), key=_by_length)[-1:]
         found: dict[str, dict[str, Any]] = {}
         for path in sorted(self.folder.glob("sample_*/predict.yaml")):
             config = StageConfig.read(path.parent, path.name)
@@ -152,7 +149,27 @@ class RunRecord:
             settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
             outputs = (arguments.get("output_path") for arguments in config.of_trainer("callbacks"))
             found |= {Path(output).name: settings for output in outputs if output}
-        return {name: found[name] for name in files if name in found}
+        return {name: found[name] for name in self._sampled(of) if name in found}
+
+    def draws(self, of: str) -> dict[str, dict[str, int]]:
+        """What a system's models drew: file → number of samples, of texts, of those dropped, by reason, ….
+
+        Older runs dropped nothing and know the samples alone.
+        """
+        prefixes = ("synthetic/num_", "synthetic/dropped/")
+        found = {name: _json(self.folder / f"{name}.metrics.json") for name in self._sampled(of)}
+        return {
+            name: {key.removeprefix("synthetic/"): n for key, n in metrics.items() if key.startswith(prefixes)}
+            for name, metrics in found.items()
+            if metrics is not None
+        }
+
+    def _sampled(self, of: str) -> list[str]:
+        """Files that a system's models write: trees, if it has them, and samples."""
+        trees = ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl"]
+        if of == "iterative":  # those of the last round
+            trees = sorted((path.name for path in self.folder.glob("iterative_*_trees.jsonl")), key=_by_length)[-1:]
+        return [*trees, synthetic_file(of)]
 
     def stage_seconds(self) -> dict[str, int]:
         """Seconds of each finished stage, in the order they ended; a mark that was made by hand holds no number."""

@@ -25,6 +25,7 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
         parts += ["", parser_table(report)]
     for field in ("left_out", "parsers_left_out"):
         parts += [f"left out: {name}: {why}" for name, why in report.get(field, {}).items()]
+    parts += _dropped(report.get("draws", {}))
     parts += ["", f"Synthetic utterances (of {synthetic.name}; the first different ones of four words or more):"]
     parts += [f"  {text}" for text in utterances]
     return "\n".join([*parts, "", *_story(report, synthetic)])
@@ -55,6 +56,17 @@ def parser_table(report: dict[str, Any]) -> str:
             cells.append(" / ".join("–" if value is None else f"{100 * value:.1f}" for value in found))
         table.rows.append([name, *cells])
     return f"Parsers: graph match / API precision / API recall, in percent\n{table.text()}"
+
+
+def _dropped(draws: dict[str, dict[str, dict[str, int]]]) -> list[str]:
+    """Which texts were no samples, file by file."""
+    lines = []
+    for file, count in (item for files in draws.values() for item in files.items()):
+        told = [f"{number} {key.partition('/')[2]}" for key, number in count.items() if key.startswith("dropped/")]
+        if told:
+            missing = f"; {count['num_missing']} samples are missing" if count["num_missing"] else ""
+            lines.append(f"  {file}: {', '.join(told)}, of {count['num_drawn']} texts{missing}")
+    return ["", "Dropped, and drawn again (post-processing, which costs no ε):", *lines] if lines else []
 
 
 def _privacy(report: dict[str, Any]) -> list[str]:

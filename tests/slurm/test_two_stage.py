@@ -33,7 +33,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Pat
         epochs={"one_stage": 1, "parse_tree": 1, "parse2utterance": 1},
         at_epsilon={"inf": {"epochs": {"one_stage": 2}}},
         model={"base_model": tiny_model},
-        sampling={"max_new_tokens": 8},
+        sampling={"max_new_tokens": 8, "redraws": None},
         stages={"parse_tree": {"sampling": {"max_new_tokens": 8}}},
         trainer={"accelerator": "cpu"},
         privacy={"accountant": "rdp"},
