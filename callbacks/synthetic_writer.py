@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -40,9 +41,14 @@ class SyntheticWriter(BasePredictionWriter):
     rank nor a resumed run draws the numbers of a batch that is on disk. Every line in a part carries a fingerprint of
     the weights that sampled it; parts of another model are refused. An ``OUTPUT`` that exists is not sampled again.
 
-    *Metrics:* ``synthetic/num_samples``; ``synthetic/finished``, the share of texts that the model ended itself;
-    ``synthetic/valid_trees``, where the target is a tree; and ``synthetic/samples_per_second`` of this run, over all
-    ranks. All are functions of the samples: post-processing.
+    *Dropping.* A sample that the model gave up (:func:`lightning_modules.drawing.draw_samples`) has no line, so that
+    ``OUTPUT`` may have fewer lines than samples were asked for.
+
+    *Metrics:* ``synthetic/num_samples``, the lines; ``synthetic/num_missing``, what was given up;
+    ``synthetic/num_drawn``, all texts, and ``synthetic/dropped/FAULT``, those of them that were no samples;
+    ``synthetic/finished``, the share of texts that the model ended itself; ``synthetic/valid_trees``, of well-formed
+    ones, where the target is a tree; and ``synthetic/samples_per_second`` of this run, over all ranks. All are
+    functions of what was drawn from the trained model: post-processing.
 
     Args:
         output_path: The file of synthetic lines, such as ``runs/demo/synthetic.jsonl``.
@@ -122,6 +128,8 @@ class SyntheticWriter(BasePredictionWriter):
                 "index": sample.index,
                 "finished": sample.finished,
                 "valid": is_valid(sample.text) if codec.target == "parse" else None,
+                "faults": sample.faults,
+                "dropped": sample.is_dropped,
                 "weights": self._weights,
                 "record": {**texts, "stage": self.stage, **sample.fields},
             }
@@ -213,20 +221,40 @@ class SyntheticWriter(BasePredictionWriter):
             )
             return
         ordered = [lines[index] for index in range(num_total)]
-        write_json_lines(self.output_path, (line["record"] for line in ordered))
+        records = [line["record"] for line in ordered if not line.get("dropped")]
         metrics = self._metrics(ordered)
+        dropped = {name.rsplit("/", 1)[-1]: int(n) for name, n in metrics.items() if "/dropped/" in name}
+        told = ", ".join(f"{fault} {n}" for fault, n in dropped.items())
+        if not records:
+            raise UserError(
+                f"none of the {metrics['synthetic/num_drawn']} texts for {self.output_path} is a sample ({told}): "
+                "train for longer or at a larger epsilon; --model.init_args.sampling.redraws=null keeps all texts"
+            )
+        write_json_lines(self.output_path, records)
         write_json(f"{self.output_path}.metrics.json", metrics)
         for path in parts:
             path.unlink()
-        self._log(trainer, metrics, [line["record"] for line in ordered[: self.log_samples]])
-        rank_zero_info(f"{self.output_path}: wrote {len(ordered)} samples.")
+        self._log(trainer, metrics, records[: self.log_samples])
+        rank_zero_info(
+            f"{self.output_path}: wrote {len(records)} samples"
+            + (f"; of {metrics['synthetic/num_drawn']} texts these were none: {told}." if told else ".")
+        )
 
     def _metrics(self, lines: Sequence[dict[str, Any]]) -> dict[str, float]:
-        finished = sum(line["finished"] for line in lines) / len(lines)
-        metrics: dict[str, float] = {"synthetic/num_samples": len(lines), "synthetic/finished": finished}
-        judged = [line["valid"] for line in lines if line["valid"] is not None]
-        if judged:
-            metrics["synthetic/valid_trees"] = sum(judged) / len(judged)
+        faults = Counter(fault for line in lines for fault in line.get("faults", ()))
+        num_missing = sum(line.get("dropped", False) for line in lines)
+        num_drawn = len(lines) - num_missing + faults.total()
+        kept = [line for line in lines if not line.get("dropped")]
+        metrics: dict[str, float] = {
+            "synthetic/num_samples": len(kept),
+            "synthetic/num_missing": num_missing,
+            "synthetic/num_drawn": num_drawn,
+            **{f"synthetic/dropped/{fault}": number for fault, number in sorted(faults.items())},
+            "synthetic/finished": (sum(line["finished"] for line in kept) + faults.total() - faults["cut off"])
+            / num_drawn,
+        }
+        if any(line["valid"] is not None for line in lines):
+            metrics["synthetic/valid_trees"] = sum(bool(line["valid"]) for line in kept) / num_drawn
         if self._started is not None:
             seconds = time.perf_counter() - self._started
             metrics["synthetic/samples_per_second"] = (len(lines) - self._num_resumed) / seconds

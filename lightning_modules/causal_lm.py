@@ -32,6 +32,7 @@ from lightning_modules.backbone.base_models import (
 )
 from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 from lightning_modules.backbone.warm_start import WarmStart
+from lightning_modules.drawing import draw_samples
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
@@ -73,6 +74,9 @@ class CausalLM(LogicalBatchModule):
             code does.
         task_prefix: Whether every prompt names what is to be written, see :class:`~datamodules.codec.Codec`. The
             shipped base model was trained so; the paper's prompts have no such name.
+        source_dropout: Probability with which a row is trained on without its source, so that p(target | source) is a
+            model of p(target) too, which ``sampling.guidance`` needs; each step draws anew. Privacy: the coin knows
+            neither the row's content nor the other rows (:class:`~datamodules.logical_batches.LogicalBatches`).
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
             are cut into the same tokens as in the utterance. A model keeps what it was trained with.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
@@ -100,6 +104,7 @@ class CausalLM(LogicalBatchModule):
         max_length: int | None = None,
         loss_divisor: float | None = 16.0,
         task_prefix: bool = True,
+        source_dropout: float = 0.0,
         linearisation: Linearisation = "spaced",
         dropout: float | None = 0.0,
         lora: LoraArguments | None = None,
@@ -137,7 +142,8 @@ class CausalLM(LogicalBatchModule):
         if compile:
             check_compilable(self.model, self.head_loss is not None, activation_checkpointing)
         length = longest_example(self.model, max_length)
-        self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation, task_prefix)
+        tokenizer = load_tokenizer(base_model)
+        self.codec = Codec(tokenizer, source, target, length, linearisation, task_prefix, source_dropout)
         if warm_start is not None:
             warm_start.check_text_format(self.codec)
         self.optimizer = optimizer
@@ -227,11 +233,7 @@ class CausalLM(LogicalBatchModule):
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
         """Sample one target for each prompt."""
-        texts = sample_texts(self.model, self.codec, batch.input_ids, self.sampling, stream=batch.indices)
-        return [
-            Sample(index=i, text=text, prompt=prompt, finished=finished)
-            for i, prompt, (text, finished) in zip(batch.indices, batch.prompts, texts, strict=True)
-        ]
+        return draw_samples(self.model, self.codec, batch, self.sampling)
 
     def configure_optimizers(self) -> Any:
         """Optimiser and scheduler as injected."""

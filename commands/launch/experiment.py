@@ -59,6 +59,19 @@ class Adaptation:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Trees are drawn from an over-sample by noised shares of function types: see ``docs/switches.md``.
+
+    Args:
+        noise_multiplier: Noise over sensitivity of the shares, which every system with trees pays for out of its ε.
+        oversample: Trees that are sampled for each that is drawn.
+    """
+
+    noise_multiplier: float = 10.0
+    oversample: int = 20
+
+
+@dataclass(frozen=True)
 class Experiment:
     """What is run. A file ``configs/experiments/NAME.yaml`` holds these fields and ``base: OTHER``, whose it changes.
 
@@ -72,6 +85,10 @@ class Experiment:
         epsilon: Target ε of each system; ``inf`` trains without privacy, on shuffled batches of a fixed size.
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
+        candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
+            it reads as the tree (``python cli.py round-trip``); 1 keeps what is drawn.
+        public_parser: Checkpoint of the parser that chooses among the candidates. It must not have learnt from the
+            private turns: nothing pays for that, and no ε would hold.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``.
         epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``, ``shared`` two-stage's together.
         data: Arguments of the DialogueDataModule.
@@ -88,6 +105,7 @@ class Experiment:
         compare_with_private: Also report copies of the private training text; these figures are not private.
         labels: Public list of the domains, one a line, for the system ``domain``.
         exact_histogram: Draw the domains as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
+        calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
         parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
         adaptation: What makes the run an adaptation; null: synthesis alone.
         table: Result tables that its runs stand in: main, treedst, best, few_modes, shuffled, large or adaptation.
@@ -105,6 +123,8 @@ class Experiment:
     epsilon: float = 8.0
     seed: int | None = None
     num_samples: int = 1000
+    candidates: int = 1
+    public_parser: str | None = None
     reference: str | None = None
     epochs: dict[str, float] = field(default_factory=dict)
     data: Settings = field(default_factory=dict)
@@ -121,6 +141,7 @@ class Experiment:
     compare_with_private: bool = False
     labels: str | None = None
     exact_histogram: bool = False
+    calibration: Calibration | None = None
     parser: str | None = None
     adaptation: Adaptation | None = None
     table: str | None = None
@@ -199,8 +220,9 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     named = {**(content.pop("environment", None) or {})}
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
     values = build(Experiment, fill_in(content, {**os.environ, **content["environment"]}, str(path)), path)
-    if values["adaptation"] is not None:
-        values["adaptation"] = Adaptation(**vars(values["adaptation"]))
+    for key, cls in (("adaptation", Adaptation), ("calibration", Calibration)):
+        if values[key] is not None:
+            values[key] = cls(**vars(values[key]))
     experiment = Experiment(**values)
     _check(experiment, path)
     return experiment
@@ -368,6 +390,14 @@ def _check(experiment: Experiment, path: Path) -> None:
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for name in derived.keys() & sections.get("privacy", {}).keys():
             raise UserError(f"{path}: privacy.{name} follows from the field {derived[name]}: set that instead")
+    if experiment.candidates < 1:
+        raise UserError(f"{path}: candidates is {experiment.candidates}: give at least 1")
+    wanted = experiment.calibration
+    if wanted is not None and not (0 < wanted.noise_multiplier < math.inf and wanted.oversample >= 1):
+        raise UserError(
+            f"{path}: calibration is {vars(wanted)}: give a finite noise_multiplier above 0 "
+            "and an oversample of 1 or more"
+        )
     given = experiment.adaptation
     has = {"": True, "labels": experiment.labels is not None, "adaptation": given is not None}
     for place, used in enumerate(experiment.used):

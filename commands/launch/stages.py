@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from commands.launch.experiment import ROOT, SECTIONS, Experiment, Settings, fill_in, merge, read_yaml
-from commands.launch.systems import MODEL_FILES, Sampling, System, Training
+from commands.launch.systems import MODEL_FILES, SYSTEMS, Sampling, System, Training, pool_of
 
 DATA = "datamodules.dialogue_data_module.DialogueDataModule"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
@@ -80,7 +80,7 @@ class Stages:
         for sampling in system.samplings:
             self.sample(sampling, system)
         if system.samplings:
-            self.evaluate(system.name, system.synthetic, system.samplings[-1].name)
+            self.evaluate(system.name, system.synthetic, self.writer(system))
 
     def fit(
         self, training: Training, system: System, epochs: list[float], place: int, start: Training | None = None
@@ -112,6 +112,8 @@ class Stages:
             derived["model"]["init_weights"] = str(self.run / start.folder)
         if experiment.exact_histogram:
             derived["privacy"]["histogram_noise_multiplier"] = None
+        elif experiment.calibration and system.is_calibrated:
+            derived["privacy"]["histogram_noise_multiplier"] = experiment.calibration.noise_multiplier
         file = self._file(MODEL_FILES[settings])
         sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
         config = {**self._training(file, sections, DATA), "privacy": sections["privacy"] if private else None}
@@ -129,14 +131,23 @@ class Stages:
             way.pop("grammar", None)  # of trees alone
         elif system.name == "constrained" and "grammar" not in way:
             way |= _sections_of(self._file("configs/overlays/constrained.yaml"))["sampling"]
-        for name in ("optimizer", "lr_scheduler", "init_weights"):  # of trainings
+        if sampling.prompts is None:
+            way.pop("guidance", None)  # by a prompt
+        for name in ("optimizer", "lr_scheduler", "init_weights", "source_dropout"):  # of trainings
             sections["model"].pop(name, None)
         if sampling.task is not None:
             sections["model"]["task"] = sampling.task
-        given: Settings = {"num_samples": experiment.num_samples}
+        chooses = sampling.chooses(experiment.candidates)
+        given: Settings = {"num_samples": experiment.num_samples * (experiment.candidates if chooses else 1)}
+        wanted = experiment.calibration if system.is_calibrated else None
+        writes = sampling.candidates if chooses else sampling.writes
         if sampling.prompts is not None:
             given["prompts_path"] = str(self.run / sampling.prompts)
-            needs.append("histogram" if system.name == "domain" else system.samplings[0].name)
+            trees = "histogram" if system.name == "domain" else system.samplings[0].name
+            needs.append(trees.replace("sample", "calibrate", 1) if wanted else trees)
+        elif wanted:
+            given["num_samples"] *= wanted.oversample
+            writes = pool_of(writes)
         trainer = {k: v for k, v in sections["trainer"].items() if k in ("accelerator", "devices", "logger")}
         config: Settings = {
             "trainer": trainer,
@@ -146,7 +157,48 @@ class Stages:
         if experiment.seed is not None:
             way["seed"] = config["seed_everything"] = experiment.seed
         config["model"] = _model(file, sections)
-        self.predict(sampling.name, needs, "sample", config, sampling.source, sampling.writes, sampling.folder)
+        self.predict(sampling.name, needs, "sample", config, sampling.source, writes, sampling.folder)
+        if chooses:
+            self.choose(sampling, system)
+        elif writes != sampling.writes:
+            self.calibrate(sampling, system)
+
+    def choose(self, sampling: Sampling, system: System) -> None:
+        """Keep one of the candidates of each tree."""
+        files = {"candidates": sampling.candidates, "trees": sampling.prompts, "out": sampling.writes}
+        self.tool(
+            self.writer(system),
+            "metrics",
+            (sampling.name,),
+            "round-trip",
+            **{option: self.run / str(file) for option, file in files.items()},
+            parser=self.experiment.public_parser,
+            seed=self.experiment.seed,
+        )
+
+    def writer(self, system: System) -> str:
+        """The stage that writes a system's samples."""
+        last = system.samplings[-1]
+        return last.name.replace("sample", "choose", 1) if last.chooses(self.experiment.candidates) else last.name
+
+    def calibrate(self, sampling: Sampling, system: System) -> None:
+        """Draw the trees from an over-sample; a system that samples from another's models reads what that released."""
+        given, name = self.experiment, sampling.name.replace("sample", "calibrate", 1)
+        first = (
+            (SYSTEMS[system.models_of].samplings[0].name.replace("sample", "calibrate", 1),) if system.models_of else ()
+        )
+        self.tool(
+            name,
+            "tool",
+            (sampling.name, *first),
+            "calibrate",
+            str(self.run / sampling.model),
+            *self._exact(),
+            pool=self.run / pool_of(sampling.writes),
+            out=self.run / sampling.writes,
+            num_samples=given.num_samples,
+            seed=given.seed,
+        )
 
     def predict(
         self, name: str, needs: Iterable[str], overlay: str, config: Settings, source: str, writes: str, folder: str
@@ -166,12 +218,15 @@ class Stages:
 
     def histogram(self) -> None:
         """Prompts of the domain model, from a noised histogram of the private domains."""
-        given = self.experiment
-        exact = ["--exact"] if given.exact_histogram or not given.is_private else []
+        given, exact = self.experiment, self._exact()
         options = {"out": self.run / "domains.jsonl", "num_samples": given.num_samples, "labels": given.labels}
         self.tool(
             "histogram", "tool", ("domain",), "histogram", str(self.run / "domain"), *exact, **options, seed=given.seed
         )
+
+    def _exact(self) -> list[str]:
+        """The word that releases shares as they are, which is not private."""
+        return ["--exact"] if self.experiment.exact_histogram or not self.experiment.is_private else []
 
     def evaluate(self, name: str, synthetic: str, after: str) -> None:
         """Compare a system's samples with the reference."""

@@ -62,6 +62,15 @@ class Sampling:
         """Folder of the pass in the run folder."""
         return f"sample_{self.source}"
 
+    def chooses(self, candidates: int) -> bool:
+        """Whether it draws several utterances for each tree, of which one is kept."""
+        return candidates > 1 and self.texts == "parse2utterance"
+
+    @property
+    def candidates(self) -> str:
+        """File of what is drawn where one is kept."""
+        return self.writes.replace("synthetic", "candidates", 1)
+
 
 @dataclass(frozen=True)
 class System:
@@ -99,6 +108,11 @@ class System:
         return self.name == "iterative" or len(self.samplings) > 1
 
     @property
+    def is_calibrated(self) -> bool:
+        """Whether an experiment's ``calibration`` is for it: it has trees, and one model that wrote them."""
+        return len(self.samplings) > 1 and self.name != "iterative"
+
+    @property
     def scope(self) -> str:
         """Scope of the ledger that pays for the samples."""
         return self.models_of or self.name
@@ -107,6 +121,11 @@ class System:
 def synthetic_file(name: str) -> str:
     """File of a system's samples, in the run folder."""
     return "synthetic.jsonl" if name == "two_stage" else f"synthetic_{name}.jsonl"
+
+
+def pool_of(writes: str) -> str:
+    """File of the over-sample that a file of trees is drawn from."""
+    return writes.replace(".jsonl", "_pool.jsonl")
 
 
 def two_passes(own: str, models: str, writes: str) -> tuple[Sampling, Sampling]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from commands.evaluation.evaluate import CHOSEN_BY_JUDGE
 from commands.launch.systems import system
 from commands.results.table import Table, show
 
@@ -14,6 +15,7 @@ _STORY = {
     "word overlap": ("word_overlap",),
     "MAUVE": ("mauve",),
     "function overlap": ("parsed_function_overlap", "function_overlap"),
+    "own-tree match": ("parsed_own_tree_match",),
     "valid trees": ("valid_trees",),
 }
 
@@ -23,8 +25,18 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
     parts = [metrics_table(report), *_privacy(report)]
     if report.get("parser_metrics"):
         parts += ["", parser_table(report)]
+    judged = [name for name, values in report["metrics"].items() if values.get("chosen_by_this_parser")]
+    parts += [f"note: {name}: {CHOSEN_BY_JUDGE}" for name in judged]
     for field in ("left_out", "parsers_left_out"):
         parts += [f"left out: {name}: {why}" for name, why in report.get(field, {}).items()]
+    parts += _dropped(report.get("draws", {}))
+    for name, told in report.get("calibration", {}).items():
+        noise = "exact, NOT PRIVATE" if told["noise_multiplier"] is None else f"σ = {told['noise_multiplier']:g}"
+        parts.append(
+            f"{name}: {told['num_drawn']} trees drawn from {told['num_pool']} by the shares of {told['num_bins']} "
+            f"function types ({noise}); distance {told['distance_before']:.3f} before, "
+            f"{told['distance_after']:.3f} after"
+        )
     parts += ["", f"Synthetic utterances (of {synthetic.name}; the first different ones of four words or more):"]
     parts += [f"  {text}" for text in utterances]
     return "\n".join([*parts, "", *_story(report, synthetic)])
@@ -55,6 +67,17 @@ def parser_table(report: dict[str, Any]) -> str:
             cells.append(" / ".join("–" if value is None else f"{100 * value:.1f}" for value in found))
         table.rows.append([name, *cells])
     return f"Parsers: graph match / API precision / API recall, in percent\n{table.text()}"
+
+
+def _dropped(draws: dict[str, dict[str, dict[str, int]]]) -> list[str]:
+    """Which texts were no samples, file by file."""
+    lines = []
+    for file, count in (item for files in draws.values() for item in files.items()):
+        told = [f"{number} {key.partition('/')[2]}" for key, number in count.items() if key.startswith("dropped/")]
+        if told:
+            missing = f"; {count['num_missing']} samples are missing" if count["num_missing"] else ""
+            lines.append(f"  {file}: {', '.join(told)}, of {count['num_drawn']} texts{missing}")
+    return ["", "Dropped, and drawn again (post-processing, which costs no ε):", *lines] if lines else []
 
 
 def _privacy(report: dict[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ from doppel.lispress.expression import (
 from doppel.lispress.function_types import Counting, function_types, uses_function, valid_function_types
 from doppel.lispress.graph import Edge, Graph, to_graph
 from doppel.lispress.reader import MAX_DEPTH, read
+from doppel.lispress.traces import holds_tree
 from doppel.lispress.validity import first_error, is_valid
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "anonymise",
     "first_error",
     "function_types",
+    "holds_tree",
     "is_valid",
     "read",
     "to_graph",

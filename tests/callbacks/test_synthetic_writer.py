@@ -22,6 +22,7 @@ from datamodules.prompt_data_module import PromptDataModule
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.lispress import is_valid
+from lightning_modules.generation import Sample
 
 
 class StopAfter(Callback):
@@ -33,6 +34,13 @@ class StopAfter(Callback):
     def on_predict_batch_start(self, *args: Any) -> None:
         if args[3] == self.num_batches:
             raise RuntimeError("pulled the plug")
+
+
+class Brackets(TinyModel):
+    """Writes trees where it should write utterances."""
+
+    def predict_step(self, batch: Any, batch_idx: int) -> list[Sample]:
+        return [Sample(i, "(Do 1)", None, True, faults=["a tree"], is_dropped=True) for i in batch.indices]
 
 
 class Tables(WandbLogger):
@@ -160,6 +168,32 @@ def test_the_prompt_is_kept_under_its_name(output: Path, source: Field) -> None:
     if source == "domain":
         assert all(r["parse"] is None for r in records)
     assert "synthetic/valid_trees" not in json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+
+
+@pytest.mark.parametrize("redraws", [0, 200])
+def test_what_is_no_sample_has_no_line_and_is_counted(output: Path, redraws: int) -> None:
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(2), model=TinyModel(redraws=redraws))
+    sample(output, model=TinyModel(redraws=redraws))
+    trees = [r["parse"] for r in read(output)]
+    assert all(map(is_valid, trees))
+    metrics = json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+    dropped = sum(n for name, n in metrics.items() if name.startswith("synthetic/dropped/"))
+    assert metrics["synthetic/num_samples"] == len(trees) == NUM_SAMPLES - metrics["synthetic/num_missing"]
+    assert metrics["synthetic/num_drawn"] == len(trees) + dropped
+    assert metrics["synthetic/valid_trees"] == len(trees) / (len(trees) + dropped)
+    assert dropped == metrics["synthetic/num_missing"] > 0 if redraws == 0 else dropped > NUM_SAMPLES > 0
+    assert (len(trees) == NUM_SAMPLES) is (redraws > 0)
+    whole = output.with_name("whole.jsonl")
+    sample(whole, model=TinyModel(redraws=redraws))
+    assert whole.read_bytes() == output.read_bytes()  # as without an interruption
+
+
+def test_a_model_that_writes_no_sample_is_told_of(output: Path) -> None:
+    data = PromptData([None] * 4)
+    with pytest.raises(UserError, match=r"none of the 4 texts for .* is a sample \(a tree 4\)"):
+        sample(output, model=Brackets(target="utterance"), data=data)
+    assert not output.exists()
 
 
 def test_damage_is_named_without_its_content(output: Path) -> None:

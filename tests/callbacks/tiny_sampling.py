@@ -14,9 +14,11 @@ from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from callbacks.synthetic_writer import SyntheticWriter
+from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
 from datamodules.turn import Field
-from lightning_modules.generation import Sample, SamplingArguments, sample_texts
+from lightning_modules.drawing import draw_samples
+from lightning_modules.generation import Sample, SamplingArguments
 
 NUM_SAMPLES = 22
 
@@ -50,8 +52,9 @@ class PromptData(LightningDataModule):
 class TinyModel(LightningModule):
     """A random GPT-2 over four words; remembers what it was asked to sample."""
 
-    def __init__(self, source: Field | None = None, target: Field = "parse") -> None:
+    def __init__(self, source: Field | None = None, target: Field = "parse", redraws: int | None = None) -> None:
         super().__init__()
+        self.redraws = redraws
         vocabulary = {word: i for i, word in enumerate(["<pad>", "<bos>", "<eos>", *WORDS])}
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
@@ -66,12 +69,8 @@ class TinyModel(LightningModule):
     def predict_step(self, batch: Prompts, batch_idx: int) -> list[Sample]:
         self.asked += batch.indices
         prompts_ids = [self.codec.encode_prompt(prompt) for prompt in batch.prompts]
-        arguments = SamplingArguments(max_new_tokens=6)
-        texts = sample_texts(self.model, self.codec, prompts_ids, arguments, stream=batch.indices)
-        return [
-            Sample(i, text, prompt, finished)
-            for i, prompt, (text, finished) in zip(batch.indices, batch.prompts, texts, strict=True)
-        ]
+        prompts = PromptBatch(batch.indices, batch.prompts, prompts_ids)
+        return draw_samples(self.model, self.codec, prompts, SamplingArguments(max_new_tokens=6, redraws=self.redraws))
 
 
 def sample(
