@@ -127,8 +127,6 @@ class Stages:
         way = sections["sampling"] = self._sections(texts, sampling.texts, system)["sampling"]
         if sampling.texts != "parse_tree":
             way.pop("grammar", None)  # of trees alone
-        elif system.name == "constrained" and "grammar" not in way:
-            way |= _sections_of(self._file("configs/overlays/constrained.yaml"))["sampling"]
         for name in ("optimizer", "lr_scheduler", "init_weights"):  # of trainings
             sections["model"].pop(name, None)
         if sampling.task is not None:
