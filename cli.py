@@ -30,6 +30,7 @@ COMMANDS = {
     "norms": "commands.privacy.norms:norms",
     "audit": "commands.privacy.audit:audit",
     "histogram": "commands.privacy.histogram:histogram",
+    "calibrate": "commands.privacy.calibrate:calibrate",
     "download": "commands.data.download:download",
     "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",

@@ -59,6 +59,19 @@ class Adaptation:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Trees are drawn from an over-sample by noised shares of function types: see ``docs/switches.md``.
+
+    Args:
+        noise_multiplier: Noise over sensitivity of the shares, which every system with trees pays for out of its ε.
+        oversample: Trees that are sampled for each that is drawn.
+    """
+
+    noise_multiplier: float = 10.0
+    oversample: int = 20
+
+
+@dataclass(frozen=True)
 class Experiment:
     """What is run. A file ``configs/experiments/NAME.yaml`` holds these fields and ``base: OTHER``, whose it changes.
 
@@ -88,6 +101,7 @@ class Experiment:
         compare_with_private: Also report copies of the private training text; these figures are not private.
         labels: Public list of the domains, one a line, for the system ``domain``.
         exact_histogram: Draw the domains as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
+        calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
         parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
         adaptation: What makes the run an adaptation; null: synthesis alone.
         table: Result tables that its runs stand in: main, treedst, best, few_modes, shuffled, large or adaptation.
@@ -121,6 +135,7 @@ class Experiment:
     compare_with_private: bool = False
     labels: str | None = None
     exact_histogram: bool = False
+    calibration: Calibration | None = None
     parser: str | None = None
     adaptation: Adaptation | None = None
     table: str | None = None
@@ -199,8 +214,9 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     named = {**(content.pop("environment", None) or {})}
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
     values = build(Experiment, fill_in(content, {**os.environ, **content["environment"]}, str(path)), path)
-    if values["adaptation"] is not None:
-        values["adaptation"] = Adaptation(**vars(values["adaptation"]))
+    for key, cls in (("adaptation", Adaptation), ("calibration", Calibration)):
+        if values[key] is not None:
+            values[key] = cls(**vars(values[key]))
     experiment = Experiment(**values)
     _check(experiment, path)
     return experiment
@@ -368,6 +384,12 @@ def _check(experiment: Experiment, path: Path) -> None:
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for name in derived.keys() & sections.get("privacy", {}).keys():
             raise UserError(f"{path}: privacy.{name} follows from the field {derived[name]}: set that instead")
+    wanted = experiment.calibration
+    if wanted is not None and not (0 < wanted.noise_multiplier < math.inf and wanted.oversample >= 1):
+        raise UserError(
+            f"{path}: calibration is {vars(wanted)}: give a finite noise_multiplier above 0 "
+            "and an oversample of 1 or more"
+        )
     given = experiment.adaptation
     has = {"": True, "labels": experiment.labels is not None, "adaptation": given is not None}
     for place, used in enumerate(experiment.used):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from commands.launch.experiment import load, read_yaml, shipped
-from commands.launch.systems import in_order, synthetic_file, system
+from commands.launch.systems import in_order, pool_of, synthetic_file, system
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
@@ -149,7 +149,10 @@ class RunRecord:
             settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
             outputs = (arguments.get("output_path") for arguments in config.of_trainer("callbacks"))
             found |= {Path(output).name: settings for output in outputs if output}
-        return {name: found[name] for name in self._sampled(of) if name in found}
+        sampled = self._sampled(of)
+        for name in [name for name in sampled if pool_of(name) in found]:
+            found[name] = {**found[pool_of(name)], "calibration": self.experiment.get("calibration")}
+        return {name: found[name] for name in sampled if name in found}
 
     def draws(self, of: str) -> dict[str, dict[str, int]]:
         """What a system's models drew: file → number of samples, of texts, of those dropped, by reason, ….
@@ -157,7 +160,11 @@ class RunRecord:
         Older runs dropped nothing and know the samples alone.
         """
         prefixes = ("synthetic/num_", "synthetic/dropped/")
-        found = {name: _json(self.folder / f"{name}.metrics.json") for name in self._sampled(of)}
+        sampled = {name: (name, pool_of(name)) for name in self._sampled(of)}
+        found = {
+            name: next((told for file in files if (told := _json(self.folder / f"{file}.metrics.json"))), None)
+            for name, files in sampled.items()
+        }
         return {
             name: {key.removeprefix("synthetic/"): n for key, n in metrics.items() if key.startswith(prefixes)}
             for name, metrics in found.items()
@@ -170,6 +177,10 @@ class RunRecord:
         if of == "iterative":  # those of the last round
             trees = sorted((path.name for path in self.folder.glob("iterative_*_trees.jsonl")), key=_by_length)[-1:]
         return [*trees, synthetic_file(of)]
+
+    def calibration(self, of: str) -> dict[str, Any] | None:
+        """How the trees of a system were drawn from an over-sample; None where they were not."""
+        return _json(self.folder / f"{self._sampled(of)[0]}.calibration.json")
 
     def stage_seconds(self) -> dict[str, int]:
         """Seconds of each finished stage, in the order they ended; a mark that was made by hand holds no number."""

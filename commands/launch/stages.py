@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from commands.launch.experiment import ROOT, SECTIONS, Experiment, Settings, fill_in, merge, read_yaml
-from commands.launch.systems import MODEL_FILES, Sampling, System, Training
+from commands.launch.systems import MODEL_FILES, SYSTEMS, Sampling, System, Training, pool_of
 
 DATA = "datamodules.dialogue_data_module.DialogueDataModule"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
@@ -112,6 +112,8 @@ class Stages:
             derived["model"]["init_weights"] = str(self.run / start.folder)
         if experiment.exact_histogram:
             derived["privacy"]["histogram_noise_multiplier"] = None
+        elif experiment.calibration and system.is_calibrated:
+            derived["privacy"]["histogram_noise_multiplier"] = experiment.calibration.noise_multiplier
         file = self._file(MODEL_FILES[settings])
         sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
         config = {**self._training(file, sections, DATA), "privacy": sections["privacy"] if private else None}
@@ -132,9 +134,14 @@ class Stages:
         if sampling.task is not None:
             sections["model"]["task"] = sampling.task
         given: Settings = {"num_samples": experiment.num_samples}
+        wanted, writes = experiment.calibration if system.is_calibrated else None, sampling.writes
         if sampling.prompts is not None:
             given["prompts_path"] = str(self.run / sampling.prompts)
-            needs.append("histogram" if system.name == "domain" else system.samplings[0].name)
+            trees = "histogram" if system.name == "domain" else system.samplings[0].name
+            needs.append(trees.replace("sample", "calibrate", 1) if wanted else trees)
+        elif wanted:
+            given["num_samples"] *= wanted.oversample
+            writes = pool_of(writes)
         trainer = {k: v for k, v in sections["trainer"].items() if k in ("accelerator", "devices", "logger")}
         config: Settings = {
             "trainer": trainer,
@@ -144,7 +151,28 @@ class Stages:
         if experiment.seed is not None:
             way["seed"] = config["seed_everything"] = experiment.seed
         config["model"] = _model(file, sections)
-        self.predict(sampling.name, needs, "sample", config, sampling.source, sampling.writes, sampling.folder)
+        self.predict(sampling.name, needs, "sample", config, sampling.source, writes, sampling.folder)
+        if writes != sampling.writes:
+            self.calibrate(sampling, system)
+
+    def calibrate(self, sampling: Sampling, system: System) -> None:
+        """Draw the trees from an over-sample; a system that samples from another's models reads what that released."""
+        given, name = self.experiment, sampling.name.replace("sample", "calibrate", 1)
+        first = (
+            (SYSTEMS[system.models_of].samplings[0].name.replace("sample", "calibrate", 1),) if system.models_of else ()
+        )
+        self.tool(
+            name,
+            "tool",
+            (sampling.name, *first),
+            "calibrate",
+            str(self.run / sampling.model),
+            *self._exact(),
+            pool=self.run / pool_of(sampling.writes),
+            out=self.run / sampling.writes,
+            num_samples=given.num_samples,
+            seed=given.seed,
+        )
 
     def predict(
         self, name: str, needs: Iterable[str], overlay: str, config: Settings, source: str, writes: str, folder: str
@@ -164,12 +192,15 @@ class Stages:
 
     def histogram(self) -> None:
         """Prompts of the domain model, from a noised histogram of the private domains."""
-        given = self.experiment
-        exact = ["--exact"] if given.exact_histogram or not given.is_private else []
+        given, exact = self.experiment, self._exact()
         options = {"out": self.run / "domains.jsonl", "num_samples": given.num_samples, "labels": given.labels}
         self.tool(
             "histogram", "tool", ("domain",), "histogram", str(self.run / "domain"), *exact, **options, seed=given.seed
         )
+
+    def _exact(self) -> list[str]:
+        """The word that releases shares as they are, which is not private."""
+        return ["--exact"] if self.experiment.exact_histogram or not self.experiment.is_private else []
 
     def evaluate(self, name: str, synthetic: str, after: str) -> None:
         """Compare a system's samples with the reference."""

@@ -99,6 +99,11 @@ class System:
         return self.name == "iterative" or len(self.samplings) > 1
 
     @property
+    def is_calibrated(self) -> bool:
+        """Whether an experiment's ``calibration`` is for it: it has trees, and one model that wrote them."""
+        return len(self.samplings) > 1 and self.name != "iterative"
+
+    @property
     def scope(self) -> str:
         """Scope of the ledger that pays for the samples."""
         return self.models_of or self.name
@@ -107,6 +112,11 @@ class System:
 def synthetic_file(name: str) -> str:
     """File of a system's samples, in the run folder."""
     return "synthetic.jsonl" if name == "two_stage" else f"synthetic_{name}.jsonl"
+
+
+def pool_of(writes: str) -> str:
+    """File of the over-sample that a file of trees is drawn from."""
+    return writes.replace(".jsonl", "_pool.jsonl")
 
 
 def two_passes(own: str, models: str, writes: str) -> tuple[Sampling, Sampling]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from commands.launch.run_record import StageConfig
 from datamodules.canaries import first_units
+from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
 from doppel.files import write_json_lines
 
@@ -35,17 +36,23 @@ def histogram(
         UserError: The stage, the labels and the options do not fit together.
         BudgetExceededError: The budget of the scope does not afford the histogram any more.
     """
+    from doppel.privacy.histogram import normalise
+
     if num_samples < 1:
         raise DataError(f"--num-samples is {num_samples}: give at least 1")
     bins = read_labels(labels)
+    field = StageConfig.read(stage_dir).model.get("source")
+    if field != "domain":
+        raise UserError(f"{stage_dir} holds no model of utterances given a domain: its source is {field!r}")
     path = out.with_name(f"{out.stem}.histogram.json")
     if not path.exists():
-        write_json_lines(path, [release(stage_dir, bins, exact=exact)])
+        released = release(stage_dir, bins, lambda turn: {turn.domain: 1.0} if turn.domain else {}, "domains", exact)
+        write_json_lines(path, [{**released, "probabilities": normalise(released["sums"])}])
     released = json.loads(path.read_text(encoding="utf-8"))
     if list(released["probabilities"]) != bins or (released["noise_multiplier"] is None) != exact:
         raise UserError(f"{path} was released with other labels or noise: restore them, or take another run folder")
     names = random.Random(seed).choices(bins, list(released["probabilities"].values()), k=num_samples)
-    write_json_lines(out, ({released["field"]: name} for name in names))
+    write_json_lines(out, ({"domain": name} for name in names))
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {released['noise_multiplier']:g}"
     print(f"{out}: {num_samples} prompts of {len(bins)} labels ({noise})")
 
@@ -65,27 +72,38 @@ def read_labels(path: Path) -> list[str]:
     return labels
 
 
-def release(stage_dir: Path, bins: Sequence[str], exact: bool = False) -> dict[str, Any]:
-    """Count the labels of the data that a stage was trained on, with the noise that it announced.
+def release(
+    stage_dir: Path,
+    bins: Iterable[str],
+    vector: Callable[[Turn], Mapping[str, float]],
+    name: str,
+    exact: bool = False,
+) -> dict[str, Any]:
+    """Sum the vectors of the turns that a stage was trained on, with the noise that it announced.
 
     Formal guarantees:
         One Gaussian mechanism of sensitivity 1 (see :mod:`doppel.privacy.histogram`), written to the ledger in the
-        scope of the stage *before* a label is counted, as one step with q = 1; the stage's own noise was calibrated for
+        scope of the stage *before* a turn is counted, as one step with q = 1; the stage's own noise was calibrated for
         both together. With ``exact`` there is no guarantee, and the ledger says so.
 
+    Args:
+        stage_dir: Folder of the trained model.
+        bins: Public labels, or labels that come from the private model.
+        vector: Entries of a turn by label: a function of this turn and of public things.
+        name: What is counted, in words.
+        exact: No noise: NOT PRIVATE.
+
     Returns:
-        ``field``, ``unit``, ``noise_multiplier`` (None if exact), ``sums`` and ``probabilities`` by label.
+        ``unit``, ``num_units``, ``noise_multiplier`` (None if exact) and ``sums`` by label.
     """
     from datamodules.readers import expand_path, read_turns
     from datamodules.selection import Selection
     from doppel.privacy.accounting import default_delta
-    from doppel.privacy.histogram import KIND, add_noise, histogram_spec, normalise, shares
+    from doppel.privacy.histogram import KIND, add_noise, histogram_spec, unit_sums
     from doppel.privacy.ledger import Ledger
 
     config = StageConfig.read(stage_dir)
-    data, privacy, field = config.data, config.privacy, config.model.get("source")
-    if field != "domain":
-        raise UserError(f"{stage_dir} holds no model of utterances given a domain: its source is {field!r}")
+    data, privacy = config.data, config.privacy
     sigma = None if privacy is None else privacy.histogram_noise_multiplier
     if exact and sigma is not None:
         raise UserError(
@@ -100,13 +118,13 @@ def release(stage_dir: Path, bins: Sequence[str], exact: bool = False) -> dict[s
     path = expand_path(data["train_path"])
     turns = Selection.from_config(data).apply(read_turns(path, data["unit"]), path)
     turns = first_units(turns, data.get("limit_train_units"))
+    num_units = len({turn.unit for turn in turns})
     if privacy is not None:
         ledger = Ledger(privacy.ledger_path or stage_dir.parent / "ledger.jsonl")
         if sigma is None:
-            text = f"the exact histogram of field {field} was released, which has no privacy guarantee"
+            text = f"the exact histogram of {name} was released, which has no privacy guarantee"
             ledger.add_caveat(privacy.scope, text, voids=True)
         else:
-            num_units = len({turn.unit for turn in turns})
             delta = privacy.delta or default_delta(num_units)
             spec = histogram_spec(sigma, num_units, privacy.target_epsilon, delta, privacy.accountant, data["unit"])
             mechanism = ledger.open_mechanism(
@@ -118,13 +136,7 @@ def release(stage_dir: Path, bins: Sequence[str], exact: bool = False) -> dict[s
                 kind=KIND,
             )
             ledger.spend(mechanism)
-    sums = shares(((turn.unit, turn.domain) for turn in turns), bins)
+    sums = unit_sums(((turn.unit, vector(turn)) for turn in turns), bins)
     if sigma is not None:
         sums = add_noise(sums, sigma)
-    return {
-        "field": field,
-        "unit": data["unit"],
-        "noise_multiplier": sigma,
-        "sums": sums,
-        "probabilities": normalise(sums),
-    }
+    return {"unit": data["unit"], "num_units": num_units, "noise_multiplier": sigma, "sums": sums}

@@ -46,10 +46,10 @@ def build_report(record: RunRecord) -> dict[str, Any]:
 
     Returns:
         ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
-        protects), both null without privacy; ``sampling``, ``draws`` (how many texts, and how many dropped) and
-        ``metrics`` by system; ``left_out`` (why a system has no metrics); ``timings`` in seconds by stage; and what was
-        run. An adaptation also has ``parser_metrics`` by the system whose samples taught the parser, and
-        ``round_metrics`` by round before the last.
+        protects), both null without privacy; ``sampling``, ``calibration`` (of the trees), ``draws`` (how many texts,
+        and how many dropped) and ``metrics`` by system; ``left_out`` (why a system has no metrics); ``timings`` in
+        seconds by stage; and what was run. An adaptation also has ``parser_metrics`` by the system whose samples taught
+        the parser, and ``round_metrics`` by round before the last.
 
     Raises:
         UserError: There is no evaluation, or no ledger though the run is private.
@@ -75,6 +75,7 @@ def build_report(record: RunRecord) -> dict[str, Any]:
         "parser": record.parser,
         "privacy": privacy,
         "sampling": {name: record.sampling(name) for name in metrics},
+        "calibration": {name: told for name in metrics if (told := record.calibration(name))},
         "draws": {name: record.draws(name) for name in metrics},
         "metrics": metrics,
         "left_out": left_out,

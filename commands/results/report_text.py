@@ -26,6 +26,13 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
     for field in ("left_out", "parsers_left_out"):
         parts += [f"left out: {name}: {why}" for name, why in report.get(field, {}).items()]
     parts += _dropped(report.get("draws", {}))
+    for name, told in report.get("calibration", {}).items():
+        noise = "exact, NOT PRIVATE" if told["noise_multiplier"] is None else f"σ = {told['noise_multiplier']:g}"
+        parts.append(
+            f"{name}: {told['num_drawn']} trees drawn from {told['num_pool']} by the shares of {told['num_bins']} "
+            f"function types ({noise}); distance {told['distance_before']:.3f} before, "
+            f"{told['distance_after']:.3f} after"
+        )
     parts += ["", f"Synthetic utterances (of {synthetic.name}; the first different ones of four words or more):"]
     parts += [f"  {text}" for text in utterances]
     return "\n".join([*parts, "", *_story(report, synthetic)])

@@ -28,8 +28,9 @@ class PrivacyArguments:
             that others can read.
         fp16_loss_scale: Factor of the loss under precision ``16-mixed``; public and constant. A power of two is exact.
         seed: Fixed noise seed, for tests alone: who knows it can subtract the noise, and the guarantee is void.
-        histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py histogram`` will release
-            in this scope; σ of the training leaves room for it under the one target ε. Null: there is none.
+        histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py histogram``, or
+            ``calibrate``, will release in this scope; σ of the training leaves room for it under the one target ε.
+            Null: there is none.
     """
 
     target_epsilon: float = 8.0

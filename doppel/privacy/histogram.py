@@ -1,9 +1,14 @@
-"""A noised histogram: how often each of some public labels occurs among private units."""
+"""A noised histogram: how often each of some public labels occurs among private units.
+
+Two are released: of the domains (1.5-stage), which prompts are drawn from, and of the function types of trees, which
+trees are drawn by (`doppel.calibration`). Either is one mechanism in the ledger, its noise part of the scope's budget.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -14,42 +19,45 @@ from doppel.privacy.spec import PrivacySpec
 KIND = "gaussian_histogram"
 
 
-def shares(labels: Iterable[tuple[str, str | None]], bins: Sequence[str]) -> dict[str, float]:
-    """Sum of the units' shares of each label; a unit weighs at most 1 in all.
+def unit_sums(rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[str]) -> dict[str, float]:
+    """Sum over the units of each unit's mean vector, whose L2 norm is at most 1.
 
     Formal guarantees:
-        A unit with m rows, k of them of one label, adds k/m to that label: one utterance adds 1 to one bin. The shares
-        of a unit are not negative and their sum is at most 1 (rows without a label, or with one that is not among the
-        bins, count in m alone), so their L2 norm is at most 1. Adding or removing one unit changes the shares of no
-        other unit; the sensitivity of the result is therefore 1 for every unit, whatever it holds.
+        The vector of a row is cut to the bins, and scaled down to L2 norm 1 where it is longer. The vector of a unit is
+        the mean over its rows, of norm at most 1 by the triangle inequality: one utterance of one label adds 1 to one
+        bin, a unit with m rows, k of them of that label, k/m. Adding or removing one unit changes the vector of no
+        other unit; the L2 sensitivity of the result is therefore 1 for every unit, whatever it holds.
 
     Args:
-        labels: Unit and label of each row.
+        rows: Unit and vector of each row, by label and of finite numbers: a function of this row and of public things.
         bins: Public labels, which must not come from the data: that a label occurs at all would leak.
 
     Returns:
         The sum for each bin, in the order of the bins.
     """
-    of_unit: dict[str, Counter[str | None]] = {}
-    for unit, label in labels:
-        of_unit.setdefault(unit, Counter())[label] += 1
     sums = dict.fromkeys(bins, 0.0)
-    for counts in of_unit.values():
-        num_rows = counts.total()
-        for label, count in counts.items():
-            if label in sums:
-                sums[label] += count / num_rows
+    of_unit: dict[str, dict[str, float]] = {}
+    num_rows = Counter[str]()
+    for unit, vector in rows:
+        known = {label: value for label, value in vector.items() if label in sums}
+        norm = max(1.0, math.hypot(*known.values()))
+        added = of_unit.setdefault(unit, {})
+        for label, value in known.items():
+            added[label] = added.get(label, 0.0) + value / norm
+        num_rows[unit] += 1
+    for unit, added in of_unit.items():
+        for label, value in added.items():
+            sums[label] += value / num_rows[unit]
     return sums
 
 
 def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | None = None) -> dict[str, float]:
-    """The sums with independent N(0, sigma^2) on every bin, no less than 0.
+    """The sums with independent N(0, sigma^2) on every bin.
 
     Formal guarantees:
-        For sums of sensitivity 1 (`shares`) this is one Gaussian release of noise multiplier sigma without subsampling,
-        `Mechanism(1.0, sigma, 1)`, on every bin, those without a unit too. Clamping at 0 is post-processing. The
-        noise comes from the operating system's entropy; with the caveat on floating-point Gaussians of
-        `doppel.privacy.noise`.
+        For sums of sensitivity 1 (`unit_sums`) this is one Gaussian release of noise multiplier sigma without
+        subsampling, `Mechanism(1.0, sigma, 1)`, on every bin, those without a unit too. The noise comes from the
+        operating system's entropy; with the caveat on floating-point Gaussians of `doppel.privacy.noise`.
 
     Args:
         sums: Histogram of sensitivity 1.
@@ -60,13 +68,14 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
         raise ValueError(f"noise_multiplier is {noise_multiplier}, but a private histogram needs noise above 0")
     stream = np.random.Generator(np.random.PCG64(Secret(seed).derive("histogram")))
     noise = stream.normal(0.0, noise_multiplier, len(sums))
-    return {label: max(0.0, value + float(z)) for (label, value), z in zip(sums.items(), noise, strict=True)}
+    return {label: value + float(z) for (label, value), z in zip(sums.items(), noise, strict=True)}
 
 
 def normalise(sums: Mapping[str, float]) -> dict[str, float]:
-    """Probabilities proportional to sums that are not negative; uniform if all are 0."""
-    total = sum(sums.values())
-    return {label: value / total if total > 0 else 1.0 / len(sums) for label, value in sums.items()}
+    """Probabilities proportional to the sums, negative ones taken for 0; uniform if none is above 0."""
+    positive = {label: max(0.0, value) for label, value in sums.items()}
+    total = sum(positive.values())
+    return {label: value / total if total > 0 else 1.0 / len(sums) for label, value in positive.items()}
 
 
 def histogram_spec(

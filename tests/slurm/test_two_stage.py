@@ -206,3 +206,30 @@ def test_the_old_name_of_the_command_is_kept(tmp_path: Path) -> None:
     command = ["bash", str(ROOT / "slurm" / "two_stage.sh"), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PYTHON": sys.executable})
     assert done.returncode == 0 and "JOB_parse_tree=$(sbatch" in done.stdout
+
+
+@pytest.mark.parametrize("epsilon", [3.0, float("inf")])
+def test_calibrated_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsilon: float) -> None:
+    systems = ["one_stage", "two_stage", "constrained"]
+    changes = {"systems": systems, "calibration.noise_multiplier": 7.0, "num_samples": 100, "epsilon": epsilon}
+    listed = Stages(load(EXPERIMENTS / "smcalflow-best-small.yaml", changes), tmp_path).all()
+    stages = {stage.name: stage for stage in listed}
+    pool, drawn = stages["sample_trees"].config, stages["calibrate_trees"]
+    assert pool is not None and pool["data"]["init_args"]["num_samples"] == 2000
+    assert "trees_pool.jsonl" in str(pool["trainer"]["callbacks"])
+    assert drawn.needs == ("sample_trees",)
+    assert drawn.argv[:2] == ("calibrate", str(tmp_path / "parse_tree"))
+    assert ("--exact" in drawn.argv) == (epsilon == float("inf"))
+    assert "calibrate_trees" in stages["sample_utterances"].needs
+    assert stages["calibrate_constrained_trees"].needs == ("sample_constrained_trees", "calibrate_trees")
+    assert "calibrate_constrained_trees" in stages["sample_constrained_utterances"].needs
+    for name, expected in {"parse_tree": 7.0, "parse2utterance": 7.0, "one_stage": None}.items():
+        privacy = (stages[name].config or {}).get("privacy")
+        assert privacy is None if epsilon == float("inf") else privacy.get("histogram_noise_multiplier") == expected
+    assert not any("pool" in str(stage) for stage in listed if "trees" not in stage.name)
+
+
+def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["calibration.noise_multiplier=0"], ["calibration.oversample=0"]):
+        assert launch("quickstart", tmp_path, "--dry-run", "--set", *words) == 2
+        assert "calibration is" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""`calibrate`: one release in the ledger of the stage that announced it, and trees drawn by it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import cli
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import plan
+
+PRIVATE = ["(Yield (Ask))"] * 700 + ["(Yield (Tell))"] * 299 + ["(Secret)"]
+POOL = ["(Yield (Ask))"] * 400 + ["(Yield (Tell))"] * 1600 + ["(Yield (Rare))"] * 3 + ["(Yield"] * 20
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder with private turns, and a pool in which the rarer function is the commoner."""
+    turns = [json.dumps({"utterance": f"say {i}", "parse": tree}) for i, tree in enumerate(PRIVATE)]
+    (tmp_path / "train.jsonl").write_text("\n".join(turns) + "\n")
+    pool = [json.dumps({"utterance": None, "parse": tree, "stage": "parse_tree"}) for tree in POOL]
+    (tmp_path / "trees_pool.jsonl").write_text("\n".join(pool) + "\n")
+    return tmp_path
+
+
+def trained(run: Path, sigma: float | None, private: bool = True) -> None:
+    """What `fit` leaves of a tree stage: its configuration, and its line in the ledger."""
+    privacy: dict[str, Any] | None = None
+    if private:
+        spec = plan(1000, 100, 1, 8.0, accountant="rdp", histogram_noise_multiplier=sigma)
+        ledger = Ledger(run / "ledger.jsonl")
+        name = ledger.open_mechanism(
+            scope="two_stage", stage="parse_tree", spec=spec, planned_steps=10, data_fingerprint="f00d"
+        )
+        for _ in range(10):
+            ledger.spend(name)
+        privacy = {"target_epsilon": 8.0, "accountant": "rdp", "scope": "two_stage"}
+        privacy |= {"ledger_path": str(run / "ledger.jsonl"), "histogram_noise_multiplier": sigma}
+    (run / "parse_tree").mkdir()
+    data = {"init_args": {"train_path": str(run / "train.jsonl"), "unit": "utterance"}}
+    (run / "parse_tree" / "config.yaml").write_text(yaml.safe_dump({"privacy": privacy, "data": data}))
+
+
+def calibrate(run: Path, *more: str) -> int:
+    words = ["calibrate", str(run / "parse_tree"), "--pool", str(run / "trees_pool.jsonl")]
+    return cli.main([*words, "--out", str(run / "trees.jsonl"), "--num-samples", "100", *more])
+
+
+def drawn(run: Path) -> Counter[str]:
+    return Counter(json.loads(line)["parse"] for line in (run / "trees.jsonl").read_text().splitlines())
+
+
+def test_shares_are_released_once_and_trees_are_drawn_by_them(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(run, sigma=5.0)
+    assert calibrate(run) == 0
+    assert "100 of 2023 trees" in capsys.readouterr().out
+    trees = drawn(run)
+    assert trees.total() == 100
+    assert 64 <= trees["(Yield (Ask))"] <= 76  # 70 %, and 20 % in the pool
+    assert "(Yield" not in trees
+    released = json.loads((run / "parse_tree" / "marginals.json").read_text())
+    assert set(released["sums"]) == {"Yield", "Ask", "Tell", "Rare"}  # of the pool, not of the data
+    assert "Secret" not in (run / "parse_tree" / "marginals.json").read_text()
+    told = json.loads((run / "trees.jsonl.calibration.json").read_text())
+    assert (told["num_invalid"], told["num_repeated"], told["noise_multiplier"]) == (20, 0, 5.0)
+    assert told["distance_after"] < told["distance_before"] / 3
+    spent = Ledger(run / "ledger.jsonl").summary()
+    mechanism = spent["mechanisms"][1]
+    assert (mechanism["kind"], mechanism["sample_rate"], mechanism["done_steps"]) == ("gaussian_histogram", 1.0, 1)
+    assert 7.9 < spent["scopes"]["two_stage"]["epsilon"] <= 8.0
+
+    before = (run / "ledger.jsonl").read_text()
+    (run / "train.jsonl").unlink()  # what was released is read, and the data are not
+    assert calibrate(run, "--seed", "2") == 0
+    assert (run / "ledger.jsonl").read_text() == before
+    assert calibrate(run, "--exact") == 2
+
+
+def test_a_second_release_is_refused_by_the_ledger(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(run, sigma=5.0)
+    assert calibrate(run) == 0
+    (run / "parse_tree" / "marginals.json").unlink()
+    assert calibrate(run) == 2
+    assert "past its target" in capsys.readouterr().err
+    assert not (run / "parse_tree" / "marginals.json").exists()
+
+
+def test_the_ledger_is_written_before_a_turn_is_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(run, sigma=5.0)
+    seen: list[int] = []
+
+    def count(*_: object) -> dict[str, float]:
+        seen.append(Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("doppel.privacy.histogram.unit_sums", count)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(run)
+    assert seen == [1]
+
+
+def test_exact_shares_must_be_asked_for_and_are_written_down_as_not_private(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(run, sigma=None)
+    assert calibrate(run) == 2
+    assert "--exact, which is not private" in capsys.readouterr().err
+    assert calibrate(run, "--exact") == 0
+    assert "NOT PRIVATE" in capsys.readouterr().out
+    spent = Ledger(run / "ledger.jsonl").summary()
+    assert spent["scopes"]["two_stage"]["epsilon"] is None
+    assert "NOT PRIVATE, two_stage: the exact histogram of function types" in spent["statement"]
+
+
+def test_a_run_without_privacy_has_exact_shares_and_no_ledger(run: Path) -> None:
+    trained(run, sigma=None, private=False)
+    assert calibrate(run, "--exact") == 0
+    assert 69 <= drawn(run)["(Yield (Ask))"] <= 71
+    assert not (run / "ledger.jsonl").exists()
+
+
+def test_a_pool_without_a_tree_spends_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(run, sigma=5.0)
+    (run / "trees_pool.jsonl").write_text('{"parse": "(Yield"}\n')
+    assert calibrate(run) == 2
+    assert "no well-formed tree" in capsys.readouterr().err
+    assert len(Ledger(run / "ledger.jsonl").summary()["mechanisms"]) == 1
