@@ -24,6 +24,7 @@ COMMANDS = {
     "ledger": "doppel.console.ledger:ledger",
     "evaluate": "commands.evaluation.evaluate:evaluate",
     "parser-metrics": "commands.evaluation.parser_metrics:parser_metrics",
+    "round-trip": "commands.evaluation.round_trip:round_trip",
     "select": "commands.evaluation.select:select",
     "report": "commands.results.report:report",
     "results": "commands.results.results:results",

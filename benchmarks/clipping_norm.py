@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", nargs="*", default=[], help="fields of the experiment, as for `run`")
     parser.add_argument("--out", type=Path, help="file to write as well")
     options = parser.parse_args(argv)
-    given = {"systems": ["two_stage"], **read_values(options.set)}
+    given = {"systems": ["two_stage"], "calibration": None, **read_values(options.set)}
     experiment = load(options.experiment, given)
     assert experiment.reference is not None
     turns = read_turns(expand_path(experiment.reference), "utterance", needs=("parse",))

@@ -38,7 +38,8 @@ class SharedLM(CausalLM):
         self.task = task
         if task == "both":
             own = self.codec
-            self.codec = SharedCodec(own.tokenizer, source, target, own.max_length, own.linearisation, own.task_prefix)
+            format_ = (own.max_length, own.linearisation, own.task_prefix, own.source_dropout)
+            self.codec = SharedCodec(own.tokenizer, source, target, *format_)
 
     def prepare_data(self) -> None:
         """Refuse to sample before it is said what; this hook runs before the data modules read anything.

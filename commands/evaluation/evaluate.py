@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from commands.evaluation.round_trip import record_of
 from commands.results.table import Table, show
-from datamodules.readers import read_turns
+from datamodules.readers import data_fingerprint, read_turns
 from datamodules.selection import Selection
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -17,6 +18,7 @@ from doppel.lispress import Counting
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_FEATURIZER = "models/base"
+CHOSEN_BY_JUDGE = "the parser that judges also chose these samples among candidates: parsed_own_tree_match flatters"
 
 
 def evaluate(
@@ -99,6 +101,10 @@ def evaluate(
         seed=seed,
     )
     values |= {"featurizer": None if no_mauve else featurizer, "parser": None if parser is None else str(parser)}
+    if parser is not None and record_of(synthetic).is_file():
+        chosen = data_fingerprint(str(parser)) in record_of(synthetic).read_text(encoding="utf-8")
+        values["chosen_by_this_parser"] = chosen
+        values["notes"] += [CHOSEN_BY_JUDGE] if chosen else []
     if out is not None:
         write_json(out, values)
     notes = values.pop("notes")

@@ -52,7 +52,7 @@ class AdaptationStages(Stages):
         for system in used:
             self.synthesise(system)
         for system in used:
-            self.retrain(system.name, system.synthetic, system.samplings[-1].name)
+            self.retrain(system.name, system.synthetic, self.writer(system))
         if self.given.rounds > 1:
             self.rounds()
         self.report()
@@ -123,6 +123,6 @@ class AdaptationStages(Stages):
             before = trainings
             for sampling in passes:
                 self.sample(sampling, system)
-            self.retrain(name, synthetic_file(name), passes[-1].name)
+            self.retrain(name, synthetic_file(name), self.writer(system))
             parser = name
-        self.evaluate("iterative", synthetic_file("iterative"), f"sample_iterative_{number}_utterances")
+        self.evaluate("iterative", synthetic_file("iterative"), self.writer(system))

@@ -85,6 +85,10 @@ class Experiment:
         epsilon: Target ε of each system; ``inf`` trains without privacy, on shuffled batches of a fixed size.
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
+        candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
+            it reads as the tree (``python cli.py round-trip``); 1 keeps what is drawn.
+        public_parser: Checkpoint of the parser that chooses among the candidates. It must not have learnt from the
+            private turns: nothing pays for that, and no ε would hold.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``.
         epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``, ``shared`` two-stage's together.
         data: Arguments of the DialogueDataModule.
@@ -119,6 +123,8 @@ class Experiment:
     epsilon: float = 8.0
     seed: int | None = None
     num_samples: int = 1000
+    candidates: int = 1
+    public_parser: str | None = None
     reference: str | None = None
     epochs: dict[str, float] = field(default_factory=dict)
     data: Settings = field(default_factory=dict)
@@ -384,6 +390,8 @@ def _check(experiment: Experiment, path: Path) -> None:
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for name in derived.keys() & sections.get("privacy", {}).keys():
             raise UserError(f"{path}: privacy.{name} follows from the field {derived[name]}: set that instead")
+    if experiment.candidates < 1:
+        raise UserError(f"{path}: candidates is {experiment.candidates}: give at least 1")
     wanted = experiment.calibration
     if wanted is not None and not (0 < wanted.noise_multiplier < math.inf and wanted.oversample >= 1):
         raise UserError(

@@ -152,6 +152,10 @@ class RunRecord:
         sampled = self._sampled(of)
         for name in [name for name in sampled if pool_of(name) in found]:
             found[name] = {**found[pool_of(name)], "calibration": self.experiment.get("calibration")}
+        candidates = sampled[-1].replace("synthetic", "candidates")
+        if candidates in found:  # of which a parser chose
+            chosen = {name: self.experiment.get(name) for name in ("candidates", "public_parser")}
+            found[sampled[-1]] = found[candidates] | chosen
         return {name: found[name] for name in sampled if name in found}
 
     def draws(self, of: str) -> dict[str, dict[str, int]]:
@@ -160,7 +164,7 @@ class RunRecord:
         Older runs dropped nothing and know the samples alone.
         """
         prefixes = ("synthetic/num_", "synthetic/dropped/")
-        sampled = {name: (name, pool_of(name)) for name in self._sampled(of)}
+        sampled = {name: (name, pool_of(name), name.replace("synthetic", "candidates")) for name in self._sampled(of)}
         found = {
             name: next((told for file in files if (told := _json(self.folder / f"{file}.metrics.json"))), None)
             for name, files in sampled.items()

@@ -74,6 +74,8 @@ class Runner:
             if not file.is_file():
                 raise UserError(f"parser is {parser}, which is no file: give RUN/parser/checkpoints/last.ckpt")
             parser, digest = str(file.resolve()), _digest(file)
+        if experiment.public_parser is not None:
+            experiment = replace(experiment, public_parser=str(Path(experiment.public_parser).resolve()))
         commit = [_commit()]
         if path.is_file():
             old = load(path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from commands.launch.experiment import Experiment, merge
+from commands.launch.experiment import Experiment, merge, read_yaml
+from datamodules.readers import expand_path
 from datamodules.turn import Field
 from doppel.errors import UserError
 
@@ -14,7 +16,7 @@ def check_sources(experiment: Experiment) -> None:
 
     Raises:
         UserError: The private file or the reference is not named, or both are the same, or one alone is embedded; or a
-            model that trains without privacy would read the private file.
+            model that trains without privacy would read the private file, or the parser that chooses has read it.
     """
     data, synthesises = experiment.section("data"), any(used.samplings for used in experiment.used)
     for name in {"public", "sifter"} & set(experiment.systems):
@@ -26,6 +28,8 @@ def check_sources(experiment: Experiment) -> None:
             )
     if not synthesises:
         return
+    if experiment.candidates > 1:
+        _check_public_parser(experiment)
     given = experiment.adaptation
     train = data.get("train_path") if given is None else given.train
     named = {"data.train_path": train}
@@ -76,6 +80,28 @@ def read_sources(experiment: Experiment) -> None:
             check(path, unit="utterance", needs=["parse"])
     for path in filter(None, (data.get("val_path"), experiment.reference)):
         check(path, unit="utterance")
+
+
+def _check_public_parser(experiment: Experiment) -> None:
+    """The parser that chooses is named, and its run, if it lies beside it, read none of the private files."""
+    parser, given = experiment.public_parser, experiment.adaptation
+    if parser is None or not Path(parser).is_file():
+        raise UserError(
+            f"candidates is {experiment.candidates}, but public_parser is {parser or 'not named'}: give "
+            "RUN/parser/checkpoints/last.ckpt of a parser that never saw the private turns"
+        )
+    config = Path(parser).resolve().parents[1] / "config.yaml"
+    if not experiment.is_private or not config.is_file():
+        return
+    private = {experiment.section("data").get("train_path"), None if given is None else given.train}
+    private |= {variant.get("data", {}).get("train_path") for variant in experiment.variants.values()}
+    real = {os.path.realpath(expand_path(path)) for path in private if path is not None}
+    for path in read_yaml(config).get("data", {}).get("init_args", {}).get("train_paths") or ():
+        if os.path.realpath(expand_path(path)) in real:
+            raise UserError(
+                f"public_parser is {parser}, which was trained on {path} without privacy; the experiment protects this "
+                "file, and what a parser learnt from it may not choose the samples: train one on other turns"
+            )
 
 
 def _is_embedded(path: str) -> bool:

@@ -80,7 +80,7 @@ class Stages:
         for sampling in system.samplings:
             self.sample(sampling, system)
         if system.samplings:
-            self.evaluate(system.name, system.synthetic, system.samplings[-1].name)
+            self.evaluate(system.name, system.synthetic, self.writer(system))
 
     def fit(
         self, training: Training, system: System, epochs: list[float], place: int, start: Training | None = None
@@ -129,12 +129,16 @@ class Stages:
         way = sections["sampling"] = self._sections(texts, sampling.texts, system)["sampling"]
         if sampling.texts != "parse_tree":
             way.pop("grammar", None)  # of trees alone
-        for name in ("optimizer", "lr_scheduler", "init_weights"):  # of trainings
+        if sampling.prompts is None:
+            way.pop("guidance", None)  # by a prompt
+        for name in ("optimizer", "lr_scheduler", "init_weights", "source_dropout"):  # of trainings
             sections["model"].pop(name, None)
         if sampling.task is not None:
             sections["model"]["task"] = sampling.task
-        given: Settings = {"num_samples": experiment.num_samples}
-        wanted, writes = experiment.calibration if system.is_calibrated else None, sampling.writes
+        chooses = sampling.chooses(experiment.candidates)
+        given: Settings = {"num_samples": experiment.num_samples * (experiment.candidates if chooses else 1)}
+        wanted = experiment.calibration if system.is_calibrated else None
+        writes = sampling.candidates if chooses else sampling.writes
         if sampling.prompts is not None:
             given["prompts_path"] = str(self.run / sampling.prompts)
             trees = "histogram" if system.name == "domain" else system.samplings[0].name
@@ -152,8 +156,28 @@ class Stages:
             way["seed"] = config["seed_everything"] = experiment.seed
         config["model"] = _model(file, sections)
         self.predict(sampling.name, needs, "sample", config, sampling.source, writes, sampling.folder)
-        if writes != sampling.writes:
+        if chooses:
+            self.choose(sampling, system)
+        elif writes != sampling.writes:
             self.calibrate(sampling, system)
+
+    def choose(self, sampling: Sampling, system: System) -> None:
+        """Keep one of the candidates of each tree."""
+        files = {"candidates": sampling.candidates, "trees": sampling.prompts, "out": sampling.writes}
+        self.tool(
+            self.writer(system),
+            "metrics",
+            (sampling.name,),
+            "round-trip",
+            **{option: self.run / str(file) for option, file in files.items()},
+            parser=self.experiment.public_parser,
+            seed=self.experiment.seed,
+        )
+
+    def writer(self, system: System) -> str:
+        """The stage that writes a system's samples."""
+        last = system.samplings[-1]
+        return last.name.replace("sample", "choose", 1) if last.chooses(self.experiment.candidates) else last.name
 
     def calibrate(self, sampling: Sampling, system: System) -> None:
         """Draw the trees from an over-sample; a system that samples from another's models reads what that released."""

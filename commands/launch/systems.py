@@ -62,6 +62,15 @@ class Sampling:
         """Folder of the pass in the run folder."""
         return f"sample_{self.source}"
 
+    def chooses(self, candidates: int) -> bool:
+        """Whether it draws several utterances for each tree, of which one is kept."""
+        return candidates > 1 and self.texts == "parse2utterance"
+
+    @property
+    def candidates(self) -> str:
+        """File of what is drawn where one is kept."""
+        return self.writes.replace("synthetic", "candidates", 1)
+
 
 @dataclass(frozen=True)
 class System:

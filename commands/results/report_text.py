@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from commands.evaluation.evaluate import CHOSEN_BY_JUDGE
 from commands.launch.systems import system
 from commands.results.table import Table, show
 
@@ -14,6 +15,7 @@ _STORY = {
     "word overlap": ("word_overlap",),
     "MAUVE": ("mauve",),
     "function overlap": ("parsed_function_overlap", "function_overlap"),
+    "own-tree match": ("parsed_own_tree_match",),
     "valid trees": ("valid_trees",),
 }
 
@@ -23,6 +25,8 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
     parts = [metrics_table(report), *_privacy(report)]
     if report.get("parser_metrics"):
         parts += ["", parser_table(report)]
+    judged = [name for name, values in report["metrics"].items() if values.get("chosen_by_this_parser")]
+    parts += [f"note: {name}: {CHOSEN_BY_JUDGE}" for name in judged]
     for field in ("left_out", "parsers_left_out"):
         parts += [f"left out: {name}: {why}" for name, why in report.get(field, {}).items()]
     parts += _dropped(report.get("draws", {}))

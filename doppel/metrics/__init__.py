@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from doppel.metrics.compare import Corpus, compare, compared_sides
 from doppel.metrics.copies import Copies, CopyIndex
+from doppel.metrics.faithfulness import graph_overlap, names_said
 from doppel.metrics.function_types import ChiSquare, FunctionOverlap, TopKOverlap
 from doppel.metrics.mauve import Mauve
 from doppel.metrics.nearest_trees import NearestTrees
@@ -37,6 +38,8 @@ __all__ = [
     "WordOverlap",
     "compare",
     "compared_sides",
+    "graph_overlap",
+    "names_said",
     "parser_metric_collection",
     "parser_metrics",
 ]
