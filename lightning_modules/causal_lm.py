@@ -32,6 +32,7 @@ from lightning_modules.backbone.base_models import (
 )
 from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 from lightning_modules.backbone.warm_start import WarmStart
+from lightning_modules.decoding.grammar import tree_constraint
 from lightning_modules.drawing import draw_samples
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
@@ -149,6 +150,8 @@ class CausalLM(LogicalBatchModule):
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self.sampling = sampling
+        if target == "parse":
+            tree_constraint(self.codec, sampling.grammar)  # what does not suit is refused before anything is spent
         self.test_metrics = _text_metrics(target, test_featurizer) if test_metrics else None
         self._test_is_public = False
 

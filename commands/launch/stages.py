@@ -129,8 +129,6 @@ class Stages:
         way = sections["sampling"] = self._sections(texts, sampling.texts, system)["sampling"]
         if sampling.texts != "parse_tree":
             way.pop("grammar", None)  # of trees alone
-        elif system.name == "constrained" and "grammar" not in way:
-            way |= _sections_of(self._file("configs/overlays/constrained.yaml"))["sampling"]
         if sampling.prompts is None:
             way.pop("guidance", None)  # by a prompt
         for name in ("optimizer", "lr_scheduler", "init_weights", "source_dropout"):  # of trainings

@@ -85,7 +85,7 @@ class System:
         is_switch: Whether it is two-stage with one thing changed, beyond the paper.
         needs: What an experiment must describe for it: ``""`` nothing, ``stages`` or ``variants`` an entry of its name,
             ``labels`` the list of domains, ``adaptation`` that it is one.
-        changes: Sections of an experiment that it sets for its trainings.
+        changes: Sections of an experiment that it sets.
     """
 
     name: str
@@ -184,11 +184,20 @@ SYSTEMS = {
         ),
         _two_models("warm_start", "2-stage + warm start", is_switch=True),
         System(
+            "unconstrained",
+            "2-stage without grammar",
+            samplings=two_passes("unconstrained_", "", synthetic_file("unconstrained")),
+            models_of="two_stage",
+            is_switch=True,
+            changes={"sampling": {"grammar": None}},
+        ),
+        System(  # of earlier runs, whose two-stage system had no grammar; or of settings of one's own
             "constrained",
             "2-stage + grammar constraint",
             samplings=two_passes("constrained_", "", synthetic_file("constrained")),
             models_of="two_stage",
             is_switch=True,
+            needs="variants",
         ),
         _two_models("upweighted", "2-stage + upweighting", is_switch=True),
         System("iterative", "2-stage + re-annotation", is_switch=True, needs="adaptation"),

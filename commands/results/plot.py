@@ -22,6 +22,7 @@ _STYLE = {
     "shuffled": ("#D55E00", "v"),
     "warm_start": ("#009E73", "^"),
     "constrained": ("#CC79A7", "P"),
+    "unconstrained": ("#CC79A7", "p"),
     "upweighted": ("#000000", "X"),
     "iterative": ("#999999", "<"),
     "shared": ("#F0E442", ">"),

@@ -174,7 +174,7 @@ def test_a_run_whose_domains_are_released_as_they_are_ends_by_saying_so(
         (["quickstart.yaml", "RUN", "--check", "--sweep", "own-data.yaml"], "is no sweep"),
         (["quickstart.yaml", "/dev/null/run", "--local", "--systems", "one_stage"], "cannot be made"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "domain"], "domain"),
-        (["quickstart.yaml", "RUN", "--local", "--systems", "constrained", "two_stage"], "name two_stage before"),
+        (["quickstart.yaml", "RUN", "--local", "--systems", "unconstrained", "two_stage"], "name two_stage before"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.batchsize"], "NAME=VALUE"),
         (["quickstart.yaml", "RUN", "--local", "--set", "num_sample=3"], "did you mean 'num_samples'"),
         (["quickstart.yaml", "RUN", "--local", "--set", "epochs.parse_treee=2"], "did you mean 'parse_tree'"),
