@@ -14,6 +14,7 @@ from doppel.privacy.spec import PrivacySpec
 from doppel.privacy.spec import plan as make_plan
 
 GPT2_SMALL_PARAMETERS = 124_439_808
+_TOO_NOISY = 2.0
 
 
 def plan(
@@ -67,7 +68,8 @@ def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> di
 
     Returns:
         The spec's numbers, `epsilon` (achieved, by the spec's accountant), `noise_per_coordinate` (sigma / B,
-        in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B) and `warnings`.
+        in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B), `noise_over_training`
+        (that over sqrt(steps)) and `warnings`.
 
     Raises:
         CalibrationError: If `num_parameters` is below 1.
@@ -81,13 +83,22 @@ def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> di
             f"{spec.unit} would satisfy it; take 1/(N ln N) = {default_delta(spec.num_units):.3g} or less"
         )
     names = ("noise_multiplier", "sample_rate", "target_epsilon", "delta", "accountant", "unit", "num_units")
+    noise_to_signal = spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size
+    noise_over_training = noise_to_signal / math.sqrt(spec.steps)
+    if noise_over_training > _TOO_NOISY:
+        notes.append(
+            f"over the whole training noise is {noise_over_training:.2g} times the largest signal: expect samples of "
+            "the public base that lean a little to yours (docs/results.md); more units, a larger epsilon or batch, or "
+            "fewer trained parameters (lora) help"
+        )
     return {
         **{name: getattr(spec, name) for name in (*names, "batch_size", "steps")},
         "stage_steps": list(spec.stage_steps),
         "epsilon": compute_epsilon(spec.mechanisms(), spec.delta, spec.accountant),
         "num_parameters": num_parameters,
         "noise_per_coordinate": spec.noise_multiplier / spec.batch_size,
-        "noise_to_signal": spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size,
+        "noise_to_signal": noise_to_signal,
+        "noise_over_training": noise_over_training,
         "warnings": notes,
     }
 
@@ -108,6 +119,7 @@ def table(result: dict[str, Any]) -> str:
         ("noise multiplier sigma", f"{result['noise_multiplier']:.4f}"),
         ("noise per coordinate", f"{result['noise_per_coordinate']:.3g} x C"),
         ("noise-to-signal", f"{result['noise_to_signal']:.3g}  ({result['num_parameters']:,} parameters)"),
+        ("… of all steps", f"{result['noise_over_training']:.3g}"),
     ]
     mechanism = Mechanism(result["sample_rate"], result["noise_multiplier"], result["steps"])
     for accountant in ACCOUNTANTS:

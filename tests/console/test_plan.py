@@ -29,6 +29,14 @@ def test_json_has_the_promised_keys_and_consistent_numbers(capsys):
     assert result["noise_to_signal"] == pytest.approx(noise) and result["warnings"] == []
 
 
+def test_a_small_data_set_is_told_what_it_gets(capsys):
+    """600 rows and the shipped base: noise of sigma sqrt(d) / (B sqrt(T)), far above the largest signal."""
+    small = ["--num-units", "600", "--batch-size", "512", "--epochs", "1", "2", "--target-epsilon", "8"]
+    result = json.loads(run(capsys, "--num-parameters", "5853184", "--json", call=small))
+    assert result["noise_over_training"] == pytest.approx(result["noise_to_signal"] / math.sqrt(result["steps"]))
+    assert 2 < result["noise_over_training"] < 2.5 and "samples of the public base" in result["warnings"][0]
+
+
 def test_the_table_shows_every_accountant_and_questions_a_large_delta(capsys):
     text = run(capsys, "--delta", "1e-4", "--accountant", "rdp", "--num-parameters", "1000")
     epsilons = {a: float(text.split(f"epsilon by {a}")[1].split()[0]) for a in ("pld", "prv", "rdp")}
