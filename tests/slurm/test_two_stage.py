@@ -210,7 +210,7 @@ def test_the_old_name_of_the_command_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("epsilon", [3.0, float("inf")])
 def test_calibrated_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsilon: float) -> None:
-    systems = ["one_stage", "two_stage", "constrained"]
+    systems = ["one_stage", "two_stage", "unconstrained"]
     changes = {"systems": systems, "calibration.noise_multiplier": 7.0, "num_samples": 100, "epsilon": epsilon}
     listed = Stages(load(EXPERIMENTS / "smcalflow-best-small.yaml", changes), tmp_path).all()
     stages = {stage.name: stage for stage in listed}
@@ -221,8 +221,8 @@ def test_calibrated_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsil
     assert drawn.argv[:2] == ("calibrate", str(tmp_path / "parse_tree"))
     assert ("--exact" in drawn.argv) == (epsilon == float("inf"))
     assert "calibrate_trees" in stages["sample_utterances"].needs
-    assert stages["calibrate_constrained_trees"].needs == ("sample_constrained_trees", "calibrate_trees")
-    assert "calibrate_constrained_trees" in stages["sample_constrained_utterances"].needs
+    assert stages["calibrate_unconstrained_trees"].needs == ("sample_unconstrained_trees", "calibrate_trees")
+    assert "calibrate_unconstrained_trees" in stages["sample_unconstrained_utterances"].needs
     for name, expected in {"parse_tree": 7.0, "parse2utterance": 7.0, "one_stage": None}.items():
         privacy = (stages[name].config or {}).get("privacy")
         assert privacy is None if epsilon == float("inf") else privacy.get("histogram_noise_multiplier") == expected
