@@ -100,7 +100,7 @@ def test_the_trained_model_samples_as_either_of_the_two(tiny_model: str, corpus:
     trainer.save_checkpoint(checkpoint)
     trees = tmp_path / "trees.jsonl"
     trees.write_text('{"parse": "(Yield (Find (Today)))"}\n{"parse": "(PleasantryAnythingElseCombined)"}\n')
-    sampling = SamplingArguments(max_new_tokens=6)
+    sampling = SamplingArguments(max_new_tokens=6, redraws=None)
 
     def sample(model: CausalLM, name: str, prompts_path: str | None) -> list[dict[str, Any]]:
         output = tmp_path / f"{name}.jsonl"

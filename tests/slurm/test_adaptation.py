@@ -128,7 +128,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Pat
         model={"base_model": tiny_model},
         privacy={"accountant": "rdp"},
         epochs={"one_stage": 1, "parse_tree": 1, "parse2utterance": 1},
-        sampling={"max_new_tokens": 8},
+        sampling={"max_new_tokens": 8, "redraws": None},
         stages={
             "parse_tree": {"sampling": {"max_new_tokens": 8}},
             "parser": {**parser, "trainer": {"accelerator": "cpu", "precision": "32-true", "max_epochs": 1}},
