@@ -216,7 +216,7 @@ class AuditTrainer(Trainer):
 
 
 def losses(model: CausalLM, turns: Sequence[Turn], device: torch.device) -> Tensor:
-    """Mean token loss of each turn's target (mean over its targets, if several), in nats, float32 [turns]."""
+    """Loss of each turn's target as training sees it (mean over its targets, if several), float32 [turns]."""
     encoded = encode_turns(turns, model.codec)
     result = torch.zeros(len(encoded))
     was_training = model.training

@@ -89,7 +89,7 @@ def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> di
         notes.append(
             f"over the whole training noise is {noise_over_training:.2g} times the largest signal: expect samples of "
             "the public base that lean a little to yours (docs/results.md); more units, a larger epsilon or batch, or "
-            "fewer trained parameters (lora) help"
+            "fewer trained parameters (lora) lower it"
         )
     return {
         **{name: getattr(spec, name) for name in (*names, "batch_size", "steps")},
