@@ -77,7 +77,7 @@ def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("names", [("pretrain",), ("utterance_lm",)])
-@pytest.mark.parametrize("overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora",), ("average",)])
+@pytest.mark.parametrize("overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora",)])
 def test_shipped_overlays_parse(
     names: tuple[str, ...], overlay: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
