@@ -228,7 +228,7 @@ class SyntheticWriter(BasePredictionWriter):
         if not records:
             raise UserError(
                 f"none of the {metrics['synthetic/num_drawn']} texts for {self.output_path} is a sample ({told}): "
-                "train for longer or at a larger epsilon; --model.init_args.sampling.redraws=null keeps all texts"
+                "train for longer or at a larger epsilon; --model.init_args.sampling='{redraws: null}' keeps all texts"
             )
         write_json_lines(self.output_path, records)
         write_json(f"{self.output_path}.metrics.json", metrics)

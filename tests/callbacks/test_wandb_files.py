@@ -65,7 +65,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
         sample += [f"--trainer.callbacks.init_args.output_path={output}", f"--model.init_args.base_model={tiny_model}"]
         sample += [f"--trainer.callbacks.init_args.stage={stage}", f"--run_dir={run / f'sample_{stage}'}"]
         sample += [f"--ckpt_path={run / stage / 'checkpoints' / 'last.ckpt'}", "--data.init_args.num_samples=4"]
-        sample += ["--model.init_args.sampling.redraws=null"]  # noise decides what a model of three steps writes
+        sample += ["--model.init_args.sampling={redraws: null}"]  # noise decides what a model of three steps writes
         call(*sample, *prompts)
         prompts = [f"--data.init_args.prompts_path={output}"]
     report = dict.fromkeys(("experiment", "seed", "epsilon", "commit", "base_model", "num_samples"))
