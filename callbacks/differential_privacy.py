@@ -300,6 +300,11 @@ def _data_reasons(data: object) -> list[str]:
             f"{name} {', '.join(missing)}; give what datamodules.private_data.PrivateData names, as docs/own-model.md "
             "shows"
         ]
+    if getattr(data, "limit_train_units", None) is not None:
+        return [
+            "limit_train_units trains on the first units, where one unit more takes the place of another; set "
+            "data.keep_share, which asks each unit by itself"
+        ]
     if cast(PrivateData, data).sampling != "poisson":
         return ["the data module does not draw Poisson samples; set data.sampling: poisson"]
     return []

@@ -51,7 +51,8 @@ class DialogueDataModule(TrainingDataModule):
         test_is_public: Whether the test file is public, likewise.
         num_workers: Worker processes of the training loader.
         cache_dir: Folder of tokenised data; null for ``$DOPPEL_CACHE`` or ``~/.cache/doppel``.
-        limit_train_units: Train on the first units only, at most this many.
+        limit_train_units: Train on the first units only, at most this many. Not in a private run, where a unit more
+            would take the place of another: use ``keep_share``.
         limit_val_turns: Validate and test on the first turns only, at most this many.
         sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
         fixed_shapes: Pad micro-batches to a few fixed shapes, for a model with ``compile: true``. The last micro-batch
@@ -60,7 +61,8 @@ class DialogueDataModule(TrainingDataModule):
             or the start of one and a star, ``EventOnDate*``. Evaluation data stay whole.
         shuffle_trees: A seed: permute the trees over the utterances before training. A diagnostic: the guarantee is
             then one for the shuffled rows, not for people (see :class:`~datamodules.selection.Selection`).
-        keep_share: Train on about this share of the units, chosen by a hash of their names.
+        keep_share: Train on about this share of the units, chosen by a hash of their names, or of what they hold where
+            the unit is ``utterance``.
     """
 
     def __init__(

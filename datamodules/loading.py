@@ -32,6 +32,6 @@ def load_encoded(
     def build() -> EncodedTurns:
         needs = codec.needs if selection.keep_function is None else ()  # which drops the turns without a tree
         turns = read_turns(path, unit, needs=needs)
-        return encode_turns(selection.apply(turns, path), codec)
+        return encode_turns(selection.apply(turns, path, unit), codec)
 
     return cached([data_fingerprint(path, selection), codec.fingerprint(), unit], build, cache_dir)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 from datamodules.turn import Turn
@@ -18,9 +19,11 @@ class Selection:
     """What happens to the turns of a file before they are tokenised.
 
     Formal guarantees:
-        ``keep_function`` asks each turn by itself and ``keep_share`` the name of its unit, so adding or removing one
-        unit adds or removes at most that unit of what is kept: the guarantee for the kept turns holds for the file. The
-        number of kept units counts as public, as N does everywhere.
+        ``keep_function`` asks each turn by itself and ``keep_share`` the name of its unit. The names of utterances are
+        places in the file, which move with a line at its front; there ``keep_share`` asks the content, and the k-th of
+        equal turns by its k. So adding or removing one unit adds or removes at most one unit of what is kept: the
+        guarantee for the kept turns holds for the file. The number of kept units counts as public, as N does
+        everywhere.
 
         ``shuffle_trees`` pairs each utterance with the tree of another turn. A row then holds two people's data, and a
         turn more or less would draw another permutation of all rows. The guarantee of such a run is therefore one for
@@ -30,8 +33,8 @@ class Selection:
     Attributes:
         keep_function: Keep the turns whose tree calls this function: a call head such as ``WeatherQueryApi``, or the
             start of one and a star, ``EventOnDate*``. None keeps all.
-        keep_share: Keep about this share of the units, in (0, 1], chosen by a hash of their names: a small uniform part
-            of a large file, always the same. None keeps all.
+        keep_share: Keep about this share of the units, in (0, 1], chosen by a hash of their names, or of the content
+            where a unit is an utterance: a small uniform part of a large file, always the same. None keeps all.
         shuffle_trees: Seed of a permutation of the trees over the utterances; None leaves each with its own.
     """
 
@@ -55,17 +58,21 @@ class Selection:
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return ",".join(f"{name}={value!r}" for name, value in parts.items() if value is not None)
 
-    def apply(self, turns: Sequence[Turn], path: str) -> list[Turn]:
+    def apply(self, turns: Sequence[Turn], path: str, unit: str) -> list[Turn]:
         """The turns that are trained on.
 
         Args:
             turns: All turns of a file.
             path: The file, for errors.
+            unit: What the turns were read with.
 
         Raises:
             DataError: No turn is left, or there are no trees to shuffle.
         """
-        kept = [turn for turn in turns if self.keep_share is None or _position(turn.unit) < self.keep_share]
+        kept = list(turns)
+        if self.keep_share is not None:
+            names = _contents(turns) if unit == "utterance" else (turn.unit for turn in turns)
+            kept = [turn for turn, name in zip(turns, names, strict=True) if _position(name) < self.keep_share]
         if not kept:
             raise DataError(f"keep_share {self.keep_share} leaves no unit of {path}: raise it")
         if self.keep_function is not None:
@@ -87,6 +94,15 @@ class Selection:
         return kept
 
 
-def _position(unit: str) -> float:
+def _contents(turns: Sequence[Turn]) -> Iterator[str]:
+    """Names of turns by what they hold, and the how manieth with this content they are."""
+    seen: Counter[str] = Counter()
+    for turn in turns:
+        content = repr(astuple(replace(turn, unit="")))
+        seen[content] += 1
+        yield f"{seen[content]} {content}"
+
+
+def _position(name: str) -> float:
     """Where a unit stands in [0, 1), uniformly, by its name alone."""
-    return int.from_bytes(hashlib.blake2b(unit.encode(), digest_size=7).digest(), "big") / 2**56
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big") / 2**56

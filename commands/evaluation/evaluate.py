@@ -81,7 +81,7 @@ def evaluate(
     if num_samples is not None and num_samples < 1:
         raise DataError(f"--num-samples is {num_samples}: give at least 1")
     source = None if no_mauve else _featurizer(featurizer)
-    kept = Selection(keep_function).apply(read_turns(reference, unit="utterance"), reference)
+    kept = Selection(keep_function).apply(read_turns(reference, "utterance"), reference, "utterance")
     corpora = _corpus(read_synthetic(synthetic)), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
     found = _parsed_trees(sides, ready, parser)

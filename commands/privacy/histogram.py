@@ -115,8 +115,13 @@ def release(
             f"{stage_dir} announced no histogram: set privacy.histogram_noise_multiplier and train it again, or ask "
             "for --exact, which is not private"
         )
+    if sigma is not None and data.get("limit_train_units") is not None:
+        raise UserError(
+            f"{stage_dir} was trained on its first units alone (limit_train_units), for which no ε holds: train it "
+            "again with keep_share"
+        )
     path = expand_path(data["train_path"])
-    turns = Selection.from_config(data).apply(read_turns(path, data["unit"]), path)
+    turns = Selection.from_config(data).apply(read_turns(path, data["unit"]), path, data["unit"])
     turns = first_units(turns, data.get("limit_train_units"))
     num_units = len({turn.unit for turn in turns})
     if privacy is not None:

@@ -23,27 +23,33 @@ def turns() -> list[Turn]:
 
 
 def test_keeping_a_function_keeps_its_turns_alone_and_asks_each_by_itself(turns: list[Turn]) -> None:
-    kept = Selection(keep_function="WeatherQueryApi").apply(turns, PATH)
+    kept = Selection(keep_function="WeatherQueryApi").apply(turns, PATH, "utterance")
     assert kept == [turn for turn in turns if "(WeatherQueryApi" in (turn.parse or "")] != []
-    whole = Selection(keep_function="Weather*").apply(turns, PATH)
+    whole = Selection(keep_function="Weather*").apply(turns, PATH, "utterance")
     assert set(kept) < set(whole) or kept == whole
-    assert Selection(keep_function="WeatherQueryApi").apply(turns[:50], PATH) == [t for t in kept if t in turns[:50]]
+    assert Selection(keep_function="WeatherQueryApi").apply(turns[:50], PATH, "utterance") == [
+        t for t in kept if t in turns[:50]
+    ]
 
 
 def test_a_share_is_stable_when_other_units_come_or_go(turns: list[Turn]) -> None:
     selection = Selection(keep_share=0.3)
-    kept = selection.apply(turns, PATH)
+    kept = selection.apply(turns, PATH, "utterance")
     assert 30 < len(kept) < 90
-    assert selection.apply(turns[1:], PATH) == [turn for turn in kept if turn is not turns[0]]
-    assert Selection(keep_share=1.0).apply(turns, PATH) == turns
+    assert selection.apply(turns[1:], PATH, "utterance") == [turn for turn in kept if turn is not turns[0]]
+    assert Selection(keep_share=1.0).apply(turns, PATH, "utterance") == turns
 
 
 def test_shuffling_permutes_trees_and_leaves_utterances_and_units(turns: list[Turn]) -> None:
-    shuffled = Selection(shuffle_trees=1).apply(turns, PATH)
+    shuffled = Selection(shuffle_trees=1).apply(turns, PATH, "utterance")
     assert [(t.utterance, t.unit) for t in shuffled] == [(t.utterance, t.unit) for t in turns]
     assert Counter(t.parse for t in shuffled) == Counter(t.parse for t in turns)
     assert sum(a.parse != b.parse for a, b in zip(shuffled, turns, strict=True)) > 150
-    assert shuffled == Selection(shuffle_trees=1).apply(turns, PATH) != Selection(shuffle_trees=2).apply(turns, PATH)
+    assert (
+        shuffled
+        == Selection(shuffle_trees=1).apply(turns, PATH, "utterance")
+        != Selection(shuffle_trees=2).apply(turns, PATH, "utterance")
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,14 +62,14 @@ def test_shuffling_permutes_trees_and_leaves_utterances_and_units(turns: list[Tu
 )
 def test_a_selection_that_leaves_nothing_is_told(turns: list[Turn], selection: Selection, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        selection.apply(turns, PATH)
+        selection.apply(turns, PATH, "utterance")
 
 
 def test_bad_shares_and_missing_trees_are_told(turns: list[Turn]) -> None:
     with pytest.raises(DataError, match="keep_share is 0"):
         Selection(keep_share=0)
     with pytest.raises(DataError, match="no tree"):
-        Selection(shuffle_trees=1).apply([*turns, Turn("hello", None, "u")], PATH)
+        Selection(shuffle_trees=1).apply([*turns, Turn("hello", None, "u")], PATH, "utterance")
 
 
 def test_cache_and_fingerprint_tell_selections_apart(codec: Codec) -> None:
