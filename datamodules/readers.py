@@ -6,14 +6,15 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from datamodules.selection import Selection
-from datamodules.turn import Field, Turn
+from datamodules.turn import Field, Turn, unit_name
 from doppel.errors import DataError
 from doppel.files import read_json_lines
 from doppel.grammar import generate
@@ -61,6 +62,10 @@ def check(path: str, unit: Unit = "utterance", needs: Sequence[Field] = ()) -> D
 def read_turns(path: str, unit: Unit, with_trees: bool = True, needs: Sequence[Field] = ()) -> list[Turn]:
     """Read all user turns of a file, in order.
 
+    Names of dialogues and users are normalised (:func:`~datamodules.turn.unit_name`). Two dialogues of one id are
+    refused: they would be one unit, and adding one of them would change the other's. As utterances their turns are
+    units of their own, whatever their names.
+
     Three inputs are known:
 
     * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
@@ -92,7 +97,7 @@ def read_turns(path: str, unit: Unit, with_trees: bool = True, needs: Sequence[F
     turns = _embedded(path, unit) if is_embedded(path) else list(_file_turns(Path(path), unit, with_trees, needs))
     if not turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")
-    return turns
+    return _told_apart(turns) if unit == "utterance" else turns
 
 
 def expand_path(path: str) -> str:
@@ -159,17 +164,35 @@ def _embedded(path: str, unit: Unit) -> list[Turn]:
     return [Turn(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)]
 
 
+def _told_apart(turns: list[Turn]) -> list[Turn]:
+    """Turns as units of their own: a name that came before gets a number."""
+    seen: Counter[str] = Counter()
+    for place, turn in enumerate(turns):
+        seen[turn.unit] += 1
+        if seen[turn.unit] > 1:
+            turns[place] = replace(turn, unit=f"{turn.unit}#{seen[turn.unit]}")
+    return turns
+
+
 def _file_turns(path: Path, unit: Unit, with_trees: bool, needs: Sequence[Field]) -> Iterator[Turn]:
     if not path.is_file():
         raise DataError(
             f"no file {path}: put a .jsonl, .jsonl.gz or .zip file of dialogues there, set another path, or "
             "fetch a published release with `python cli.py download smcalflow`"
         )
+    lines: dict[str, int] = {}  # where each dialogue stands
     for number, record in read_json_lines(path):
         where = f"{path}:{number}"
         if not with_trees:
             record.pop("parse", None)
         read = _dialogue_turns if "turns" in record else _plain_turn
+        if unit == "dialogue" and record.get("dialogue_id") is not None:
+            first = lines.setdefault(_name(record, "dialogue_id", where), number)
+            if first != number:
+                raise DataError(
+                    f"{where}: the dialogue_id of line {first} again, so that two dialogues would be one unit: give "
+                    "every dialogue an id of its own, or drop the line"
+                )
         for turn in read(record, unit, where, number):
             for name in needs:
                 if getattr(turn, name) is None:
@@ -202,7 +225,7 @@ def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: in
         tags = turn.get("tags")
         domain = tags.get("domain") if isinstance(tags, dict) else None
         index = turn.get("turn_index", position)
-        name = str(dialogue_id) if unit == "dialogue" else f"{dialogue_id}/{index}"
+        name = _name(dialogue, "dialogue_id", where) if unit == "dialogue" else f"{dialogue_id}/{index}"
         yield Turn(utterance, _tree(_text(turn, "lispress", at), at), name, domain)
 
 
@@ -212,13 +235,21 @@ def _plain_turn(record: dict[str, Any], unit: Unit, where: str, number: int) -> 
     domain = None if record.get("domain") is None else _text(record, "domain", where)
     name, weight = record.get("unit"), _weight(record, where)
     if unit == "utterance":  # every line is a unit of its own, whatever name it carries
-        name = str(number) if name is None else f"{name}/{number}"
-    if name is None:
+        yield Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain, weight)
+    elif name is not None:
+        yield Turn(utterance, parse, _name(record, "unit", where), domain, weight)
+    else:
         raise DataError(
             f"{where}: no 'unit', which says whose line this is: add one to every line, "
             "or train with unit=utterance (each line protected by itself)"
         )
-    yield Turn(utterance, parse, str(name), domain, weight)
+
+
+def _name(record: dict[str, Any], key: str, where: str) -> str:
+    try:
+        return unit_name(record[key])
+    except ValueError as error:
+        raise DataError(f"{where}: {key!r} {error}") from None
 
 
 def _weight(record: dict[str, Any], where: str) -> float:

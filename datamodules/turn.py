@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,3 +27,17 @@ class Turn:
     unit: str
     domain: str | None = None
     weight: float = 1.0
+
+
+def unit_name(value: object) -> str:
+    """The name of a unit: NFC and without outer spaces, so that two spellings of a name are one person.
+
+    Raises:
+        ValueError: It is empty, or neither a text nor a whole number; the message does not quote it.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"is a {type(value).__name__}: give a text or a whole number")
+    name = unicodedata.normalize("NFC", str(value)).strip()
+    if not name:
+        raise ValueError("is empty, so that strangers would be one unit: give everybody a name")
+    return name

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from datamodules.batch import LogicalBatch
 from datamodules.data_module import DataModule, check_limits
 from datamodules.logical_batches import choose
+from datamodules.turn import unit_name
 from doppel.errors import DataError
 from doppel.privacy.noise import Secret
 
@@ -79,11 +80,14 @@ class UnitDataModule(DataModule):
         self.max_rows_per_unit = max_rows_per_unit
         self.max_rows_per_micro_batch = max_rows_per_micro_batch
         self.sampling_seed = sampling_seed
-        units: dict[Any, list[Mapping[str, Any]]] = {}
+        units: dict[str, list[Mapping[str, Any]]] = {}
         for number, row in enumerate(rows):
             if unit not in row:
                 raise DataError(f"row {number} has no field {unit!r}, which names its unit")
-            units.setdefault(row[unit], []).append(row)
+            try:
+                units.setdefault(unit_name(row[unit]), []).append(row)
+            except ValueError as error:
+                raise DataError(f"row {number}: the field {unit!r} {error}") from None
         self._units = list(units.values())
         if batch_size > len(self._units):
             raise DataError(f"batch_size is {batch_size}, but there are {len(self._units)} units: give at most that")

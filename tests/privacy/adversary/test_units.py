@@ -1,0 +1,89 @@
+"""The attacker chooses how a file names and orders people, so that one person moves more than one unit."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from private_training import data_module, fit, privacy
+
+from callbacks.differential_privacy import PrivateTrainingError
+from datamodules.readers import read_turns
+from datamodules.selection import Selection
+from datamodules.turn import Turn
+from datamodules.unit_data_module import UnitDataModule
+from doppel.errors import DataError
+from lightning_modules.utterance_lm import UtteranceLM
+
+NFC, NFD = "zoé@example.com", "zoe\u0301@example.com"
+
+
+def write(path: Path, records: list[dict[str, object]]) -> str:
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return str(path)
+
+
+def dialogue(name: object, *texts: str) -> dict[str, object]:
+    turns = [{"user_utterance": {"original_text": text}, "lispress": "(A)"} for text in texts]
+    return {"dialogue_id": name, "turns": turns}
+
+
+def test_a_line_more_at_the_front_changes_no_other_line_of_a_kept_share(tmp_path: Path) -> None:
+    lines: list[dict[str, object]] = [{"utterance": f"find {i % 40}", "unit": f"u{i % 7}"} for i in range(400)]
+    selection = Selection(keep_share=0.4)
+
+    def kept(name: str, records: list[dict[str, object]]) -> Counter[str]:
+        path = write(tmp_path / name, records)
+        return Counter(turn.utterance for turn in selection.apply(read_turns(path, "utterance"), path, "utterance"))
+
+    with_it, without = kept("with.jsonl", [{"utterance": "find 3"}, *lines]), kept("without.jsonl", lines)
+    assert 100 < without.total() < 220
+    assert (with_it - without).total() + (without - with_it).total() <= 1
+
+
+def test_equal_lines_are_kept_by_coins_of_their_own() -> None:
+    lines = [Turn("yes", None, str(number)) for number in range(400)]
+    assert 140 < len(Selection(keep_share=0.5).apply(lines, "yes.jsonl", "utterance")) < 260
+
+
+def test_the_first_units_alone_are_no_private_training(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    with pytest.raises(PrivateTrainingError, match="limit_train_units.*keep_share"):
+        fit(
+            tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus, limit_train_units=40), [privacy(tmp_path)]
+        )
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_two_dialogues_of_one_id_are_refused_by_their_lines_and_not_by_their_name(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "two.jsonl", [dialogue("ana@x.org", "hi"), dialogue("b", "no"), dialogue("ana@x.org", "yo")]
+    )
+    with pytest.raises(DataError, match=r"two.jsonl:3: the dialogue_id of line 1 again") as refused:
+        read_turns(path, "dialogue")
+    assert "ana" not in str(refused.value)
+
+
+def test_turns_of_dialogues_of_one_id_are_utterances_of_their_own(tmp_path: Path) -> None:
+    path = write(tmp_path / "two.jsonl", [dialogue("a", "hi", "you"), dialogue("a", "no", "you")])
+    assert len({turn.unit for turn in read_turns(path, "utterance")}) == 4
+
+
+@pytest.mark.parametrize("unit", ["dialogue", "user"])
+def test_two_spellings_of_a_name_are_one_person(tmp_path: Path, unit: str) -> None:
+    names: list[object] = [NFC, NFD, f" {NFC}\n", 7, "7"]
+    path = write(tmp_path / "own.jsonl", [{"utterance": "hi", "unit": name} for name in names])
+    assert [turn.unit for turn in read_turns(path, unit)] == [NFC] * 3 + ["7"] * 2  # type: ignore[arg-type]
+
+
+def test_two_spellings_of_a_name_are_one_person_in_rows_of_ones_own() -> None:
+    rows = [{"user": name, "text": "hi"} for name in (NFC, NFD, "b", "c")]
+    assert UnitDataModule(rows, "user", list, batch_size=2).num_units == 3
+
+
+@pytest.mark.parametrize("name", ["", "  ", ["a"], {"mail": "a"}, True, 1.5])
+def test_a_name_that_names_nobody_is_refused_by_its_line(tmp_path: Path, name: object) -> None:
+    path = write(tmp_path / "own.jsonl", [{"utterance": "hi", "unit": "a"}, {"utterance": "hi", "unit": name}])
+    with pytest.raises(DataError, match=r"own.jsonl:2: 'unit'"):
+        read_turns(path, "user")
