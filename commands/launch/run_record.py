@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", "settings.env"}
 #: Sections of an experiment that its trainings depend on; ``variants`` count for their own system.
 _TRAINING = ("epochs", "trainer", "model", "data", "privacy", "stages", "overlays", "overrides", "exact_histogram")
-_TIME = re.compile(r', "time": "[^"]*"')
-#: Summaries by a ledger's text but for its times: the seeds of one setting need one accounting between them.
-_SUMMARIES: dict[str, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -219,15 +215,7 @@ class RunRecord:
         from doppel.privacy.ledger import Ledger
 
         path = self.folder / "ledger.jsonl"
-        if not path.exists():
-            return None
-        try:
-            text = _TIME.sub("", path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from error
-        if text not in _SUMMARIES:
-            _SUMMARIES[text] = Ledger(path).summary()
-        return _SUMMARIES[text]
+        return Ledger(path).summary() if path.exists() else None
 
     def report(self) -> dict[str, Any] | None:
         """``report.json``; None where the run did not come so far."""

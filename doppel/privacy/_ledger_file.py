@@ -1,12 +1,20 @@
 """The ledger's JSON lines: reading them, whole or torn, and appending to them. What they mean for a budget is in
-`doppel.privacy.ledger`."""
+`doppel.privacy.ledger`.
+
+Each line ends with its *chain*: the SHA-256 of the chain before it and of every byte since. So a line that was changed,
+removed, added or moved is seen by whoever reads the file, and the newest chain stands for all lines before it: a
+checkpoint keeps it (`LedgerFile.anchor`), and so does `<path>.head`, a file of one line that is written anew after each
+line of the ledger, so that lines removed from the end are seen too. No secret is involved: whoever may write all these
+files can forge them all."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +26,9 @@ from doppel.errors import UserError
 from doppel.privacy.accounting import Accountant
 from doppel.privacy.mechanism import Mechanism
 
-VERSION = 1
+VERSION = 2
+#: Before a line's chain, and its length with what follows.
+_CHAIN, _SEAL = b', "chain": "', 64 + len('"}')
 
 
 class LedgerError(UserError):
@@ -78,8 +88,15 @@ class LedgerFile:
     acknowledged.) The next writer settles the charge with a `repair` line. A torn line that is not followed by one
     means that the file was damaged or edited, and is an error.
 
+    The first line names the ledger. Files of version 1 have neither name nor chains: the next line that is written gives
+    them both, and its chain covers what is there.
+
     Args:
         path: The ledger file; it need not exist yet.
+
+    Attributes:
+        identity: The ledger's name, drawn at random; None for an empty file or one of version 1.
+        chains: Chain of every line that has one, in their order.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,6 +104,9 @@ class LedgerFile:
         self.promises: dict[str, Promise] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
+        self.identity: str | None = None
+        self.chains: dict[str, int] = {}
+        self._since = hashlib.sha256()  # of the last chain and every byte since
         self._offset = 0
         self._line = 0
         self._broken: list[bytes] = []  # torn lines that wait for their repair
@@ -101,10 +121,11 @@ class LedgerFile:
         """Read the lines appended since the last call.
 
         Raises:
-            LedgerError: If the file shrank, or a line is damaged, contradictory or of another version.
+            LedgerError: If the file shrank or lost lines, or a line is damaged, contradictory or of another version.
         """
         if self._damage is not None:
             raise self._damage
+        head = self._read_head()  # before the lines, which may grow meanwhile
         try:
             with open(self.path, "rb") as file:
                 file.seek(0, os.SEEK_END)
@@ -115,8 +136,11 @@ class LedgerFile:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
-            if self._offset:
-                raise LedgerError(f"{self.path}: the file vanished while in use: restore it.") from None
+            if self._offset or head:
+                raise LedgerError(
+                    f"{self.path}: the file is gone{'' if self._offset else f', but {self.head.name} beside it is not'}: "
+                    "what it says was spent, so restore it from a copy."
+                ) from None
             return
         except OSError as error:
             raise LedgerError(f"{self.path}: {error.strerror or error}.") from error
@@ -128,6 +152,34 @@ class LedgerFile:
             if line:
                 self._read_line(line)
         self._charge(self._torn_charges())
+        if head and head[1] not in self.chains:
+            lost = head[0] - len(self.chains)
+            what = f"the last {lost} lines are gone" if lost > 0 else "its lines are not those that were written"
+            raise self._failed(f"{self.path}: {what} ({self.head.name} says so): restore the file from a copy.")
+
+    @property
+    def head(self) -> Path:
+        """The file that holds the number of lines and the newest chain."""
+        return self.path.with_name(f"{self.path.name}.head")
+
+    @property
+    def anchor(self) -> dict[str, Any]:
+        """The ledger as it is now, for whoever wants to find it again: its identity and its newest chain."""
+        return {"identity": self.identity, "chain": next(reversed(self.chains), None)}
+
+    def _read_head(self) -> tuple[int, str] | None:
+        """Number of lines and newest chain; None where there is no such file, or a crash left it empty."""
+        try:
+            words = self.head.read_text(encoding="ascii").split()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise LedgerError(f"{self.head} cannot be read ({error}): restore it from a copy.") from error
+        if not words:
+            return None
+        if len(words) != 2 or not words[0].isdigit():
+            raise LedgerError(f"{self.head} is damaged: restore it, with the ledger, from a copy.")
+        return int(words[0]), words[1]
 
     def _torn_charges(self) -> dict[str, int]:
         charges = dict.fromkeys(self.mechanisms, 0)
@@ -151,7 +203,9 @@ class LedgerFile:
             _make_private(self.path.parent)
             with FileLock(f"{self.path}.lock", timeout=timeout, mode=0o600):
                 self.refresh()
-                if self._broken or self._tail:
+                if self._tail:  # a line that lacks its end alone is whole with it; any other is torn
+                    self._write(b"\n")
+                if self._broken:
                     self.append({"type": "repair", "charged": self._torn_charges()})
                 yield
         except Timeout:
@@ -165,11 +219,21 @@ class LedgerFile:
             ) from error
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write one line, with the time, and return once it is on disk. The lock must be held."""
+        """Write one line, with the time and its chain, and return once it is on disk. The lock must be held."""
+        if self.identity is None and record["type"] != "ledger":
+            self.append({"type": "ledger", "version": VERSION, "identity": secrets.token_hex(16)})
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        data = (json.dumps({**record, "time": now}) + "\n").encode()
-        if self._tail:
-            data = b"\n" + data
+        body = json.dumps({**record, "time": now}).encode()[:-1]
+        chain = self._chain_of(body)
+        self._write(body + _CHAIN + f'{chain}"}}\n'.encode())
+        # Not synced, so that a step waits for the disk once: a head that is behind its ledger is right all the same.
+        descriptor = os.open(self.head, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, f"{len(self.chains):12d} {chain}\n".encode())
+        finally:
+            os.close(descriptor)
+
+    def _write(self, data: bytes) -> None:
         is_new = not self.path.exists()
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -186,6 +250,12 @@ class LedgerFile:
                 os.close(folder)
         self.refresh()
 
+    def _chain_of(self, body: bytes) -> str:
+        """The chain of the line that follows; ``body`` is what stands before it there."""
+        digest = self._since.copy()
+        digest.update(body)
+        return digest.hexdigest()
+
     def _read_line(self, line: bytes) -> None:
         try:
             record = json.loads(line)
@@ -193,9 +263,13 @@ class LedgerFile:
             record = None
         if not isinstance(record, dict):
             self._broken.append(line)
+            self._since.update(line + b"\n")
             return
-        if self._broken and record.get("type") != "repair":
+        if self._broken and record.get("type") not in ("repair", "ledger"):
             raise self._damaged("the line before it is damaged and was never settled")
+        self._read_chain(line, record.pop("chain", None))
+        if self.chains and self.identity is None and record.get("type") != "ledger":
+            raise self._damaged("the line that names the ledger is missing before it")
         try:
             self._apply(record)
         except LedgerError:
@@ -203,11 +277,28 @@ class LedgerFile:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise self._damaged("a field is missing or has the wrong type") from None
 
+    def _read_chain(self, line: bytes, chain: str | None) -> None:
+        """Follow the chain by a line, or find it broken."""
+        if chain is None:
+            if self.chains:
+                raise self._damaged("it was not written by this program, for it has no chain")
+            self._since.update(line + b"\n")
+            return
+        if chain != self._chain_of(line[: -len(_CHAIN) - _SEAL]):
+            raise self._damaged("its chain is broken: this line was changed, or lines before it were changed or removed")
+        self.chains[chain] = len(self.chains)
+        self._since = hashlib.sha256(chain.encode())
+
     def _apply(self, record: dict[str, Any]) -> None:
         match record.pop("type", None):
+            case "ledger":
+                self._check_version(record["version"], VERSION)
+                if self.identity is not None or len(self.chains) != 1:
+                    raise self._damaged("it names the ledger a second time")
+                self.identity = str(record["identity"])
             case "budget":
-                if record["version"] != VERSION:
-                    raise self._damaged(f"it has version {record['version']}, this program reads version {VERSION}")
+                if "version" in record:  # of files of version 1
+                    self._check_version(record["version"], 1)
                 self.promises[record["scope"]] = Promise(
                     **{field.name: record[field.name] for field in fields(Promise)}
                 )
@@ -238,10 +329,16 @@ class LedgerFile:
         for mechanism_id, steps in charges.items():
             self.mechanisms[mechanism_id].done_steps += sign * steps
 
+    def _check_version(self, version: object, known: int) -> None:
+        if version != known:
+            raise self._damaged(f"it has version {version}, this program reads versions 1 and {VERSION}")
+
     def _damaged(self, why: str) -> LedgerError:
-        self._damage = LedgerError(
-            f"{self.path}, line {self._line}: cannot be read: {why}. Restore the file from a copy."
-        )
+        return self._failed(f"{self.path}, line {self._line}: cannot be read: {why}. Restore the file from a copy.")
+
+    def _failed(self, text: str) -> LedgerError:
+        """An error that asking again does not end."""
+        self._damage = LedgerError(text)
         return self._damage
 
 

@@ -85,7 +85,11 @@ def compute_epsilon(
     """
     _check_delta(delta)
     _check_accountant(accountant)
-    merged = _merge(mechanisms)
+    return _epsilon(tuple(_merge(mechanisms)), delta, accountant, fast)
+
+
+@functools.lru_cache(maxsize=4096)  # the runs of one setting need one accounting between them
+def _epsilon(merged: tuple[Mechanism, ...], delta: float, accountant: Accountant, fast: bool) -> float:
     if not merged:
         return 0.0
     if any(mechanism.noise_multiplier == 0.0 for mechanism in merged):

@@ -1,7 +1,8 @@
 """The privacy ledger: an append-only file that proves what was spent and refuses what was not promised.
 
-The file holds JSON lines of five types:
+The file holds JSON lines of six types, each chained to the lines before it (see `doppel.privacy._ledger_file`):
 
+- `ledger`: the name of this ledger, by which checkpoints find it again.
 - `budget`: what one *scope* (one released system, such as "two_stage") may spend: target epsilon, delta,
   accountant, unit. Written once per scope.
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
@@ -15,7 +16,8 @@ Formal guarantees:
     A spend is on disk (fsync) *before* its step runs, and is refused if the scope's composed epsilon would
     pass its target; so at every moment, crash or not, the released steps are a subset of those on file and
     each scope is (target epsilon, delta)-differentially private under adding or removing one unit. Steps that
-    a crash rolled back stay spent: their noise was drawn and may have been seen. Mechanisms are never assumed
+    a crash rolled back stay spent: their noise was drawn and may have been seen. A file whose lines were changed or
+    removed is refused, and so is a checkpoint of steps that are not on file (`gap`). Mechanisms are never assumed
     to touch disjoint data: everything in a scope composes, and `epsilon(None)` composes everything in the
     file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at rate q, norm at most
     C, noise sigma * C, public divisor).
@@ -24,11 +26,12 @@ Formal guarantees:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from doppel.privacy._ledger_file import VERSION, LedgerError, LedgerFile, MechanismRecord, Promise
+from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Promise
 from doppel.privacy.accounting import Accountant, compute_epsilon, max_affordable_steps
 from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacySpec, what_is_protected
@@ -111,7 +114,7 @@ class Ledger:
                 self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, fields)
                 return mechanism_id
             if budget is None:
-                self._file.append({"type": "budget", "scope": scope, **promise, "version": VERSION})
+                self._file.append({"type": "budget", "scope": scope, **promise})
             names = {"id": mechanism_id, "scope": scope, "stage": stage}
             self._file.append({"type": "mechanism", **names, **fields})
         return mechanism_id
@@ -162,6 +165,30 @@ class Ledger:
         """Steps of this mechanism on file, those lost to a crash included."""
         self._file.refresh()
         return self._record(mechanism_id).done_steps
+
+    @property
+    def anchor(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the ledger, to find it again: its identity and its newest chain."""
+        return self._file.anchor
+
+    def gap(self, state: Mapping[str, Any]) -> str | None:
+        """Why this ledger does not pay for the weights of a checkpoint; None if it does.
+
+        Args:
+            state: What the checkpoint says: `mechanism_id`, `num_steps` and, but for older ones, `ledger`: the anchor
+                that was then.
+        """
+        self._file.refresh()
+        mechanism_id, num_steps, anchor = state["mechanism_id"], state["num_steps"], state.get("ledger")
+        if anchor is not None and anchor["identity"] != self._file.identity:
+            return f"its {num_steps} steps were paid from another ledger than {self.path}"
+        if anchor is not None and anchor["chain"] not in self._file.chains:
+            return f"{self.path} no longer holds the line that was its last when the checkpoint was written"
+        known = self._file.mechanisms.get(mechanism_id)
+        paid = 0 if known is None else known.done_steps
+        if paid < num_steps:
+            return f"it has {num_steps} steps, of which {self.path} has {paid} for {mechanism_id}"
+        return None
 
     def epsilon(self, scope: str | None = None, fast: bool = False) -> float:
         """Epsilon spent so far.

@@ -65,5 +65,5 @@ def test_no_ledger_and_a_damaged_one_are_one_line(run_dir, tmp_path_factory, cap
         run(capsys, str(tmp_path_factory.mktemp("empty")))
     with (run_dir / "ledger.jsonl").open("a") as file:
         file.write('{"type": "refund"}\n')
-    with pytest.raises(UserError, match="line 31"):
+    with pytest.raises(UserError, match="line 32"):
         run(capsys, str(run_dir))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from older_ledger import make_older
 
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError
@@ -43,15 +44,15 @@ def lines(path: Path) -> list[dict]:
 def test_every_mechanism_is_recorded_in_full_and_for_the_owner_alone(path):
     ledger, tree_id = opened(path)
     ledger.spend(tree_id)
-    assert [line["type"] for line in lines(path)] == ["budget", "mechanism", "spend"]
+    assert [line["type"] for line in lines(path)] == ["ledger", "budget", "mechanism", "spend"]
     fields = (
         "scope stage unit sample_rate noise_multiplier max_grad_norm batch_size num_units planned_steps "
         "data_fingerprint delta target_epsilon accountant time"
     )
-    assert set(fields.split()) <= lines(path)[1].keys()
+    assert set(fields.split()) <= lines(path)[2].keys()
     modes = {p: stat.S_IMODE(p.stat().st_mode) for p in (path, path.parent, path.parent.parent)}
     assert list(modes.values()) == [0o600, 0o700, 0o700]
-    assert stat.S_IMODE(Path(f"{path}.lock").stat().st_mode) == 0o600
+    assert {stat.S_IMODE(Path(f"{path}{end}").stat().st_mode) for end in (".lock", ".head")} == {0o600}
 
 
 def test_two_stages_cost_what_one_run_of_all_steps_costs(path):
@@ -170,6 +171,7 @@ def test_the_statement_says_how_many_rows_of_a_unit_are_used_if_all_stages_say_s
 
 def test_a_ledger_written_before_the_rows_were_recorded_goes_on(path):
     _, name = opened(path)
+    make_older(path)
     path.write_text(path.read_text().replace('"max_rows_per_unit": null, ', ""))
     assert "max_rows" not in path.read_text()
     ledger, again = opened(path, spec=replace(SPEC, max_rows_per_unit=1))
@@ -189,21 +191,40 @@ def test_unlike_units_have_no_common_epsilon(path):
 SPEND = b'{"type": "spend", "mechanism": "two_stage/trees", "steps": 1, "time": "2030-01-01T00:00:00+00:00"}'
 
 
+def next_line(path: Path, name: str) -> bytes:
+    """The line that the next step would write, without its end."""
+    head = Path(f"{path}.head")
+    before = path.read_bytes(), head.read_bytes()
+    Ledger(path).spend(name)
+    line = path.read_bytes().splitlines()[-1]
+    path.write_bytes(before[0])
+    head.write_bytes(before[1])
+    return line
+
+
 @pytest.mark.parametrize(
     ("fragment", "others"),
     [
-        pytest.param(SPEND, 0, id="only-the-newline-is-lost"),
-        pytest.param(SPEND[:60], 0, id="the-mechanism-is-named"),
-        pytest.param(SPEND[:40], 1, id="the-mechanism-is-lost"),
-        pytest.param(b"{", 1, id="everything-is-lost"),
+        pytest.param(None, 0, id="only-the-newline-is-lost"),
+        pytest.param(100, 0, id="the-chain-is-lost"),
+        pytest.param(60, 0, id="the-mechanism-is-named"),
+        pytest.param(40, 1, id="the-mechanism-is-lost"),
+        pytest.param(1, 1, id="everything-is-lost"),
         pytest.param(b"\x00\x00\x00", 1, id="zeros-from-the-file-system"),
         pytest.param(b'{"type": "mechanism", "id": "two_st', 1, id="no-spend"),
     ],
 )
-def test_a_line_torn_by_a_crash_counts_as_one_step_and_the_ledger_goes_on(path, fragment, others):
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_line_torn_by_a_crash_counts_as_one_step_and_the_ledger_goes_on(path, fragment, others, is_older):
     ledger, name = opened(path)
     _, other = opened(path, "utterances", steps=80)
     spend(ledger, name, 4)
+    if not isinstance(fragment, bytes):
+        fragment = next_line(path, name)[:fragment]
+    if is_older:
+        make_older(path)
+        ledger = Ledger(path)
+        fragment = SPEND if len(fragment) > 100 else fragment
     with path.open("ab") as file:
         file.write(fragment)
     reader = Ledger(path)
@@ -230,6 +251,7 @@ def test_a_repair_that_is_torn_too_loses_nothing(path):
 
 def test_blocks_of_steps_and_repairs_in_older_files_are_read(path):
     _, name = opened(path)
+    make_older(path)
     with path.open("ab") as file:
         file.write(SPEND.replace(b'"steps": 1', b'"steps": 20') + b"\n")
         file.write(SPEND[:40] + b'\n{"type": "repair", "charged": {"two_stage/trees": 20}}\n')
@@ -252,6 +274,8 @@ def test_blocks_of_steps_and_repairs_in_older_files_are_read(path):
 def test_damage_in_the_middle_is_an_error_with_its_line(path, line, words):
     ledger, name = opened(path)
     ledger.spend(name)
+    make_older(path)  # in which nothing else shows it
+    ledger = Ledger(path)
     with path.open("a") as file:
         file.write(line)
     with pytest.raises(LedgerError, match=rf"ledger\.jsonl, line [45].*{words}"):

@@ -1,0 +1,126 @@
+"""The attacker edits the ledger of a run, so that it tells of fewer steps than were taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from older_ledger import make_older
+
+from doppel.privacy.ledger import Ledger, LedgerError
+from doppel.privacy.spec import plan
+
+SPEC = plan(2000, 100, 2, 6.0, delta=1e-5, accountant="rdp")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger of 9 lines: its name, a budget, a mechanism, five steps and a caveat."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    name = ledger.open_mechanism(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
+    for _ in range(5):
+        ledger.spend(name)
+    ledger.add_caveat("one_stage", "the exact histogram was released", voids=True)
+    return ledger.path
+
+
+def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(lambda lines: lines[:4] + lines[5:], "line 5.*chain is broken", id="a-step-is-removed"),
+        pytest.param(lambda lines: lines[:3] + lines[6:], "line 4.*chain is broken", id="three-steps-are-removed"),
+        pytest.param(lambda lines: lines[1:], "line 1.*chain is broken", id="the-first-line-is-removed"),
+        pytest.param(lambda lines: lines[:-1], "the last 1 lines are gone", id="the-caveat-is-removed-from-the-end"),
+        pytest.param(lambda lines: lines[:-3], "the last 3 lines are gone", id="the-last-steps-are-removed"),
+        pytest.param(lambda lines: [], "the last 9 lines are gone", id="the-file-is-emptied"),
+        pytest.param(lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], "line 4.*broken", id="two-lines-swap"),
+        pytest.param(lambda lines: [*lines, lines[3]], "line 10.*chain is broken", id="a-line-is-copied"),
+        pytest.param(
+            lambda lines: [line.replace('"num_units": 2000', '"num_units": 9000') for line in lines],
+            "line 3.*chain is broken",
+            id="a-number-is-changed",
+        ),
+        pytest.param(
+            lambda lines: [line.replace('"voids": true', '"voids": false') for line in lines],
+            "line 9.*chain is broken",
+            id="a-caveat-is-softened",
+        ),
+        pytest.param(
+            lambda lines: [*lines, '{"type": "spend", "mechanism": "one_stage/fit", "steps": 1}\n'],
+            "line 10.*no chain",
+            id="a-line-is-written-by-hand",
+        ),
+    ],
+)
+def test_a_ledger_that_was_edited_is_refused_with_the_place(
+    path: Path, change: Callable[[list[str]], list[str]], said: str
+) -> None:
+    edit(path, change)
+    with pytest.raises(LedgerError, match=said) as error:
+        Ledger(path).summary()
+    assert "estore" in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(LedgerError, match=said):
+        Ledger(path).spend("one_stage/fit")
+
+
+def test_a_ledger_that_was_deleted_does_not_begin_anew(path: Path) -> None:
+    path.unlink()
+    with pytest.raises(LedgerError, match="the file is gone, but ledger.jsonl.head beside it is not"):
+        Ledger(path).open_mechanism(scope="a", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
+    assert not path.exists()
+
+
+def test_a_ledger_put_back_from_an_older_copy_is_refused(path: Path) -> None:
+    before = path.read_bytes()
+    Ledger(path).spend("one_stage/fit")
+    path.write_bytes(before)
+    with pytest.raises(LedgerError, match="the last 1 lines are gone"):
+        Ledger(path).summary()
+
+
+def test_a_ledger_of_another_run_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
+    other = Ledger(tmp_path / "other" / "ledger.jsonl")
+    name = other.open_mechanism(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
+    for _ in range(10):
+        other.spend(name)
+    path.write_bytes(other.path.read_bytes())
+    with pytest.raises(LedgerError, match="its lines are not those that were written"):
+        Ledger(path).summary()
+
+
+def test_chains_taken_off_do_not_pass_for_an_older_ledger(path: Path) -> None:
+    head = path.with_name("ledger.jsonl.head").read_text()
+    make_older(path)
+    edit(path, lambda lines: lines[:-3])
+    path.with_name("ledger.jsonl.head").write_text(head)
+    with pytest.raises(LedgerError, match="the last 9 lines are gone"):
+        Ledger(path).summary()
+
+
+def test_an_older_ledger_is_read_and_chained_from_its_next_line_on(path: Path) -> None:
+    make_older(path)
+    assert Ledger(path).spent_steps("one_stage/fit") == 5
+    Ledger(path).spend("one_stage/fit")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["type"] for line in lines[-2:]] == ["ledger", "spend"] and "chain" in lines[-2]
+    assert Ledger(path).spent_steps("one_stage/fit") == 6
+    edit(path, lambda lines: lines[:3] + lines[4:])  # a line from before there were chains
+    with pytest.raises(LedgerError, match="chain is broken"):
+        Ledger(path).summary()
+
+
+def test_a_head_that_is_behind_its_ledger_is_what_a_crash_leaves(path: Path) -> None:
+    head = path.with_name("ledger.jsonl.head")
+    before = head.read_text()
+    Ledger(path).spend("one_stage/fit")
+    for text in (before, ""):
+        head.write_text(text)
+        assert Ledger(path).spent_steps("one_stage/fit") == 6
+    Ledger(path).spend("one_stage/fit")
+    assert head.read_text() != before
