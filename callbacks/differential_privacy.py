@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData, missing_members
 from doppel.privacy.arguments import PrivacyArguments
+from doppel.privacy.checkpoint import privacy_state
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
 from doppel.privacy.spec import PrivacySpec, plan
@@ -177,22 +178,23 @@ class DifferentialPrivacy(Callback):
             cast(LogicalBatchModule, pl_module).step_policy = PlainStep()
 
     def state_dict(self) -> dict[str, Any]:
-        """The specification that the weights were trained under, the mechanism in the ledger, and steps taken."""
+        """What the weights were trained under, their steps, and the mechanism and the ledger that paid for these."""
         return {
             "spec": None if self.spec is None else self.spec.to_dict(),
             "scope": self.privacy.scope,
             "mechanism_id": self._mechanism_id,
             "num_steps": self._num_steps,
+            "ledger": None if self.ledger is None else self.ledger.anchor,
         }
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Refuse to go on from weights that were trained without a guarantee: no ledger has paid for them."""
-        if trainer.state.fn == TrainerFn.FITTING and self.state_key not in checkpoint["callbacks"]:
+        if trainer.state.fn == TrainerFn.FITTING and privacy_state(checkpoint) is None:
             raise PrivateTrainingError(
-                "the checkpoint is of a training without privacy, whose weights no ε covers: start anew in another "
-                "folder; weights of public data are given as the model's init_weights"
+                "the checkpoint is of a training without privacy, whose weights no ε covers: leave out ckpt_path; "
+                "weights of public data are given as the model's init_weights"
             )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -232,6 +234,8 @@ class DifferentialPrivacy(Callback):
         if self.privacy.ledger_path is None:
             raise PrivateTrainingError("privacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config")
         self.ledger = Ledger(self.privacy.ledger_path)
+        if self._restored is not None:
+            self._check_paid(self.ledger, self._restored)
         self._mechanism_id = self.ledger.open_mechanism(
             scope=self.privacy.scope,
             stage=self.privacy.stage or "fit",
@@ -239,15 +243,22 @@ class DifferentialPrivacy(Callback):
             planned_steps=planned_steps,
             data_fingerprint=data.data_fingerprint,
         )
-        paid = self.ledger.spent_steps(self._mechanism_id)
-        if paid < self._num_steps:
-            raise PrivateTrainingError(
-                f"the checkpoint has {self._num_steps} steps, of which {self.privacy.ledger_path} has {paid} for "
-                f"{self._mechanism_id}: go on in the run folder, scope and stage that it was begun in"
-            )
         if data.privacy_caveat:
             self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
         return self.ledger.affordable(self._mechanism_id)
+
+    def _check_paid(self, ledger: Ledger, state: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another mechanism, or one of steps that the ledger has not."""
+        scope, stage = self.privacy.scope, self.privacy.stage or "fit"
+        own = f"{scope}/{stage}"
+        why = ledger.gap(state)
+        if state["mechanism_id"] != own:
+            why = f"its steps were paid as {state['mechanism_id']}, and this training is {own}"
+        if why is not None:
+            raise PrivateTrainingError(
+                f"training cannot go on from this checkpoint: {why}; give the run folder, scope and stage that it was "
+                "begun in, with their ledger"
+            )
 
     def _check_budget(self, remaining: int) -> None:
         if self._affordable == 0 and remaining > 0:

@@ -255,6 +255,7 @@ class CausalLM(LogicalBatchModule):
         Raises:
             UserError: They do not fit.
         """
+        super().on_load_checkpoint(checkpoint)
         own = self.codec.text_format()
         for name, value in {"task_prefix": "no", **checkpoint.get("text_format", {})}.items():
             if own[name] != value:

@@ -88,8 +88,8 @@ class LedgerFile:
     acknowledged.) The next writer settles the charge with a `repair` line. A torn line that is not followed by one
     means that the file was damaged or edited, and is an error.
 
-    The first line names the ledger. Files of version 1 have neither name nor chains: the next line that is written gives
-    them both, and its chain covers what is there.
+    The first line names the ledger. Files of version 1 have neither name nor chains: the next line that is written
+    gives them both, and its chain covers what is there.
 
     Args:
         path: The ledger file; it need not exist yet.
@@ -137,9 +137,9 @@ class LedgerFile:
                 data = file.read()
         except FileNotFoundError:
             if self._offset or head:
+                known = "while in use" if self._offset else f"but {self.head.name} beside it is not"
                 raise LedgerError(
-                    f"{self.path}: the file is gone{'' if self._offset else f', but {self.head.name} beside it is not'}: "
-                    "what it says was spent, so restore it from a copy."
+                    f"{self.path}: the file is gone, {known}: what it held was spent, so restore it from a copy."
                 ) from None
             return
         except OSError as error:
@@ -285,7 +285,9 @@ class LedgerFile:
             self._since.update(line + b"\n")
             return
         if chain != self._chain_of(line[: -len(_CHAIN) - _SEAL]):
-            raise self._damaged("its chain is broken: this line was changed, or lines before it were changed or removed")
+            raise self._damaged(
+                "its chain is broken: this line was changed, or lines before it were changed or removed"
+            )
         self.chains[chain] = len(self.chains)
         self._since = hashlib.sha256(chain.encode())
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
+from doppel.privacy.checkpoint import privacy_state
 
 log = logging.getLogger(__name__)
 
 _PREFIX = "model."
-_PRIVACY = "DifferentialPrivacy"
 
 
 class WarmStartError(UserError):
@@ -76,7 +76,7 @@ class WarmStart:
             raise WarmStartError(
                 f"init_weights: {file} is no checkpoint of a language model of this version: train it again with `fit`"
             )
-        private = checkpoint.get("callbacks", {}).get(_PRIVACY)
+        private = privacy_state(checkpoint)
         if private is not None:
             log.warning(
                 "init_weights: %s was trained privately (scope %r): its epsilon counts beside that of this run; for "

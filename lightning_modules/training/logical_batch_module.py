@@ -7,13 +7,16 @@ from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import LRScheduler
 
 from datamodules.batch import LogicalBatch
+from doppel.errors import UserError
 from doppel.gradients import GradientReducer
 from doppel.phases import phase
+from doppel.privacy.checkpoint import KEY, privacy_state
 from lightning_modules.training.step_policy import PlainStep, StepPolicy
 
 
@@ -51,6 +54,22 @@ class LogicalBatchModule(LightningModule):
     def on_fit_start(self) -> None:
         """Buffers of gradients belong to one fit: parameters may be on another device in the next."""
         self._reducer = None
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to go on without privacy from a private training: no ε would cover the weights any more.
+
+        Raises:
+            UserError: It would.
+        """
+        if self._trainer is None or self._trainer.state.fn != TrainerFn.FITTING:
+            return
+        private = {callback.state_key for callback in self._trainer.callbacks} & {KEY}  # type: ignore[attr-defined]
+        if privacy_state(checkpoint) is not None and not private:
+            raise UserError(
+                "the checkpoint is of a private training, which may not go on without privacy: restore the key "
+                "`privacy` of its config.yaml; for public data, start another training with the checkpoint as the "
+                "model's init_weights"
+            )
 
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """One optimiser step on one logical batch; an empty batch steps too."""

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
+from older_ledger import make_older
 from private_training import data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import DifferentialPrivacy, PrivateTrainingError
@@ -280,8 +281,10 @@ def test_checkpoints_and_ledgers_without_the_rows_of_a_unit_still_resume(
     path = tmp_path / "step=3.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     assert checkpoint["callbacks"]["DifferentialPrivacy"]["spec"].pop("max_rows_per_unit") == 1
+    assert checkpoint["callbacks"]["DifferentialPrivacy"].pop("ledger")
     torch.save(checkpoint, path)
     ledger = tmp_path / "ledger.jsonl"
+    make_older(ledger)
     ledger.write_text(ledger.read_text().replace('"max_rows_per_unit": 1, ', ""))
     assert run([], str(path)).global_step == 10
 
@@ -334,7 +337,7 @@ def test_weights_that_the_ledger_has_not_paid_for_are_refused(tmp_path: Path, ti
     run([privacy(tmp_path / "first")])
     with pytest.raises(PrivateTrainingError, match="training without privacy"):
         run([privacy(tmp_path / "first")], tmp_path / "0" / "step=6.ckpt")
-    with pytest.raises(PrivateTrainingError, match=r"has 6 steps, of which .* has 0 for default/"):
+    with pytest.raises(PrivateTrainingError, match="its 6 steps were paid from another ledger than"):
         run([privacy(tmp_path / "second")], tmp_path / "1" / "step=6.ckpt")
 
 

@@ -1,0 +1,148 @@
+"""The attacker goes on from a checkpoint where another ledger pays, where no noise is added, or where nobody paid."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from older_ledger import make_older
+from private_training import data_module, fit, privacy
+
+from callbacks.differential_privacy import PrivateTrainingError
+from doppel.errors import UserError
+from doppel.privacy.checkpoint import privacy_state, read_checkpoint
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacySpec
+from lightning_modules.utterance_lm import UtteranceLM
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def train(folder: Path, model: str, corpus: str, callbacks: list[Callback], ckpt_path: Path | None = None) -> None:
+    keeper = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    given = None if ckpt_path is None else str(ckpt_path)
+    lm, callbacks = UtteranceLM(base_model=model), [*callbacks, keeper]
+    fit(folder, lm, data_module(corpus), callbacks, enable_checkpointing=True, ckpt_path=given)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: str) -> Path:
+    """A private run of 10 steps, with its ledger and its checkpoints after 3, 6 and 9."""
+    folder = tmp_path_factory.mktemp("private")
+    train(folder, tiny_model, corpus, [privacy(folder)])
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_a_checkpoint_carries_mechanism_scope_steps_and_the_ledger(run: Path) -> None:
+    state = privacy_state(read_checkpoint(run / "step=6.ckpt"))
+    assert state is not None
+    assert (state["mechanism_id"], state["scope"], state["num_steps"]) == ("default/fit", "default", 6)
+    ledger = Ledger(run / "ledger.jsonl")
+    assert ledger.gap(state) is None
+    assert state["ledger"]["identity"] == ledger.anchor["identity"]
+
+
+def _another_run(folder: Path) -> None:
+    """The ledger of a run of as many steps of the same mechanism."""
+    state: Any = privacy_state(read_checkpoint(folder / "step=6.ckpt"))
+    recorded = Ledger(folder / "ledger.jsonl").summary()["mechanisms"][0]
+    other = Ledger(folder / "other" / "ledger.jsonl")
+    name = other.open_mechanism(
+        scope="default",
+        stage="fit",
+        spec=PrivacySpec(**state["spec"]),
+        planned_steps=10,
+        data_fingerprint=recorded["data_fingerprint"],
+    )
+    for _ in range(9):
+        other.spend(name)
+    for end in ("", ".head"):
+        shutil.copy(f"{other.path}{end}", f"{folder / 'ledger.jsonl'}{end}")
+
+
+def _deleted(folder: Path) -> None:
+    for file in folder.glob("ledger.jsonl*"):
+        file.unlink()
+
+
+def _emptied(folder: Path) -> None:
+    (folder / "ledger.jsonl").write_text("")
+
+
+def _cut(folder: Path) -> None:
+    """Its last eight lines and the head are gone: two steps are left."""
+    path = folder / "ledger.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-8]))
+    (folder / "ledger.jsonl.head").unlink()
+
+
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        (_deleted, "paid from another ledger"),
+        (_emptied, "lines are gone"),
+        (_cut, "no longer holds the line that was its last"),
+        (_another_run, "paid from another ledger"),
+    ],
+)
+def test_steps_that_the_ledger_does_not_show_are_not_gone_on_from(
+    run: Path, tiny_model: str, corpus: str, attack: Callable[[Path], None], said: str
+) -> None:
+    attack(run)
+    with pytest.raises(UserError, match=said) as error:
+        train(run, tiny_model, corpus, [privacy(run)], run / "step=6.ckpt")
+    assert "\n" not in str(error.value)
+
+
+def test_another_scope_or_stage_does_not_take_over_a_checkpoint(run: Path, tiny_model: str, corpus: str) -> None:
+    checkpoint = Path(shutil.copy(run / "step=6.ckpt", run / "kept.ckpt"))
+    train(run, tiny_model, corpus, [privacy(run, scope="other")])  # which has paid for ten steps of its own
+    for change in ({"scope": "other"}, {"stage": "other"}):
+        with pytest.raises(PrivateTrainingError, match="paid as default/fit, and this training is"):
+            train(run, tiny_model, corpus, [privacy(run, **change)], checkpoint)
+
+
+def test_another_run_folder_does_not_take_over_a_checkpoint(
+    run: Path, tiny_model: str, corpus: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PrivateTrainingError, match="paid from another ledger"):
+        train(tmp_path / "new", tiny_model, corpus, [privacy(tmp_path / "new")], run / "step=6.ckpt")
+
+
+def test_a_private_checkpoint_does_not_go_on_without_privacy(run: Path, tiny_model: str, corpus: str) -> None:
+    before = (run / "ledger.jsonl").read_bytes()
+    with pytest.raises(UserError, match="may not go on without privacy"):
+        train(run, tiny_model, corpus, [], run / "step=6.ckpt")
+    assert (run / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_without_privacy_does_not_go_on_under_a_claim(
+    tiny_model: str, corpus: str, tmp_path: Path
+) -> None:
+    train(tmp_path, tiny_model, corpus, [])
+    with pytest.raises(PrivateTrainingError, match="training without privacy"):
+        train(tmp_path, tiny_model, corpus, [privacy(tmp_path)], tmp_path / "step=6.ckpt")
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_a_checkpoint_of_before_ledgers_had_names_goes_on(run: Path, tiny_model: str, corpus: str) -> None:
+    path = run / "step=6.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["callbacks"]["DifferentialPrivacy"].pop("ledger")
+    torch.save(checkpoint, path)
+    make_older(run / "ledger.jsonl")
+    lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_text("".join(lines[:8]))  # six steps
+    train(run, tiny_model, corpus, [privacy(run)], path)
+    assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][0]["done_steps"] == 10
