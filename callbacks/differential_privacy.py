@@ -23,7 +23,7 @@ from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
 from doppel.privacy.spec import PrivacySpec, plan
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.loss_scale import StaticLossScale
-from lightning_modules.training.step_policy import PlainStep
+from lightning_modules.training.step_policy import ClosedStep, PlainStep
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,13 @@ class DifferentialPrivacy(Callback):
         self._restored: dict[str, Any] | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler."""
+        """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler.
+
+        ``validate`` and ``test`` spend nothing, and tell nothing of files that are not declared public.
+        """
         if stage != "fit":
+            if isinstance(pl_module, LogicalBatchModule):
+                pl_module.step_policy = ClosedStep(self.privacy.log_private_diagnostics)
             return
         data = getattr(trainer, "datamodule", None)
         reasons = [*_module_reasons(pl_module), *_data_reasons(data), *_trainer_reasons(trainer)]
@@ -175,7 +180,8 @@ class DifferentialPrivacy(Callback):
         if self.step is not None:
             self.step.close()
             self.step = None
-            cast(LogicalBatchModule, pl_module).step_policy = PlainStep()
+        if isinstance(pl_module, LogicalBatchModule):
+            pl_module.step_policy = PlainStep()
 
     def state_dict(self) -> dict[str, Any]:
         """What the weights were trained under, their steps, and the mechanism and the ledger that paid for these."""

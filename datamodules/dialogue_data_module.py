@@ -76,7 +76,7 @@ class DialogueDataModule(TrainingDataModule):
         max_turns_per_unit: int | None = None,
         sampling: Literal["poisson", "shuffle"] = "poisson",
         val_is_public: bool = False,
-        test_is_public: bool = True,
+        test_is_public: bool = False,
         num_workers: int = 0,
         cache_dir: str | None = None,
         limit_train_units: int | None = None,

@@ -167,9 +167,9 @@ class SemanticParser(LogicalBatchModule):
             with reducer.watching():
                 self.manual_backward(losses.total)
             per_action = 1 / max(losses.num_actions, 1)
-            self.log("train/loss", losses.total.detach() * per_action, prog_bar=True)
-            self.log("train/pointer_loss", losses.pointers.detach() * per_action)
-            self.log("train/copy_loss", losses.copies.detach() * per_action)
+            self.log_metric("train/loss", losses.total.detach() * per_action, False, prog_bar=True)
+            self.log_metric("train/pointer_loss", losses.pointers.detach() * per_action, False)
+            self.log_metric("train/copy_loss", losses.copies.detach() * per_action, False)
         self.end_step(reducer, batch.num_actions)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -184,7 +184,7 @@ class SemanticParser(LogicalBatchModule):
         if batch.actions is not None:
             losses = self._losses(network, batch.actions, 0.0)
             loss = losses.total / max(losses.num_actions, 1)
-            self.log("val/loss", loss, on_epoch=True, batch_size=losses.num_actions, sync_dist=True)
+            self.log_metric("val/loss", loss, False, on_epoch=True, batch_size=losses.num_actions, sync_dist=True)
         self.val_metrics.update(self.annotate(batch.utterances), batch.trees)
 
     def on_validation_epoch_end(self) -> None:
@@ -280,5 +280,5 @@ class SemanticParser(LogicalBatchModule):
     def _log_metrics(self, metrics: MetricCollection) -> None:
         for name, value in metrics.compute().items():
             if value.isfinite():
-                self.log(name, value.float(), prog_bar=name == "val/exact_match", rank_zero_only=True)
+                self.log_metric(name, value.float(), False, prog_bar=name == "val/exact_match", rank_zero_only=True)
         metrics.reset()

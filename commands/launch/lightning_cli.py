@@ -66,8 +66,9 @@ class DoppelCLI(LightningCLI):
     ledger beside it in PIPELINE. W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
     goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults.
 
-    A ``fit`` with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
-    callbacks; one with ``privacy: null`` is the same training without a guarantee, and says so.
+    A trainer with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
+    callbacks, whatever the verb; a ``fit`` with ``privacy: null`` is the same training without a guarantee, and says
+    so.
 
     Args:
         args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
@@ -147,7 +148,7 @@ class DoppelCLI(LightningCLI):
             kwargs.setdefault("plugins", [*plugins, SLURMEnvironment(auto_requeue=False)])
         privacy = self._get(self.config_init, "privacy")
         callbacks = _listed(given.get("callbacks"))
-        if privacy is not None and self.trains:
+        if privacy is not None:
             callbacks = [DifferentialPrivacy(privacy), *callbacks]
         if given.get("enable_progress_bar") is not False and not sys.stderr.isatty():
             callbacks = [*(c for c in callbacks if not isinstance(c, ProgressBar)), ProgressLines()]

@@ -55,6 +55,13 @@ def noisy_mean(
             parameter.grad.div_(batch_size)
 
 
+def closed_name(name: str, is_public: bool, is_asked: bool) -> str | None:
+    """What a metric is logged as: its name if it is public, ``private/…`` if that is asked for, else None."""
+    if is_public:
+        return name
+    return f"private/{name.replace('/', '_')}" if is_asked else None
+
+
 class UnitRows(Protocol):
     """What a private step asks of a micro-batch: rows of whole units, one unit after the other.
 
@@ -140,9 +147,7 @@ class PrivateStep:
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
         """The name to log a metric under; None keeps it in the process."""
-        if is_public:
-            return name
-        return f"private/{name.replace('/', '_')}" if self.log_private_diagnostics else None
+        return closed_name(name, is_public, self.log_private_diagnostics)
 
     def compile(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
         """Compile a part of the model together with its book-keeping."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from doppel.compilation import compile_static
 from doppel.gradients import GradientReducer
 from doppel.phases import phase
+from doppel.privacy.private_step import closed_name
 
 if TYPE_CHECKING:
     from doppel.privacy.private_step import UnitRows
@@ -68,7 +69,7 @@ class PlainStep:
         digest = hashlib.blake2b(f"step,{seed},{step},{rank}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
-    def metric_name(self, name: str, is_public: bool) -> str:
+    def metric_name(self, name: str, is_public: bool) -> str | None:
         """The name itself."""
         return name
 
@@ -82,3 +83,18 @@ class PlainStep:
         with phase("reduce"):
             reducer.sum()
             reducer.divide(expected_num_units)
+
+
+class ClosedStep(PlainStep):
+    """What ``validate`` and ``test`` have instead of a private step: they take none, and keep private metrics in.
+
+    Args:
+        log_private_diagnostics: Whether metrics of private files may be logged as ``private/…``.
+    """
+
+    def __init__(self, log_private_diagnostics: bool = False) -> None:
+        self.log_private_diagnostics = log_private_diagnostics
+
+    def metric_name(self, name: str, is_public: bool) -> str | None:
+        """The name to log a metric under; None keeps it in the process."""
+        return closed_name(name, is_public, self.log_private_diagnostics)

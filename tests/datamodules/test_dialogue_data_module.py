@@ -129,7 +129,7 @@ def test_validation_and_test_read_their_own_files_and_say_whether_they_are_publi
     make_trainer().test(recorder, datamodule=data, verbose=False)
     assert sorted(sum(recorder.evaluated, [])) == expected
     assert not any(batch.is_public for batch in data.val_dataloader())
-    assert all(batch.is_public for batch in data.test_dataloader())
+    assert not any(batch.is_public for batch in data.test_dataloader())
     assert not any(batch.is_public for batch in data.train_dataloader())
 
 
