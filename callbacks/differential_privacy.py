@@ -251,7 +251,19 @@ class DifferentialPrivacy(Callback):
         )
         if data.privacy_caveat:
             self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
+        for text in self._fixed_seeds(data):
+            self.ledger.add_caveat(self.privacy.scope, text, voids=True)
         return self.ledger.affordable(self._mechanism_id)
+
+    def _fixed_seeds(self, data: PrivateData) -> list[str]:
+        """What a reader of the configuration could undo, in words."""
+        stage = self.privacy.stage or "fit"
+        seeds = {
+            "privacy.seed": (self.privacy.seed, "can subtract the noise"),
+            "data.sampling_seed": (getattr(data, "sampling_seed", None), "knows which units were drawn"),
+        }
+        found = {name: what for name, (seed, what) in seeds.items() if seed is not None}
+        return [f"{name} of {stage} was fixed, and whoever reads it {what}" for name, what in found.items()]
 
     def _check_paid(self, ledger: Ledger, state: dict[str, Any]) -> None:
         """Refuse a checkpoint of another mechanism, or one of steps that the ledger has not."""
@@ -283,8 +295,9 @@ class DifferentialPrivacy(Callback):
     def _log(self, trainer: pl.Trainer, exact: bool) -> None:
         if self.ledger is None or self.spec is None or self.step is None:
             return
+        void = self.ledger.voids(self.privacy.scope)
         metrics = {
-            "dp/epsilon": self.ledger.epsilon(self.privacy.scope, fast=not exact),
+            "dp/epsilon": math.inf if void else self.ledger.epsilon(self.privacy.scope, fast=not exact),
             "dp/delta": self.spec.delta,
             "dp/noise_multiplier": self.spec.noise_multiplier,
             "dp/sample_rate": self.spec.sample_rate,

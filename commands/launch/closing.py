@@ -23,6 +23,9 @@ def close(trainer: Trainer) -> None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, DifferentialPrivacy) and callback.spent is not None and callback.spec is not None:
             spec, privacy = callback.spec, callback.privacy
+            if callback.ledger is not None and (void := callback.ledger.voids(privacy.scope)):
+                rank_zero_info(f"NOT PRIVATE, scope {privacy.scope!r}: {'; '.join(void)}")
+                continue
             rank_zero_info(
                 f"spent: ε = {callback.spent:.3f} of {privacy.target_epsilon:g} at δ = {spec.delta:.3g} in scope "
                 f"{privacy.scope!r}, for one {spec.unit} more or less; all of it: python cli.py ledger {stage.parent}"

@@ -116,6 +116,7 @@ def render(report: dict[str, Any]) -> str:
             f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} ({claim['accountant']}, "
             f"σ = {claim['noise_multiplier']:.4g}, C = {claim['max_grad_norm']:g}, q = {claim['sample_rate']:.4g})"
         )
+        claimed += "".join(f"; NOT PRIVATE: {text}" for text in claim.get("voids", ()))
     rows = [
         ("model", report["model"]),
         ("data", f"{report['data']}, {report['num_units']:,} units ({report['unit']}), canaries among them"),

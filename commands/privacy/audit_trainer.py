@@ -178,7 +178,8 @@ class AuditTrainer(Trainer):
                 assert callback.ledger is not None and callback.spec is not None
                 names = ("delta", "accountant", "noise_multiplier", "max_grad_norm", "sample_rate")
                 stated = {name: getattr(callback.spec, name) for name in names}
-                return {"epsilon": callback.ledger.epsilon(callback.privacy.scope), **stated}
+                scope = callback.privacy.scope
+                return {"epsilon": callback.ledger.epsilon(scope), "voids": callback.ledger.voids(scope), **stated}
         return None
 
     def _samples(

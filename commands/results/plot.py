@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.results.pool import Cell
+from commands.results.runs import VOID
 from commands.results.sections import Row, Section, format_data, format_epsilon, label_of
 from doppel.files import whole_file
 
@@ -91,6 +92,9 @@ def _lines(section: Section) -> tuple[Lines, list[str]]:
     """The lines to draw, and what cannot be; settings that ε does not tell apart get lines of their own."""
     by_line: dict[tuple[str, ...], dict[float, list[Row]]] = {}
     shown = [row for row in section.rows if row.group and any(cell.mean is not None for cell in row.cells)]
+    void = [row for row in shown if row.group and row.group.key["caveats"].startswith(VOID)]
+    notes = [f"not drawn: {label_of(row.system)} at ε = {format_epsilon(row.epsilon)}, which is {VOID}" for row in void]
+    shown = [row for row in shown if row not in void]
     # ε = ∞ has neither δ nor unit, comes last and stands with every line of its experiment
     for row in sorted(shown, key=lambda row: row.epsilon == math.inf):
         assert row.group is not None and row.epsilon is not None
@@ -100,7 +104,7 @@ def _lines(section: Section) -> tuple[Lines, list[str]]:
             names = [other for other in by_line if other[:2] == name[:2]] or names
         for name in names:
             by_line.setdefault(name, {}).setdefault(row.epsilon, []).append(row)
-    notes, lines = [], {}
+    lines = {}
     for name, line in by_line.items():
         same = [other for other in by_line if other[0] == name[0]]
         differing = [f"{f} {name[i]}" for i, f in enumerate(_APART, start=1) if len({other[i] for other in same}) > 1]

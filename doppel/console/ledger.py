@@ -55,7 +55,7 @@ def tables(summary: dict[str, Any]) -> str:
             "B": f"{m['batch_size']:,}",
             "N": f"{m['num_units']:,}",
             "steps": f"{m['done_steps']:,}/{m['planned_steps']:,}",
-            "epsilon alone": f"{m['epsilon']:.3f}",
+            "epsilon alone": "void" if m["epsilon"] is None else f"{m['epsilon']:.3f}",
             "data": m["data_fingerprint"][:12],
         }
         for m in summary["mechanisms"]
@@ -64,7 +64,7 @@ def tables(summary: dict[str, Any]) -> str:
         {
             "scope": name,
             "unit": s["unit"],
-            "epsilon": "none" if s["epsilon"] is None else f"{s['epsilon']:.3f}",
+            "epsilon": "NOT PRIVATE" if s["epsilon"] is None else f"{s['epsilon']:.3f}",
             "target": f"{s['target_epsilon']:g}",
             "delta": f"{s['delta']:.3g}",
             "accountant": s["accountant"],

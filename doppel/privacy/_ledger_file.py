@@ -113,9 +113,9 @@ class LedgerFile:
         self._tail = b""  # what follows the last newline: torn, or being written
         self._damage: LedgerError | None = None
 
-    def of_scope(self, scope: str | None) -> list[MechanismRecord]:
-        """Mechanisms of a scope in the order of their opening; of all scopes if None."""
-        return [record for record in self.mechanisms.values() if scope is None or record.scope == scope]
+    def of_scope(self, scope: str) -> list[MechanismRecord]:
+        """Mechanisms of a scope in the order of their opening."""
+        return [record for record in self.mechanisms.values() if record.scope == scope]
 
     def refresh(self) -> None:
         """Read the lines appended since the last call.

@@ -26,9 +26,10 @@ Formal guarantees:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Promise
@@ -41,6 +42,9 @@ __all__ = ["BudgetExceededError", "Ledger", "LedgerError"]
 _RECORDED = (
     "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
 )  # fmt: skip
+
+_NOTHING = "No mechanism has touched private data: nothing was spent."
+_NO_EPSILON = "No epsilon holds for anything that is recorded here."
 
 
 class BudgetExceededError(LedgerError):
@@ -66,6 +70,10 @@ class Ledger:
         # Per scope, totals of each (q, sigma) known to fit: any smaller totals fit too, whichever process
         # spends them, so a step costs one look-up rather than one accounting.
         self._certified: dict[str, Counter[tuple[float, float]]] = {}
+
+    def exists(self) -> bool:
+        """Whether there is a ledger; one that is gone while its head is there is one."""
+        return self.path.exists() or self._file.head.exists()
 
     def open_mechanism(
         self,
@@ -135,6 +143,11 @@ class Ledger:
                 self._certify(record)
             self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
 
+    def voids(self, scope: str) -> list[str]:
+        """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
+        self._file.refresh()
+        return [text for text, voids in self._file.caveats.get(scope, ()) if voids]
+
     def add_caveat(self, scope: str, text: str, voids: bool) -> None:
         """Record what the guarantee of a scope does not cover, for every reader of the ledger.
 
@@ -191,7 +204,7 @@ class Ledger:
         return None
 
     def epsilon(self, scope: str | None = None, fast: bool = False) -> float:
-        """Epsilon spent so far.
+        """Epsilon that the mechanisms have spent so far, which `voids` may void.
 
         Args:
             scope: One released system, at its own delta and accountant; None composes everything in the file,
@@ -206,7 +219,7 @@ class Ledger:
         self._file.refresh()
         if scope is not None:
             promise = self._promise(scope)
-            return compute_epsilon(self._mechanisms(scope), promise.delta, promise.accountant, fast)
+            return compute_epsilon(self._mechanisms([scope]), promise.delta, promise.accountant, fast)
         if not self._file.promises:
             return 0.0
         units = sorted({promise.unit for promise in self._file.promises.values()})
@@ -215,70 +228,85 @@ class Ledger:
                 f"{self.path}: the scopes protect different units ({', '.join(units)}), which have no common "
                 "epsilon: ask for one scope."
             )
-        delta, accountant = self._common_terms()
-        return compute_epsilon(self._mechanisms(None), delta, accountant, fast)
+        scopes = list(self._file.promises)
+        delta, accountant = self._common_terms(scopes)
+        return compute_epsilon(self._mechanisms(scopes), delta, accountant, fast)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
         """Everything on file, ready for JSON.
+
+        Args:
+            voids: What else voids the epsilon of a scope, in words that end a sentence: what is not on file, such as
+                samples of weights that nobody paid for. A scope that is not on file is NOT PRIVATE.
 
         Returns:
             `scopes` (name → epsilon, target_epsilon, delta, accountant, unit, protects (the unit in words),
-            noise_multiplier (the smallest if stages differ), steps_done, steps_planned, caveats (texts; epsilon is None
-            if one of them voids it, and epsilon_of_mechanisms says what the rest spent)), `mechanisms` (every recorded
-            field, `done_steps`, and `epsilon` of that mechanism alone), `epsilon`, `delta`, `accountant` of everything
-            composed (None if nothing was declared or the scopes protect different units), and `statement`, one English
-            sentence.
+            noise_multiplier (the smallest if stages differ), steps_done, steps_planned, caveats (texts), voids (what
+            voids the guarantee: epsilon is None then, and epsilon_of_mechanisms says what was spent)), `mechanisms`
+            (every recorded field, `done_steps`, and `epsilon` of that mechanism alone, None where its scope is void),
+            `epsilon`, `delta`, `accountant` of everything composed (None if nothing was declared, a scope is
+            void, or the scopes protect different units), and `statement`, in English.
         """
         self._file.refresh()
-        scopes, mechanisms = {}, []
+        scopes, mechanisms, caveats = {}, [], self._file.caveats
+        all_void = {
+            name: [*self.voids(name), *voids.get(name, ())] for name in (*self._file.promises, *caveats, *voids)
+        }
+        all_void = {name: texts for name, texts in all_void.items() if texts}
         for name, promise in self._file.promises.items():
             records = self._file.of_scope(name)
-            caveats = self._file.caveats.get(name, [])
-            own = compute_epsilon(self._mechanisms(name), promise.delta, promise.accountant)
+            void = all_void.get(name, [])
+            spent = compute_epsilon(self._mechanisms([name]), promise.delta, promise.accountant)
             scopes[name] = {
-                "epsilon": None if any(voids for _, voids in caveats) else own,
-                "epsilon_of_mechanisms": own,
+                "epsilon": None if void else spent,
+                "epsilon_of_mechanisms": spent,
                 **asdict(promise),
                 "protects": _in_words(promise.unit, records),
                 "noise_multiplier": min((r.key[1] for r in records), default=None),
                 "steps_done": sum(r.done_steps for r in records),
                 "steps_planned": sum(r.planned_steps for r in records),
-                "caveats": [text for text, _ in caveats],
+                "caveats": [text for text, _ in caveats.get(name, [])],
+                "voids": void,
             }
             for r in records:
                 own = compute_epsilon([r.mechanism()], promise.delta, promise.accountant)
                 names = {"id": r.id, "scope": name, "stage": r.stage}
-                mechanisms.append({**names, **r.fields, "done_steps": r.done_steps, "epsilon": own})
-        units = {promise.unit for promise in self._file.promises.values()}
-        common = len(units) == 1
-        delta, accountant = self._common_terms() if common else (None, None)
-        epsilon = compute_epsilon(self._mechanisms(None), delta, accountant) if delta and accountant else None
-        voided = any(voids for caveats in self._file.caveats.values() for _, voids in caveats)
-        exception = ", without what is marked NOT PRIVATE" if voided else ""
-        if not scopes:
-            statement = "No mechanism has touched private data: nothing was spent."
-        elif not common:
-            statement = (
-                f"The scopes protect different units ({', '.join(sorted(units))}): each scope's (epsilon, delta) "
-                "holds by itself, and none is stated for all of them together."
-            )
-        else:
-            statement = (
-                f"Everything recorded here ({', '.join(scopes)}){exception}, released together, is "
-                f"(epsilon = {epsilon:.4g}, delta = {delta:.3g})-differentially private by the {accountant} "
-                f"accountant, under adding or removing {_in_words(units.pop(), self._file.of_scope(None))}."
-            )
-        for name, caveats in self._file.caveats.items():
-            for text, voids in caveats:
-                statement += f" {'NOT PRIVATE' if voids else 'NOTE'}, {name}: {text}."
+                mechanisms.append({**names, **r.fields, "done_steps": r.done_steps, "epsilon": None if void else own})
+        epsilon, delta, accountant, statement = self._composed([n for n in scopes if n not in all_void], list(all_void))
+        notes = {name: [text for text, voiding in told if not voiding] for name, told in caveats.items()}
+        for word, told in (("NOT PRIVATE", all_void), ("NOTE", notes)):
+            statement += "".join(f" {word}, {name}: {text}." for name, texts in told.items() for text in texts)
         return {
             "scopes": scopes,
             "mechanisms": mechanisms,
-            "epsilon": None if voided else epsilon,
+            "epsilon": None if all_void else epsilon,
             "delta": delta,
             "accountant": accountant,
             "statement": statement,
         }
+
+    def _composed(
+        self, scopes: list[str], void: list[str]
+    ) -> tuple[float | None, float | None, Accountant | None, str]:
+        """What holds for some scopes together, and a sentence that says it; `void` are those that have no epsilon."""
+        if not scopes:
+            return (None, None, None, _NO_EPSILON if void else _NOTHING)
+        units = {self._promise(name).unit for name in scopes}
+        if len(units) > 1:
+            told = (
+                f"The scopes protect different units ({', '.join(sorted(units))}): each scope's (epsilon, delta) holds "
+            )
+            return (None, None, None, f"{told}by itself, and none is stated for all of them together.")
+        delta, accountant = self._common_terms(scopes)
+        epsilon = compute_epsilon(self._mechanisms(scopes), delta, accountant)
+        records = [record for name in scopes for record in self._file.of_scope(name)]
+        exception = f" but {', '.join(void)}, which is NOT PRIVATE" if void else ""
+        statement = (
+            f"Everything recorded here ({', '.join(scopes)}){exception}, released together, is "
+            f"(epsilon = {epsilon:.4g}, delta = {delta:.3g})-differentially private by the {accountant} accountant, "
+            f"under adding or removing {_in_words(units.pop(), records)}."
+        )
+        return epsilon, delta, accountant, statement
 
     def _is_certified(self, record: MechanismRecord, steps: int) -> bool:
         """Whether so many more steps of this mechanism are known to fit."""
@@ -293,7 +321,7 @@ class Ledger:
             return
         room, scope = self._room(record), record.scope
         if not room:
-            promise, spent = self._promise(scope), self._mechanisms(scope)
+            promise, spent = self._promise(scope), self._mechanisms([scope])
             now = compute_epsilon(spent, promise.delta, promise.accountant)
             after = compute_epsilon([*spent, record.mechanism(1)], promise.delta, promise.accountant)
             raise BudgetExceededError(
@@ -321,7 +349,7 @@ class Ledger:
         """Further steps of this mechanism that fit, counted up to its planned steps."""
         promise = self._promise(record.scope)
         return max_affordable_steps(
-            self._mechanisms(record.scope),
+            self._mechanisms([record.scope]),
             *record.key,
             promise.target_epsilon,
             promise.delta,
@@ -336,8 +364,8 @@ class Ledger:
             totals[record.key] += record.done_steps
         return totals
 
-    def _mechanisms(self, scope: str | None) -> list[Mechanism]:
-        return [record.mechanism() for record in self._file.of_scope(scope)]
+    def _mechanisms(self, scopes: Iterable[str]) -> list[Mechanism]:
+        return [record.mechanism() for scope in scopes for record in self._file.of_scope(scope)]
 
     def _promise(self, scope: str) -> Promise:
         if scope not in self._file.promises:
@@ -345,8 +373,8 @@ class Ledger:
             raise LedgerError(f"{self.path}: no scope {scope!r}; the ledger has: {known}.")
         return self._file.promises[scope]
 
-    def _common_terms(self) -> tuple[float, Accountant]:
-        promises = self._file.promises.values()
+    def _common_terms(self, scopes: Iterable[str]) -> tuple[float, Accountant]:
+        promises = [self._promise(scope) for scope in scopes]
         accountants = {promise.accountant for promise in promises}
         accountant: Accountant = accountants.pop() if len(accountants) == 1 else "pld"
         return min(promise.delta for promise in promises), accountant
