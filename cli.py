@@ -21,7 +21,7 @@ COMMANDS = {
     "predict": "commands.launch.train:predict",
     "sync": "commands.launch.sync:sync",
     "plan": "doppel.console.plan:plan",
-    "ledger": "doppel.console.ledger:ledger",
+    "ledger": "commands.privacy.ledger:ledger",
     "evaluate": "commands.evaluation.evaluate:evaluate",
     "parser-metrics": "commands.evaluation.parser_metrics:parser_metrics",
     "round-trip": "commands.evaluation.round_trip:round_trip",

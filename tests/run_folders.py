@@ -9,7 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from commands.launch.systems import system
+import torch
+import yaml
+
+from commands.launch.systems import synthetic_file, system
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
 
@@ -95,6 +98,29 @@ def make_run(
     if report:
         (folder / "report.json").write_text(json.dumps(content))
     return content
+
+
+def sample(run: Path, name: str, **changes: Any) -> None:
+    """Leave what the sampling of a system leaves: a checkpoint that the ledger has paid for, and how it was sampled.
+
+    Args:
+        run: The run folder, with its ledger.
+        name: The system.
+        changes: Put into the privacy state of the checkpoint; ``state=None`` leaves it out.
+    """
+    ledger = Ledger(run / "ledger.jsonl")
+    scope = system(name).scope
+    recorded = next((m for m in ledger.summary()["mechanisms"] if m["scope"] == scope), {"id": "", "done_steps": 0})
+    state = {"spec": {"target_epsilon": 6.0}, "scope": scope, "mechanism_id": recorded["id"], "ledger": ledger.anchor}
+    state |= {"num_steps": recorded["done_steps"], **changes}
+    checkpoint = run / f"model_{name}" / "checkpoints" / "last.ckpt"
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    callbacks = {} if changes.get("state", state) is None else {"DifferentialPrivacy": state}
+    torch.save({"state_dict": {"weight": torch.ones(2)}, "callbacks": callbacks}, checkpoint)
+    writer = {"class_path": "SyntheticWriter", "init_args": {"output_path": str(run / synthetic_file(name))}}
+    config = {"trainer": {"callbacks": [writer]}, "ckpt_path": str(checkpoint)}
+    (run / f"sample_{name}").mkdir(exist_ok=True)
+    (run / f"sample_{name}" / "predict.yaml").write_text(yaml.safe_dump(config))
 
 
 @cache

@@ -158,7 +158,8 @@ def format_setups(setups: list[Setup], max_loss: float) -> str:
         values = [setup.mean_loss, *(group.cell(name).mean for name in _SCORE), setup.score]
         numbers = [None if value is None else f"{value:.3f}" for value in values]
         spent = "∞" if group.spent is None else f"{group.spent:.3f}"
-        name = f"{key['experiment']}, {label_of(key['system'])}{f': {setup.why}' if setup.why else ''}"
+        reasons = [text for text in (setup.why, key["caveats"]) if text]
+        name = ": ".join([f"{key['experiment']}, {label_of(key['system'])}", *reasons])
         table = tables.setdefault(f"{setup.context}\n{about}", Table(headings))
         table.rows.append([setup.rank, *numbers, spent, len(group.points), name])
     return "\n\n".join("\n".join((about.rpartition("\n")[2], table.text("<"))) for about, table in tables.items())

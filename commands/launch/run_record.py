@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from commands.launch.experiment import load, read_yaml, shipped
-from commands.launch.systems import in_order, pool_of, synthetic_file, system
+from commands.launch.systems import SYSTEMS, in_order, pool_of, synthetic_file, system
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,6 +72,25 @@ class StageConfig:
         from datamodules.selection import Selection
 
         return data_fingerprint(expand_path(self.data["train_path"]), Selection.from_config(self.data))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sampling that ran.
+
+    Attributes:
+        folder: Its own.
+        output: Name of the file that it wrote.
+        system: Whose samples, or trees, these are; None where the name tells of no system.
+        config: As it ran.
+        checkpoint: Whose weights it sampled from; None where it does not say.
+    """
+
+    folder: Path
+    output: str
+    system: str | None
+    config: StageConfig
+    checkpoint: Path | None
 
 
 @dataclass(frozen=True)
@@ -139,12 +158,9 @@ class RunRecord:
         Without seed and ``max_rows``, on which the distribution does not depend.
         """
         found: dict[str, dict[str, Any]] = {}
-        for path in sorted(self.folder.glob("sample_*/predict.yaml")):
-            config = StageConfig.read(path.parent, path.name)
-            settings = config.model.get("sampling") or {}
-            settings = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
-            outputs = (arguments.get("output_path") for arguments in config.of_trainer("callbacks"))
-            found |= {Path(output).name: settings for output in outputs if output}
+        for each in self.passes():
+            settings = each.config.model.get("sampling") or {}
+            found[each.output] = {name: v for name, v in settings.items() if name not in ("seed", "max_rows")}
         sampled = self._sampled(of)
         for name in [name for name in sampled if pool_of(name) in found]:
             found[name] = {**found[pool_of(name)], "calibration": self.experiment.get("calibration")}
@@ -153,6 +169,37 @@ class RunRecord:
             chosen = {name: self.experiment.get(name) for name in ("candidates", "public_parser")}
             found[sampled[-1]] = found[candidates] | chosen
         return {name: found[name] for name in sampled if name in found}
+
+    def passes(self) -> list[Pass]:
+        """The samplings that ran, of language models; annotations by a parser are none."""
+        found = []
+        for path in sorted(self.folder.glob("*/predict.yaml")):
+            config = StageConfig.read(path.parent, path.name)
+            if str((config.content.get("model") or {}).get("class_path")).endswith("SemanticParser"):
+                continue
+            outputs = (arguments.get("output_path") for arguments in config.of_trainer("callbacks"))
+            for output in (Path(output).name for output in outputs if output):
+                checkpoint = self._checkpoint(config.content.get("ckpt_path"), path.parent)
+                found.append(Pass(path.parent, output, self._writer_of(output), config, checkpoint))
+        return found
+
+    def _checkpoint(self, given: str | None, folder: Path) -> Path | None:
+        """The file that a ``ckpt_path`` names; the one of that name in this folder where the run was moved."""
+        if not given:
+            return None
+        path = Path(os.path.expandvars(given))
+        if given == "last":
+            path = folder / "checkpoints" / "last.ckpt"
+        own = self.folder.joinpath(*path.parts[-3:])
+        return own if own.is_file() and not path.is_file() else path
+
+    def _writer_of(self, output: str) -> str | None:
+        """The system whose file it is."""
+        for name in dict.fromkeys((*SYSTEMS, *(self.experiment.get("systems") or ()))):
+            for file in self._sampled(name):
+                if output in (file, pool_of(file), file.replace("synthetic", "candidates")):
+                    return name
+        return "iterative" if "iterative" in output else None
 
     def draws(self, of: str) -> dict[str, dict[str, int]]:
         """What a system's models drew: file → number of samples, of texts, of those dropped, by reason, ….
@@ -209,13 +256,6 @@ class RunRecord:
     def split(self) -> dict[str, Any] | None:
         """How the data of an adaptation were split; None for other runs."""
         return _json(self.folder / "data" / "partition.json")
-
-    def ledger(self) -> dict[str, Any] | None:
-        """Summary of the ledger; None where there is none; a UserError where it is damaged."""
-        from doppel.privacy.ledger import Ledger
-
-        path = self.folder / "ledger.jsonl"
-        return Ledger(path).summary() if path.exists() else None
 
     def report(self) -> dict[str, Any] | None:
         """``report.json``; None where the run did not come so far."""

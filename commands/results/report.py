@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.launch.run_record import RunRecord
+from commands.privacy.attestation import attested
 from commands.results.report_text import render
 from commands.results.wandb_report import log_report
 from doppel.errors import UserError
@@ -54,12 +55,13 @@ def build_report(record: RunRecord) -> dict[str, Any]:
     Raises:
         UserError: There is no evaluation, or no ledger though the run is private.
     """
-    experiment, ledger = record.experiment, record.ledger()
+    experiment = record.experiment
+    metrics, left_out = record.values("evaluation")
+    ledger = attested(record, metrics)
     if ledger is None and record.is_private:
         raise UserError(
             f"{record.folder} has no ledger.jsonl: run the pipeline first, python cli.py run EXPERIMENT {record.folder}"
         )
-    metrics, left_out = record.values("evaluation")
     if not metrics:
         why = "; ".join(left_out.values()) or "run `python cli.py evaluate … --out` or the pipeline first"
         raise UserError(f"{record.folder}/evaluation has no metrics: {why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from commands.launch.run_record import RunRecord, table_of
 from commands.launch.systems import system as system_of
+from commands.privacy.attestation import attested
 from doppel.errors import UserError
 
 #: Starts the caveats of a system whose ε is void.
@@ -94,7 +95,7 @@ def read_runs(root: Path) -> Runs:
         name = os.path.relpath(record.folder, root)
         ledger, broken = None, ""
         try:
-            ledger = record.ledger()
+            ledger = attested(record, archived=_vouched(record))
         except UserError as error:
             broken = f"the ledger cannot be read: {error}"
         try:
@@ -108,6 +109,15 @@ def read_runs(root: Path) -> Runs:
         except UserError as error:
             runs.problems += _without_report(record, name, str(error), ledger)
     return runs
+
+
+def _vouched(record: RunRecord) -> set[str]:
+    """Scopes whose checkpoints were found covered when the report was made."""
+    try:
+        privacy = _mapping(_mapping(record.report()).get("privacy"))
+    except UserError:  # which is told where the report is read
+        return set()
+    return {name for name, told in _mapping(privacy.get("systems")).items() if _mapping(told).get("voids") == []}
 
 
 def _without_report(record: RunRecord, name: str, text: str, ledger: dict[str, Any] | None) -> list[Problem]:
@@ -165,6 +175,7 @@ def _read_report(
     }
     # an adaptation's private part is cut by its seed: its report names what it was cut from
     own = None if report.get("missing_function") else fingerprint
+    vouched = _vouched(record)
     for kind, system, values in blocks:
         if not isinstance(values, dict):
             text = f"report.json: {system} is {type(values).__name__}, not a table of metrics"
@@ -172,6 +183,9 @@ def _read_report(
             continue
         scope = system_of(system).scope
         told, wrong = check_privacy(scope, privacy, ledger, own)
+        is_claimed = privacy is not None and scope not in vouched and system not in BASELINES
+        if is_claimed and not wrong and all(each.system != system for each in record.passes()):
+            told["caveats"] = _void(["nothing tells which checkpoint was sampled from"], told["caveats"])
         if wrong:
             runs.problems.append(problem(wrong, system, told["epsilon"]))
             continue
@@ -190,7 +204,8 @@ def _read_report(
         }
         numbers = {k: _number(v) for k, v in values.items() if not k.startswith("private/") and _is_metric(v)}
         notes = tuple(str(note) for note in values.get("notes") or ())
-        spent = budget["epsilon"] if budget and system not in BASELINES else None
+        is_void = told["caveats"].startswith(VOID)
+        spent = budget["epsilon"] if budget and system not in BASELINES and not is_void else None
         commit = str(report.get("commit") or "unknown")
         runs.points.append(Point({k: key[k] for k in KEY_FIELDS}, seed, numbers, notes, spent, commit, name))
 
@@ -294,9 +309,11 @@ def check_privacy(
         done, planned = int(scope["steps_done"]), int(scope["steps_planned"])
     except (KeyError, TypeError, ValueError) as error:
         return told, f"the report's budget of this system is incomplete ({error})"
-    void = "" if scope["epsilon"] is not None else f"{VOID}: "
     told |= {"epsilon": target, "delta": delta, "unit": unit, "accountant": scope.get("accountant")}
-    told["caveats"] = void + "; ".join(scope.get("caveats") or ())
+    voids = [*(scope.get("voids") or ()), *(recorded or {}).get("voids", ())]
+    if scope["epsilon"] is None and not voids:  # of reports that did not say which of them voids it
+        voids, scope = list(scope.get("caveats") or ["the report does not say why"]), {**scope, "caveats": []}
+    told["caveats"] = _void(voids, "; ".join(text for text in scope.get("caveats") or () if text not in voids))
     if spent > target * (1 + _TOLERANCE):
         return told, f"contradiction: the report's ε, {spent:.4g}, is above its target {target:g}"
     if done < planned:
@@ -310,16 +327,20 @@ def check_privacy(
     return told, f"the ledger disagrees with the report{disagrees}" if disagrees else None
 
 
+def _void(reasons: Iterable[str], caveats: str) -> str:
+    """Caveats that begin with what voids the guarantee, if anything does."""
+    told = "; ".join(dict.fromkeys(reasons))
+    return "; ".join(filter(None, (f"{VOID}: {told}" if told else "", caveats)))
+
+
 def _disagreement(scope: dict[str, Any], recorded: dict[str, Any] | None, spent: float) -> str:
     if recorded is None:
         return ": it has no budget for this system"
     for name in _SAME:
         if name in scope and not _equal(recorded[name], scope[name]):
             return f": {name} is {recorded[name]}, not {scope[name]}"
-    if (recorded["epsilon"] is None) != (scope["epsilon"] is None):
-        return " on whether the system released something without noise"
-    if recorded["epsilon"] is not None and recorded["epsilon"] > spent * (1 + 1e-3):
-        return f": ε is {recorded['epsilon']:.4g}, not {spent:.4g}"
+    if recorded["epsilon_of_mechanisms"] > spent * (1 + 1e-3):
+        return f": ε is {recorded['epsilon_of_mechanisms']:.4g}, not {spent:.4g}"
     return ""
 
 

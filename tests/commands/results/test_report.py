@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from run_folders import sample
 
 import cli
 from commands.launch.run_record import RunRecord
@@ -20,8 +21,8 @@ from doppel.privacy.spec import PrivacySpec, plan
 SPEC = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp", unit="dialogue", max_rows_per_unit=4)
 
 
-def pipeline(folder: Path, specs: dict[str, PrivacySpec]) -> Path:
-    """A run folder with a ledger and the metrics of each system."""
+def pipeline(folder: Path, specs: dict[str, PrivacySpec], is_sampled: bool = True) -> Path:
+    """A run folder with a ledger, the metrics of each system and, if wanted, how it was sampled."""
     (folder / "evaluation").mkdir()
     for system, spec in specs.items():
         ledger = Ledger(folder / "ledger.jsonl")
@@ -29,6 +30,8 @@ def pipeline(folder: Path, specs: dict[str, PrivacySpec]) -> Path:
         for _ in range(5):
             ledger.spend(name)
         (folder / "evaluation" / f"{system}.json").write_text(json.dumps({"mauve": 0.5}))
+        if is_sampled:
+            sample(folder, system)
     return folder
 
 
@@ -69,7 +72,7 @@ def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path:
 
 
 def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC, "iterative": SPEC})
+    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC, "iterative": SPEC}, is_sampled=False)
     (folder / "iterative_9_trees.jsonl").touch()
     (folder / "iterative_10_trees.jsonl").touch()
     outputs = ("trees", "synthetic", "synthetic_one_stage", "iterative_9_trees", "iterative_10_trees")
