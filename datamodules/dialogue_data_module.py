@@ -153,7 +153,7 @@ class DialogueDataModule(TrainingDataModule):
 
     @cached_property
     def data_fingerprint(self) -> str:
-        """SHA-256 of the training file's content and of what is selected from it."""
+        """Keyed hash of the training file's content and of what is selected from it."""
         return data_fingerprint(self.train_path, self.selection)
 
     def train_dataloader(self) -> DataLoader[LogicalBatch]:

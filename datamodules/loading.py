@@ -5,7 +5,7 @@ from __future__ import annotations
 from datamodules.cache import cached
 from datamodules.codec import Codec
 from datamodules.encoded_turns import EncodedTurns, encode_turns
-from datamodules.readers import Unit, data_fingerprint, read_turns
+from datamodules.readers import Unit, content_digest, read_turns
 from datamodules.selection import Selection
 
 
@@ -34,4 +34,4 @@ def load_encoded(
         turns = read_turns(path, unit, needs=needs)
         return encode_turns(selection.apply(turns, path, unit), codec)
 
-    return cached([data_fingerprint(path, selection), codec.fingerprint(), unit], build, cache_dir)
+    return cached([content_digest(path, selection), codec.fingerprint(), unit], build, cache_dir)

@@ -19,6 +19,7 @@ from doppel.errors import DataError
 from doppel.files import read_json_lines
 from doppel.grammar import generate
 from doppel.lispress import first_error
+from doppel.privacy.fingerprint import sealed
 
 Unit = Literal["utterance", "dialogue", "user"]
 
@@ -119,7 +120,12 @@ def is_embedded(path: str) -> bool:
 
 
 def data_fingerprint(path: str, selection: Selection | None = None) -> str:
-    """SHA-256 of a file's content, or of the turns that an ``embedded:`` path stands for.
+    """What tells a data set from others, in ledgers, reports and tables: its digest under a secret key."""
+    return sealed(content_digest(path, selection))
+
+
+def content_digest(path: str, selection: Selection | None = None) -> str:
+    """SHA-256 of a file's content, or of the turns that an ``embedded:`` path stands for; never to be shown.
 
     Args:
         path: The file.

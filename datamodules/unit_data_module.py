@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -16,6 +18,7 @@ from datamodules.data_module import DataModule, check_limits
 from datamodules.logical_batches import choose
 from datamodules.turn import unit_name
 from doppel.errors import DataError
+from doppel.privacy.fingerprint import sealed
 from doppel.privacy.noise import Secret
 
 
@@ -100,9 +103,9 @@ class UnitDataModule(DataModule):
 
     @property
     def data_fingerprint(self) -> str:
-        """SHA-256 of the rows."""
-        text = json.dumps([[dict(row) for row in rows] for rows in self._units], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        """Keyed hash of the rows, tensors and arrays in full."""
+        text = json.dumps([[dict(row) for row in rows] for rows in self._units], sort_keys=True, default=_digest)
+        return sealed(hashlib.sha256(text.encode()).hexdigest())
 
     def train_dataloader(self) -> DataLoader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
@@ -124,3 +127,11 @@ class UnitDataModule(DataModule):
                 rows = [row for unit_rows in part for row in unit_rows]
                 parts.append(UnitBatch(self.collate(rows), len(part), rows_per_unit))
         return LogicalBatch(parts, len(mine), float(self.batch_size))
+
+
+def _digest(value: object) -> list[str]:
+    """What JSON cannot say, in short; the text of a large tensor would leave out its middle."""
+    content = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    if isinstance(content, np.ndarray) and content.dtype != object:
+        return [str(content.dtype), str(content.shape), hashlib.sha256(content.tobytes()).hexdigest()]
+    return [type(value).__name__, hashlib.sha256(pickle.dumps(value)).hexdigest()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
+os.environ["DOPPEL_KEY"] = str(Path(tempfile.gettempdir()) / "doppel-tests" / "key")  # not that of the user
 
 PAIRS = [
     ("book lunch with Ana", '(Yield (Create (Event.subject_? (?= "lunch")) (Person "Ana")))'),

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from datamodules.readers import Unit, data_fingerprint, expand_path, read_turns
+from datamodules.readers import Unit, content_digest, data_fingerprint, expand_path, read_turns
 from datamodules.turn import Turn
 from doppel.errors import UserError
 from doppel.files import write_json_lines
@@ -57,7 +57,7 @@ def upweight(
         "train": train,
         "train_fingerprint": data_fingerprint(path),
         "parser": parser,
-        "parser_fingerprint": data_fingerprint(parser),
+        "parser_fingerprint": content_digest(parser),
         "floor": floor,
         "scale": scale,
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from commands.evaluation.round_trip import record_of
 from commands.results.table import Table, show
-from datamodules.readers import data_fingerprint, read_turns
+from datamodules.readers import content_digest, read_turns
 from datamodules.selection import Selection
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -102,7 +102,7 @@ def evaluate(
     )
     values |= {"featurizer": None if no_mauve else featurizer, "parser": None if parser is None else str(parser)}
     if parser is not None and record_of(synthetic).is_file():
-        chosen = data_fingerprint(str(parser)) in record_of(synthetic).read_text(encoding="utf-8")
+        chosen = content_digest(str(parser)) in record_of(synthetic).read_text(encoding="utf-8")
         values["chosen_by_this_parser"] = chosen
         values["notes"] += [CHOSEN_BY_JUDGE] if chosen else []
     if out is not None:

@@ -39,7 +39,7 @@ def round_trip(*, candidates: Path, trees: Path, parser: Path, out: Path, seed: 
         DataError: A file cannot be used, or no tree has a candidate.
         UserError: The parser cannot be loaded.
     """
-    from datamodules.readers import data_fingerprint
+    from datamodules.readers import content_digest
     from lightning_modules.parsing.annotate import load_parser
 
     wanted = [str(line.get("parse")) for _, line in read_json_lines(trees)]
@@ -57,7 +57,7 @@ def round_trip(*, candidates: Path, trees: Path, parser: Path, out: Path, seed: 
         "candidates_match": _share_that_match(drawn, parsed),
         "kept_match": _share_that_match(kept, parsed),
         "parser": str(parser),
-        "parser_digest": data_fingerprint(str(parser)),
+        "parser_digest": content_digest(str(parser)),
     }
     write_json(record_of(out), told)
     sys.stdout.write(json.dumps(told, indent=2) + "\n")

@@ -98,7 +98,7 @@ def protects(experiment: Experiment, trainings: Iterable[Stage], path: str) -> b
 
     The embedded grammar is public.
     """
-    from datamodules.readers import data_fingerprint, expand_path, is_embedded
+    from datamodules.readers import content_digest, expand_path, is_embedded
 
     named: list[str | None] = [experiment.adaptation.train] if experiment.adaptation else []
     for stage in trainings:
@@ -106,9 +106,9 @@ def protects(experiment: Experiment, trainings: Iterable[Stage], path: str) -> b
         named += [data.get("train_path"), None if data.get("val_is_public") else data.get("val_path")]
     if is_embedded(path):
         return False
-    digest = data_fingerprint(expand_path(path))
+    digest = content_digest(expand_path(path))
     files = {expand_path(name) for name in named if name and not is_embedded(name)}
-    return any(os.path.isfile(file) and data_fingerprint(file) == digest for file in files)
+    return any(os.path.isfile(file) and content_digest(file) == digest for file in files)
 
 
 def build(config: Mapping[str, Any]) -> CausalLM:

@@ -15,6 +15,7 @@ from commands.launch.run_record import RunRecord, table_of
 from commands.launch.systems import system as system_of
 from commands.privacy.attestation import attested
 from doppel.errors import UserError
+from doppel.privacy.fingerprint import sealed
 
 #: Starts the caveats of a system whose ε is void.
 VOID = "NOT PRIVATE"
@@ -140,7 +141,7 @@ def _read_report(
     report: dict[str, Any], ledger: dict[str, Any] | None, record: RunRecord, name: str, runs: Runs
 ) -> None:
     data, privacy, called = _mapping(report.get("data")), report.get("privacy"), report.get("experiment")
-    fingerprint = data.get("fingerprint") or _only_fingerprint(ledger)
+    fingerprint = sealed(data.get("fingerprint") or "") or _only_fingerprint(ledger)
     problem = partial(Problem, name, fingerprint=fingerprint, experiment=called)
     blocks = [("generation", *item) for item in _mapping(report.get("metrics")).items()]
     blocks += [("adaptation", *item) for item in _mapping(report.get("parser_metrics")).items()]

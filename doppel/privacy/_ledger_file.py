@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
 from doppel.privacy.accounting import Accountant
+from doppel.privacy.fingerprint import sealed
 from doppel.privacy.mechanism import Mechanism
 
 VERSION = 2
@@ -307,6 +308,9 @@ class LedgerFile:
             case "mechanism":
                 found = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
                 found.mechanism()
+                found.fields["data_fingerprint"] = sealed(
+                    str(found.fields.get("data_fingerprint", ""))
+                )  # of older files
                 if found.id in self.mechanisms or found.scope not in self.promises or found.planned_steps < 1:
                     raise self._damaged("it contradicts earlier lines")
                 self.mechanisms[found.id] = found

@@ -34,6 +34,7 @@ from typing import Any
 
 from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Promise
 from doppel.privacy.accounting import Accountant, compute_epsilon, max_affordable_steps
+from doppel.privacy.fingerprint import sealed
 from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacySpec, what_is_protected
 
@@ -112,7 +113,7 @@ class Ledger:
             raise LedgerError(f"{self.path}: planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.")
         promise = asdict(Promise(spec.target_epsilon, spec.delta, spec.accountant, spec.unit))
         mechanism_id = f"{scope}/{stage}"
-        steps = {"planned_steps": planned_steps, "data_fingerprint": data_fingerprint}
+        steps = {"planned_steps": planned_steps, "data_fingerprint": sealed(data_fingerprint)}
         fields = {"kind": kind, **{name: getattr(spec, name) for name in _RECORDED}, **steps, **promise}
         with self._file.locked(self.lock_timeout):
             known, budget = self._file.mechanisms.get(mechanism_id), self._file.promises.get(scope)

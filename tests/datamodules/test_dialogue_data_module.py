@@ -49,7 +49,7 @@ def test_what_the_privacy_callback_asks_for(dialogues: str, codec: Codec) -> Non
     assert (data.num_units, data.unit, data.batch_size) == (20, "dialogue", 3)
     assert data.train_dataloader().dataset.sampler.sample_rate == 3 / 20  # type: ignore[attr-defined]
     assert len(data.train_dataloader()) == math.ceil(20 / 3)
-    assert len(data.data_fingerprint) == 64
+    assert len(data.data_fingerprint) == 32
 
 
 def test_every_unit_is_drawn_with_probability_q_and_batches_may_be_empty(dialogues: str, codec: Codec) -> None:

@@ -15,6 +15,7 @@ import cli
 from commands.evaluation.sifter import Sifter, SifterError
 from datamodules.readers import data_fingerprint
 from doppel.metrics.fluency import text_losses
+from doppel.privacy.fingerprint import sealed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -73,7 +74,7 @@ def test_setups_of_different_epsilon_are_not_ranked_against_each_other(tiny_mode
     assert cli.main(["select", str(tmp_path), "--sifter", tiny_model, "--max-loss", "100"]) == 0
     content = json.loads((tmp_path / "selection.json").read_text())
     assert [setup["rank"] for setup in content["setups"]] == [1, 1, 1]
-    assert "have no ε" in content["if_all_were_released"][FINGERPRINT]
+    assert "have no ε" in content["if_all_were_released"][sealed(FINGERPRINT)]
 
 
 def test_a_missing_score_is_said(tiny_model: str, tmp_path: Path) -> None:

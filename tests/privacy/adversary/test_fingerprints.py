@@ -1,0 +1,95 @@
+"""The attacker knows every line of the private file but one, and tries guesses of it against what a run shows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from run_folders import make_run
+
+import cli
+from datamodules.readers import content_digest, data_fingerprint
+from datamodules.selection import Selection
+from datamodules.unit_data_module import UnitDataModule
+from doppel.errors import DataError
+from doppel.privacy.fingerprint import sealed
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import plan
+
+LINE = '{"utterance": "call the clinic", "unit": "a"}\n'
+
+
+def guesses(path: Path) -> set[str]:
+    """What anybody can compute who guesses the content of a file."""
+    inner, plain = hashlib.sha256(path.read_bytes()), hashlib.sha256()
+    plain.update(inner.digest())
+    return {inner.hexdigest(), plain.hexdigest(), content_digest(str(path))}
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    path = tmp_path / "private.jsonl"
+    path.write_text(LINE)
+    return path
+
+
+def test_a_guess_of_the_file_cannot_be_tried_against_its_fingerprint(private: Path) -> None:
+    found = data_fingerprint(str(private))
+    assert found not in guesses(private) and not any(found[:8] in guess for guess in guesses(private))
+    assert found == data_fingerprint(str(private)) != data_fingerprint(str(private), Selection(keep_share=0.5))
+
+
+def test_another_key_gives_another_fingerprint_and_the_key_is_its_owners_alone(
+    private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for name in ("one", "two"):
+        monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / name / "key"))
+        found.append(data_fingerprint(str(private)))
+        assert stat.S_IMODE((tmp_path / name / "key").stat().st_mode) == 0o600
+    assert found[0] != found[1]
+
+
+def test_an_empty_key_is_refused(private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / "key"))
+    (tmp_path / "key").write_text("")
+    with pytest.raises(DataError, match="key"):
+        data_fingerprint(str(private))
+
+
+def test_what_older_ledgers_and_reports_hold_is_shown_nowhere(
+    private: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = content_digest(str(private))
+    make_run(tmp_path / "runs" / "old", fingerprint=old)
+    assert old in (tmp_path / "runs" / "old" / "report.json").read_text()
+    told = json.dumps(Ledger(tmp_path / "runs" / "old" / "ledger.jsonl").summary())
+    assert cli.main(["results", str(tmp_path / "runs")]) == 0
+    told += capsys.readouterr().out
+    assert old[:8] not in told and data_fingerprint(str(private))[:8] in told
+
+
+def test_an_older_run_goes_on_in_its_ledger(private: Path, tmp_path: Path) -> None:
+    spec = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
+    for print_ in (content_digest(str(private)), data_fingerprint(str(private))):
+        ledger = Ledger(tmp_path / "ledger.jsonl")
+        name = ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=print_)
+    assert len(ledger.summary()["mechanisms"]) == 1 and name == "a/fit"
+
+
+def test_a_sealed_fingerprint_is_sealed_once() -> None:
+    assert sealed(sealed("ab" * 32)) == sealed("ab" * 32) != "ab" * 32
+
+
+def test_large_tensors_that_differ_in_the_middle_are_other_data() -> None:
+    def module(value: float) -> UnitDataModule:
+        picture = torch.zeros(2000)
+        picture[1000] = value
+        rows = [{"user": str(i), "picture": picture, "label": i} for i in range(4)]
+        return UnitDataModule(rows, "user", list, batch_size=2)
+
+    assert module(1.0).data_fingerprint == module(1.0).data_fingerprint != module(2.0).data_fingerprint
