@@ -14,6 +14,10 @@ import torch
 from torch import Tensor, nn
 
 SECRET_BYTES = 32
+#: Noisy sums are multiples of 2^-GRID_BITS of the noise's standard deviation.
+GRID_BITS = 30
+#: Coordinates that get their noise together: what float64 needs beside the gradients.
+_PART = 2**20
 
 
 class Secret:
@@ -87,10 +91,15 @@ class GaussianNoise:
         - *Unknown to the reader.* The secret comes from the operating system and is in no file.
         - *Every coordinate.* A parameter without a gradient gets noise too: whether it has one depends on data.
 
+    *Floating point.* A Gaussian that is drawn and added in float32 has holes: which numbers can come out depends on the
+    sum, most near zero (Mironov, 2012). So the noise is drawn and added in float64, and the result is rounded to
+    multiples of 2⁻³⁰σC (the next power of two). Between two neighbours of this grid lie millions of the numbers that
+    sum and noise can have, so each is reached from every sum, with the Gaussian's probability up to one part in
+    millions; the rounding to the gradient's dtype comes after it. Rounding a coordinate moves it by 10⁻⁹ of the noise.
+
     On the CPU, NumPy's PCG64 is seeded with all 256 derived bits (PyTorch's CPU generator keeps only 32 bits of its
     seed, few enough to try them all); on other devices, that device's generator with 63 bits. Both are statistical
-    generators, not cryptographic ones, and floating-point Gaussians have known gaps (Mironov, 2012): neither is
-    defended against here.
+    generators, not cryptographic ones.
 
     Args:
         noise_multiplier: σ ≥ 0, the noise's standard deviation in units of ``max_grad_norm``; 0 adds nothing.
@@ -137,11 +146,14 @@ class GaussianNoise:
         """
         stream = _NoiseStream(self._secret.derive("noise", step))
         std = self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
+        grid = 2.0 ** (math.ceil(math.log2(std)) - GRID_BITS) if std else 0.0
         for parameter in {id(p): p for p in params if p.requires_grad}.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = gradient.contiguous()  # whose flat view is itself, so that the noise arrives
             if std:
-                parameter.grad.add_(stream.draw(parameter).to(parameter.grad.dtype), alpha=std)
+                for part in parameter.grad.view(-1).split(_PART):
+                    noisy = stream.draw(part).mul_(std / grid).add_(part, alpha=1.0 / grid)
+                    part.copy_(noisy.round_().mul_(grid))
 
 
 class _NoiseStream:
@@ -152,18 +164,10 @@ class _NoiseStream:
         self._numpy = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
         self._torch: dict[torch.device, torch.Generator] = {}
 
-    def draw(self, parameter: Tensor) -> Tensor:
-        """N(0, 1) of the parameter's shape on its device, in float32, or float64 for a float64 parameter."""
-        wide = parameter.dtype is torch.float64
-        if parameter.device.type == "cpu":
-            dtype = np.float64 if wide else np.float32
-            return torch.from_numpy(self._numpy.standard_normal(parameter.numel(), dtype=dtype)).view(parameter.shape)
-        if parameter.device not in self._torch:
-            generator = torch.Generator(parameter.device)
-            self._torch[parameter.device] = generator.manual_seed(self._seed % 2**63)
-        return torch.randn(
-            parameter.shape,
-            generator=self._torch[parameter.device],
-            device=parameter.device,
-            dtype=torch.float64 if wide else torch.float32,
-        )
+    def draw(self, like: Tensor) -> Tensor:
+        """N(0, 1) of the tensor's shape on its device, in float64."""
+        if like.device.type == "cpu":
+            return torch.from_numpy(self._numpy.standard_normal(like.numel())).view(like.shape)
+        if like.device not in self._torch:
+            self._torch[like.device] = torch.Generator(like.device).manual_seed(self._seed % 2**63)
+        return torch.randn(like.shape, generator=self._torch[like.device], device=like.device, dtype=torch.float64)
