@@ -2,6 +2,8 @@
 
 Norms and gradient sums are formed in float32 (float64 for float64 models), whatever the dtype of the
 operands.
+
+A squared norm [2, U] is the number of each unit as it was computed, and a bound on what rounding may hide from it.
 """
 
 from __future__ import annotations
@@ -51,33 +53,84 @@ def gram(x: Tensor) -> Tensor:
 
 
 def gram_inner(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
-    """⟨AAᵀ + offset, GGᵀ⟩ for each unit: [U, n, d], [U, n, p] → [U].
+    """‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩ for each unit, and what rounding may hide from it: [U, n, d], [U, n, p] → [2, U].
 
     Both grams are symmetric. Where the GEMMs bound the time (on the CPU, at many positions), they are cut into four
     blocks, of which one is not formed.
+
+    Args:
+        A: Inputs at the unit's n positions.
+        G: Output gradients there.
+        offset: Added to AAᵀ: 1 is the norm with a bias.
     """
     num_units, n = A.shape[:2]
+    share = rounding(A, G)
     if A.is_cuda or n < 64 or n % 2:
-        AA = gram(A)
-        return inner(AA.add_(offset) if offset else AA, gram(G))
+        AA, GG = gram(A).add_(offset), gram(G)
+        reach = lengths(AA).mul_(lengths(GG)).sum(1)
+        return torch.stack([inner(AA, GG), share * reach.square()])
     A, G, half = gemm_operand(A), gemm_operand(G), n // 2
-    halves = (x.reshape(2 * num_units, half, x.shape[2]) for x in (A, G))
-    on_diagonal = inner(*(gram(x).add_(shift) for x, shift in zip(halves, (offset, 0.0), strict=True)))
+    AA, GG = (gram(x.reshape(2 * num_units, half, x.shape[2])) for x in (A, G))
+    AA.add_(offset)
+    reach = lengths(AA).mul_(lengths(GG)).view(num_units, n).sum(1)
+    on_diagonal = inner(AA, GG)
     off_diagonal = inner(
         *(batched_matmul(x[:, :half], x[:, half:].transpose(1, 2)).add_(shift) for x, shift in ((A, offset), (G, 0.0)))
     )
-    return on_diagonal.view(num_units, 2).sum(1) + 2.0 * off_diagonal
+    return torch.stack([on_diagonal.view(num_units, 2).sum(1) + 2.0 * off_diagonal, share * reach.square()])
+
+
+def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Tensor:
+    """⟨G_at_ids, ADᵀ⟩ for each unit, and what rounding may hide: [U, n, m], [U, n, d], [U, m, d] → [2, U]."""
+    wide = wide_dtype(A.dtype)
+    G_at_ids = G_at_ids.to(wide)
+    reach = torch.linalg.vector_norm(A, dim=2, keepdim=True, dtype=wide) * G_at_ids.abs()
+    reach = (reach * torch.linalg.vector_norm(D, dim=2, dtype=wide).unsqueeze(1)).sum((1, 2))
+    return torch.stack([inner(G_at_ids, batched_matmul(A, D.transpose(1, 2)).to(wide)), rounding(A, D) * reach])
+
+
+def same_id_inner(D: Tensor, ids: Tensor) -> Tensor:
+    """Σ (DDᵀ)_st over positions of one id, for each unit, and what rounding may hide: [U, n, d], [U, n] → [2, U]."""
+    DD = gram(D)
+    is_same = (ids.unsqueeze(2) == ids.unsqueeze(1)).to(DD.dtype)
+    length = lengths(DD).unsqueeze(2)
+    reach = (is_same @ length * length).sum((1, 2))
+    return torch.stack([inner(DD, is_same), rounding(D) * reach])
+
+
+def lengths(gram: Tensor) -> Tensor:
+    """Norm of each position's vector, from its gram: [U, n, n] → [U, n]."""
+    return gram.diagonal(dim1=1, dim2=2).sqrt()
+
+
+def rounding(*operands: Tensor) -> float:
+    """What rounding hides from a squared norm, in units of R², where R = Σₛ‖aₛ‖‖gₛ‖ is all that n positions can reach.
+
+    A dot product of d terms, in any order, is off by at most d·u·‖x‖‖y‖, where u is the unit of rounding. So the grams
+    of A [n, d] and G [n, p], multiplied and summed over rows and then columns, are off by at most (d + p + 2n)·u·R²
+    together. The clipped gradient is summed from the same positions, and is off by n·u·R, which 4n·u·R² more in the
+    squared norm makes room for, a tied weight included (for ‖g‖ ≤ R, and √2·R of both its uses). Where the clipped
+    operands are rounded to half precision, that error is ε/2·R; (1 + ε)‖g‖, see the clipper, and ε/4·R² cover it.
+
+    Args:
+        operands: [U, n, …] each, as they are multiplied.
+    """
+    n, dtype = operands[0].shape[1], operands[0].dtype
+    num_terms = sum(x.shape[2] for x in operands) + 6 * n + 16
+    of_operands = torch.finfo(dtype).eps / 4 if dtype in _HALF else 0.0
+    return num_terms * torch.finfo(wide_dtype(dtype)).eps / 2 + of_operands
 
 
 def inner(left: Tensor, right: Tensor) -> Tensor:
-    """The inner product of each unit's two matrices: [U, …], [U, …] → [U]."""
-    return torch.linalg.vecdot(left.flatten(1), right.flatten(1))
+    """The inner product of each unit's two matrices, by rows and then over them: [U, m, n], [U, m, n] → [U]."""
+    return (left * right).sum(2).sum(1)
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """The squared norm of each unit's tensor: [U, …] → [U], in the wide dtype."""
+    """The squared norm of each unit's tensor, of which rounding hides nothing that counts: [U, …] → [2, U], wide."""
     flat = x.flatten(1).to(wide_dtype(x.dtype))
-    return torch.linalg.vecdot(flat, flat)
+    squared = torch.linalg.vecdot(flat, flat)
+    return torch.stack([squared, torch.zeros_like(squared)])
 
 
 def scale_units(x: Tensor, factors: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import gemm_operand, gram, scale_units, wide_dtype
+from doppel.privacy.clipping.arithmetic import gemm_operand, same_id_inner, scale_units, wide_dtype
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
 
 
@@ -55,8 +55,7 @@ class EmbeddingRule(LayerRule):
         D = gemm_operand(layout.split(grads, grads.shape[-1]))
         if self.padding_idx is not None:
             D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
-        squared = (gram(D) * (ids.unsqueeze(2) == ids.unsqueeze(1))).sum((1, 2))
-        return squared, {"ids": ids, "grads": D}
+        return same_id_inner(D, ids), {"ids": ids, "grads": D}
 
     def keep_inputs(self, inputs: Tensor, layout: UnitLayout) -> dict[str, Tensor]:
         return {"ids": inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,11 @@ from doppel.head_loss import HeadGradients
 from doppel.privacy.clipping.arithmetic import (
     add_product_to_grad,
     add_to_grad,
-    batched_matmul,
+    cross_inner,
     gram,
     gram_inner,
-    wide_dtype,
+    lengths,
+    rounding,
 )
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
 
@@ -22,7 +25,8 @@ class FusedHead:
 
     With position-weighted hidden states A and G = P − onehot at a unit's positions, and upstream gradients u of the
     losses of its k rows, the unit's weight gradient is Σᵣ uᵣ GᵣᵀAᵣ. Its squared norm is uᵀMu for the k × k matrix
-    M_rs = ⟨AᵣAₛᵀ, GᵣGₛᵀ⟩, which is formed chunk by chunk in the forward pass, before u is known.
+    M_rs = ⟨AᵣAₛᵀ, GᵣGₛᵀ⟩, which is formed chunk by chunk in the forward pass, before u is known. Rounding may hide a
+    share of (Σᵣ |uᵣ| Rᵣ)², where Rᵣ is what the row's positions can reach (see :func:`.arithmetic.rounding`).
 
     Args:
         rule: The head's rule, which is given the norms.
@@ -37,6 +41,7 @@ class FusedHead:
         self._ids = ids if rule.trains_weight else None
         self._gradients: HeadGradients | None = None
         self._inner_products: list[Tensor] = []
+        self._reach: list[Tensor] = []
         self._grads_at_ids: list[Tensor] = []
         self._upstream: Tensor | None = None
 
@@ -58,13 +63,18 @@ class FusedHead:
         A = (A * weights.unsqueeze(-1)).to(self._gradients.dtype)
         G = grads.reshape(len(weights), k * num_positions, -1)
         if k == 1 and self._rule.trains_weight and not self._rule.trains_bias:
-            self._inner_products.append(gram_inner(A, G).view(-1, 1, 1))
+            products, hidden = gram_inner(A, G)
+            self._inner_products.append(products.view(-1, 1, 1))
+            self._reach.append(hidden.sqrt().view(-1, 1))
         else:
-            AA = gram(A) if self._rule.trains_weight else 0.0
+            GG = gram(G)
+            AA = gram(A) if self._rule.trains_weight else torch.zeros_like(GG)
             if self._rule.trains_bias:
                 AA = AA + weights.unsqueeze(2) * weights.unsqueeze(1)
-            blocks = (AA * gram(G)).view(len(weights), k, num_positions, k, num_positions)
-            self._inner_products.append(blocks.sum((2, 4)))
+            reach = (lengths(AA) * lengths(GG)).view(-1, k, num_positions).sum(2)
+            self._reach.append(math.sqrt(rounding(A, G)) * reach)
+            blocks = (AA * GG).view(len(weights), k, num_positions, k, num_positions)
+            self._inner_products.append(blocks.sum(4).sum(2))
         if self._ids is not None:
             ids = self._ids[rows.start // k : rows.stop // k]
             self._grads_at_ids.append(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)))
@@ -76,19 +86,20 @@ class FusedHead:
             return  # the capture was given up
         u = upstream.detach().view(-1, self.rows_per_unit)
         self._upstream = u
-        products = torch.cat(self._inner_products)
-        squared_norms = torch.einsum("ur,urs,us->u", u.to(products.dtype), products, u.to(products.dtype))
-        self._rule.receive(squared_norms, {}, self._gradients.dtype)
+        products, reach = torch.cat(self._inner_products), torch.cat(self._reach)
+        u = u.to(products.dtype)
+        squared_norms = torch.einsum("ur,urs,us->u", u, products, u)
+        may_hide = (u.abs() * reach).sum(1).square()
+        self._rule.receive(torch.stack([squared_norms, may_hide]), {}, self._gradients.dtype)
 
     def cross_product(self, D: Tensor) -> Tensor:
-        """⟨GᵀA, EᵀD⟩ of each unit [U] for the gradient D [U, m, d] of the tied embedding's output."""
+        """⟨GᵀA, EᵀD⟩ of each unit, and what rounding may hide [2, U]; D [U, m, d] is of the tied embedding's output."""
         assert self._gradients is not None and self._upstream is not None
         num_units = len(self._upstream)
         weights = self._gradients.position_weights.view(num_units, self.rows_per_unit, -1) * self._upstream.unsqueeze(2)
         A = self._gradients.hidden.reshape(num_units, weights[0].numel(), -1)
-        wide = wide_dtype(A.dtype)
-        AD = batched_matmul(A.to(D.dtype), D.transpose(1, 2)) * weights.reshape(num_units, -1, 1)
-        return torch.linalg.vecdot(torch.cat(self._grads_at_ids).to(wide).flatten(1), AD.to(wide).flatten(1))
+        weighted_G = torch.cat(self._grads_at_ids) * weights.reshape(num_units, -1, 1)
+        return cross_inner(weighted_G, A.to(D.dtype), D)
 
     def erase(self, units: Tensor) -> None:
         """Make the ``units`` marked true contribute exactly zero."""

@@ -9,9 +9,9 @@ from doppel.privacy.clipping.arithmetic import (
     add_product_to_grad,
     add_to_grad,
     batched_matmul,
+    cross_inner,
     gemm_operand,
     gram_inner,
-    inner,
     scale_units,
     squared_norm,
     wide_dtype,
@@ -39,6 +39,9 @@ class LinearRule(LayerRule):
     ‖GᵀA + EᵀD‖² = ‖GᵀA‖² + ‖EᵀD‖² + 2⟨GᵀA, EᵀD⟩ and, E being one-hot, ⟨GᵀA, EᵀD⟩ = Σ_{s,t} G[s, id_t] (ADᵀ)_st: only
     n × n entries of G, gathered at the ids, are needed. Leaving the term out (as if the two uses were two weights) lets
     the norm of a clipped gradient exceed the bound.
+
+    *Rounding.* Terms of the ghost norm may be large and cancel; :func:`.arithmetic.rounding` bounds what float32 may
+    then hide. In the cross term R² is Σ |G[s, id_t]| ‖a_s‖‖d_t‖.
     """
 
     module_type = nn.Linear
@@ -96,8 +99,7 @@ class LinearRule(LayerRule):
             return 2.0 * self._fused_head.cross_product(D)
         A, G = self.kept["inputs"], self.kept["grads"]
         G_at_ids = G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1))
-        AD = batched_matmul(A.to(D.dtype), D.transpose(1, 2))
-        return 2.0 * inner(G_at_ids.to(AD.dtype), AD)
+        return 2.0 * cross_inner(G_at_ids, A.to(D.dtype), D)
 
     def erase(self, units: Tensor) -> None:
         super().erase(units)

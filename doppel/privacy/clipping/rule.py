@@ -57,7 +57,7 @@ class LayerRule(ABC):
         module: The module. Each of its parameters may be trainable or frozen.
 
     Attributes:
-        squared_norms: Squared norms [U] of the units' gradients, once observed.
+        squared_norms: Squared norms of the units' gradients, once observed, and what rounding may hide of them, [2, U].
         kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
         is_tied: Whether the weight is that of another module too.
         start_head: Gives what observes a :class:`~doppel.head_loss.HeadLoss` on the module, whose forward is then
@@ -147,12 +147,12 @@ class LayerRule(ABC):
         self.squared_norms, self.kept, self.operand_dtype = squared_norms, kept, operand_dtype
 
     def cross_term(self) -> Tensor | None:
-        """What a tied weight adds to the squared norms [U] of its two modules, said by one of them; else None."""
+        """What a tied weight adds to the squared norms [2, U] of its two modules, said by one of them; else None."""
         return None
 
     @abstractmethod
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared norms [U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
+        """Squared norms [2, U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
 
     def keep_inputs(self, inputs: Tensor, layout: UnitLayout) -> dict[str, Tensor]:
         """What is kept that has no gradient dtype: integers, which the inputs alone give."""

@@ -42,7 +42,7 @@ def test_each_unit_alone_is_within_the_bound_strictly(name: str, dtype: torch.dt
         norm = clipper.accumulate()
         found = norm_of(grads_of(model))
         assert found <= bound
-        assert found == pytest.approx(bound if norm.item() > bound else norm.item(), rel=1e-5)
+        assert found == pytest.approx(bound if norm.item() > bound else norm.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("rows_per_unit", [1, 2])
