@@ -267,8 +267,7 @@ class DifferentialPrivacy(Callback):
 
     def _check_paid(self, ledger: Ledger, state: dict[str, Any]) -> None:
         """Refuse a checkpoint of another mechanism, or one of steps that the ledger has not."""
-        scope, stage = self.privacy.scope, self.privacy.stage or "fit"
-        own = f"{scope}/{stage}"
+        own = ledger.mechanism_id(self.privacy.scope, self.privacy.stage or "fit")
         why = ledger.gap(state)
         if state["mechanism_id"] != own:
             why = f"its steps were paid as {state['mechanism_id']}, and this training is {own}"
@@ -282,7 +281,8 @@ class DifferentialPrivacy(Callback):
         if self._affordable == 0 and remaining > 0:
             raise BudgetExceededError(
                 f"the ledger {self.privacy.ledger_path} has no step left for scope {self.privacy.scope!r} (target ε = "
-                f"{self.privacy.target_epsilon:g}): use the model that is there, or start another run folder"
+                f"{self.privacy.target_epsilon:g}): use the model that is there; another training on the "
+                "same people would spend on top of it"
             )
         if self._affordable < remaining:
             log.warning(

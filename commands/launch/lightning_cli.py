@@ -26,6 +26,7 @@ from commands.launch.parser import PRIVACY, DoppelArgumentParser, listed_privacy
 from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
 from doppel.privacy.arguments import PrivacyArguments
+from doppel.privacy.ledger import join
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
@@ -63,7 +64,8 @@ class DoppelCLI(LightningCLI):
     """``fit``, ``validate``, ``test`` and ``predict`` with two more keys, ``run_dir`` and ``privacy``.
 
     The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
-    ledger beside it in PIPELINE. W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
+    ledger beside it in PIPELINE, or there the name of one that serves many runs (``privacy.ledger_path``, else
+    ``$DOPPEL_LEDGER``). W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
     goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults.
 
     A trainer with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
@@ -216,8 +218,26 @@ class DoppelCLI(LightningCLI):
             if callback.class_path == CHECKPOINT and callback.init_args.dirpath is None:
                 callback.init_args.dirpath = str(run_dir / "checkpoints")
         if config.privacy is not None:
-            config.privacy.ledger_path = config.privacy.ledger_path or str(run_dir.parent / "ledger.jsonl")
+            config.privacy.ledger_path = ledger_of_run(run_dir, config.privacy.ledger_path)
             config.privacy.stage = config.privacy.stage or run_dir.name
+
+
+def ledger_of_run(run_dir: Path, given: str | None) -> str:
+    """The ledger of a stage, which its run has joined if it serves many runs.
+
+    Args:
+        run_dir: Folder of the stage, RUN/STAGE.
+        given: What the configuration asks for; None: $DOPPEL_LEDGER where the run begins, else RUN/ledger.jsonl.
+    """
+    own = run_dir.parent / "ledger.jsonl"
+    shared = given or (None if own.exists() else os.environ.get("DOPPEL_LEDGER"))
+    if shared is None:
+        return str(own)
+    path = Path(os.path.expandvars(shared))
+    if path.parent == run_dir:  # an audit has a ledger of its own
+        return str(path)
+    join(own, path)
+    return str(own)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -88,7 +88,7 @@ class Runner:
         elif (self.run / ".done").is_dir() or (self.run / "settings.env").exists():
             raise UserError(
                 f"{self.run} was begun by an earlier version, whose settings this one does not read: "
-                "finish it with the code of that version, or give another RUN_DIR"
+                "finish it with the code of that version, or give another RUN_DIR, which spends on top of what it spent"
             )
         return replace(experiment, parser=parser, parser_digest=digest, commit=commit)
 
@@ -103,7 +103,7 @@ class Runner:
                 continue
             raise UserError(
                 f"{self.run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "
-                "restore it, or give another RUN_DIR"
+                "restore it, or give another RUN_DIR, which spends on top of what this run has spent"
             )
 
     def go(self, mode: Mode, check: bool = True) -> int:

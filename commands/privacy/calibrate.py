@@ -54,7 +54,10 @@ def calibrate(
     released = json.loads(path.read_text(encoding="utf-8"))
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
     if (sigma is None) != exact:
-        raise UserError(f"{path} was released with{'' if exact else 'out'} noise: take another run folder")
+        raise UserError(
+            f"{path} was released with{'' if exact else 'out'} noise: ask for the same; another release "
+            "would be spent on top"
+        )
     vectors = tree_matrix(trees, bins)
     targets = np.array([released["sums"][name] for name in bins]) / num_units
     # of a target: the noise, and chance: N unit vectors of norm 1 over K bins

@@ -50,7 +50,9 @@ def histogram(
         write_json_lines(path, [{**released, "probabilities": normalise(released["sums"])}])
     released = json.loads(path.read_text(encoding="utf-8"))
     if list(released["probabilities"]) != bins or (released["noise_multiplier"] is None) != exact:
-        raise UserError(f"{path} was released with other labels or noise: restore them, or take another run folder")
+        raise UserError(
+            f"{path} was released with other labels or noise: restore them; another release would be spent on top"
+        )
     names = random.Random(seed).choices(bins, list(released["probabilities"].values()), k=num_samples)
     write_json_lines(out, ({"domain": name} for name in names))
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {released['noise_multiplier']:g}"
@@ -125,7 +127,8 @@ def release(
     turns = first_units(turns, data.get("limit_train_units"))
     num_units = len({turn.unit for turn in turns})
     if privacy is not None:
-        ledger = Ledger(privacy.ledger_path or stage_dir.parent / "ledger.jsonl")
+        own = stage_dir.parent / "ledger.jsonl"
+        ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
         if sigma is None:
             text = f"the exact histogram of {name} was released, which has no privacy guarantee"
             ledger.add_caveat(privacy.scope, text, voids=True)

@@ -95,6 +95,7 @@ def _privacy(ledger: dict[str, Any]) -> dict[str, Any]:
         "systems": scopes,
         "epsilon_if_all_systems_are_released": ledger["epsilon"],
         "statement": ledger["statement"],
+        "everything": ledger["everything"],
     }
 
 

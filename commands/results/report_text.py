@@ -88,6 +88,8 @@ def _privacy(report: dict[str, Any]) -> list[str]:
     scopes = privacy["systems"]
     together = show(privacy["epsilon_if_all_systems_are_released"])
     lines = ["", f"ε if the samples of all systems are released: {together}", privacy["statement"]]
+    if privacy["everything"]["num_runs"] > 1:
+        lines.append(privacy["everything"]["statement"])
     if len({scope["unit"] for scope in scopes.values()}) > 1:
         lines += [f"{name}: adding or removing {scope['protects']}" for name, scope in scopes.items()]
     return lines

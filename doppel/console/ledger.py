@@ -35,9 +35,18 @@ def find(run_dir: Path) -> Path:
     Raises:
         LedgerError: If there is none.
     """
-    for candidate in (run_dir, run_dir / FILE_NAME, run_dir.parent / FILE_NAME):
+    for candidate in (run_dir, run_dir / FILE_NAME):
         if candidate.is_file():
             return candidate
+    beside = run_dir.parent / FILE_NAME
+    if beside.is_file():
+        stages = [mechanism["stage"] for mechanism in Ledger(beside).summary()["mechanisms"]]
+        if run_dir.resolve().name in stages:
+            return beside
+        raise LedgerError(
+            f"{run_dir} is in no ledger: {beside} knows the stages {', '.join(stages) or '(none)'}, and what else lies "
+            "there was trained without privacy, or elsewhere."
+        )
     raise LedgerError(
         f"{run_dir}: no {FILE_NAME} here or one folder up: name the folder of a private run (one with `privacy:` set)."
     )
@@ -72,7 +81,13 @@ def tables(summary: dict[str, Any]) -> str:
         }
         for name, s in summary["scopes"].items()
     ]
-    return "\n\n".join([*(_aligned(rows) for rows in (mechanisms, scopes) if rows), summary["statement"]])
+    told, everything = [summary["statement"]], summary["everything"]
+    if everything["num_runs"] > 1 or everything["num_data_sets"] > 1:
+        told.append(
+            f"This ledger serves {everything['num_runs']} run(s) on {everything['num_data_sets']} version(s) of the "
+            f"data, taken for the same people. {everything['statement']}"
+        )
+    return "\n\n".join([*(_aligned(rows) for rows in (mechanisms, scopes) if rows), *told])
 
 
 def _aligned(records: list[dict[str, str]]) -> str:

@@ -19,7 +19,8 @@ class PrivacyArguments:
         max_grad_norm: Clipping norm C of one unit's gradient; 16 suits the loss of the language models here, ``python
             cli.py norms`` says what suits another.
         accountant: ``pld`` (tightest), ``prv`` or ``rdp`` (the paper's).
-        ledger_path: Ledger that records what is spent. With ``--run_dir RUN/STAGE`` it is RUN/ledger.jsonl.
+        ledger_path: Ledger that records what is spent; one may serve all runs on the same people. With ``--run_dir
+            RUN/STAGE`` null is $DOPPEL_LEDGER, if that is set when the run begins, else RUN/ledger.jsonl.
         scope: The released system this run belongs to; every scope has its own target, and the ledger also composes
             all of them.
         stage: Name of this training in the ledger. With ``--run_dir RUN/STAGE`` it is STAGE.

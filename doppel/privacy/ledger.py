@@ -26,19 +26,19 @@ Formal guarantees:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Promise
+from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Promise, follow, join
 from doppel.privacy.accounting import Accountant, compute_epsilon, max_affordable_steps
 from doppel.privacy.fingerprint import sealed
 from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacySpec, what_is_protected
 
-__all__ = ["BudgetExceededError", "Ledger", "LedgerError"]
+__all__ = ["BudgetExceededError", "Ledger", "LedgerError", "join"]
 
 _RECORDED = (
     "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
@@ -55,17 +55,21 @@ class BudgetExceededError(LedgerError):
 class Ledger:
     """The ledger at `path`; any number of processes may share it.
 
+    One file may serve many runs on the same people: a run folder that has joined it (`join`) sees its own scopes, and
+    the file holds them under the run's name.
+
     Nothing is created before the first write. The file is readable by its owner alone (0600; new parent
     folders 0700) and is only ever appended to, under a lock on `<path>.lock` that is held for one operation
     at a time and that the operating system releases when its holder dies.
 
     Args:
-        path: The file, such as `runs/<pipeline>/ledger.jsonl`.
+        path: The file, such as `runs/<pipeline>/ledger.jsonl`, or one that names it.
         lock_timeout: Seconds to wait for another process before giving up.
     """
 
     def __init__(self, path: str | Path, lock_timeout: float = 60.0) -> None:
-        self.path = Path(path)
+        self.path, self.run = follow(Path(path))
+        self._prefix = f"{self.run}/" if self.run else ""
         self.lock_timeout = lock_timeout
         self._file = LedgerFile(self.path)
         # Per scope, totals of each (q, sigma) known to fit: any smaller totals fit too, whichever process
@@ -74,7 +78,11 @@ class Ledger:
 
     def exists(self) -> bool:
         """Whether there is a ledger; one that is gone while its head is there is one."""
-        return self.path.exists() or self._file.head.exists()
+        return bool(self.run) or self.path.exists() or self._file.head.exists()
+
+    def mechanism_id(self, scope: str, stage: str) -> str:
+        """What the file calls a stage of this run."""
+        return f"{self._prefix}{scope}/{stage}"
 
     def open_mechanism(
         self,
@@ -101,7 +109,7 @@ class Ledger:
             kind: What the mechanism is, for the reader of the ledger.
 
         Returns:
-            The mechanism's id, `scope/stage`.
+            The mechanism's id, `scope/stage`, behind the run's name where the ledger serves many.
 
         Raises:
             LedgerError: If the scope or the stage was opened before with other parameters, or the file is
@@ -112,7 +120,7 @@ class Ledger:
         if planned_steps < 1:
             raise LedgerError(f"{self.path}: planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.")
         promise = asdict(Promise(spec.target_epsilon, spec.delta, spec.accountant, spec.unit))
-        mechanism_id = f"{scope}/{stage}"
+        mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
         steps = {"planned_steps": planned_steps, "data_fingerprint": sealed(data_fingerprint)}
         fields = {"kind": kind, **{name: getattr(spec, name) for name in _RECORDED}, **steps, **promise}
         with self._file.locked(self.lock_timeout):
@@ -147,7 +155,7 @@ class Ledger:
     def voids(self, scope: str) -> list[str]:
         """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
         self._file.refresh()
-        return [text for text, voids in self._file.caveats.get(scope, ()) if voids]
+        return [text for text, voids in self._file.caveats.get(self._prefix + scope, ()) if voids]
 
     def add_caveat(self, scope: str, text: str, voids: bool) -> None:
         """Record what the guarantee of a scope does not cover, for every reader of the ledger.
@@ -158,6 +166,7 @@ class Ledger:
             voids: Whether the scope releases something about the private data without noise: its summary then states
                 no epsilon.
         """
+        scope = self._prefix + scope
         with self._file.locked(self.lock_timeout):
             if (text, voids) not in self._file.caveats.get(scope, []):
                 self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
@@ -198,7 +207,7 @@ class Ledger:
             return f"its {num_steps} steps were paid from another ledger than {self.path}"
         if anchor is not None and anchor["chain"] not in self._file.chains:
             return f"{self.path} no longer holds the line that was its last when the checkpoint was written"
-        known = self._file.mechanisms.get(mechanism_id)
+        known = self._file.mechanisms.get(mechanism_id) if mechanism_id.startswith(self._prefix) else None
         paid = 0 if known is None else known.done_steps
         if paid < num_steps:
             return f"it has {num_steps} steps, of which {self.path} has {paid} for {mechanism_id}"
@@ -208,7 +217,8 @@ class Ledger:
         """Epsilon that the mechanisms have spent so far, which `voids` may void.
 
         Args:
-            scope: One released system, at its own delta and accountant; None composes everything in the file,
+            scope: One released system, at its own delta and accountant; None composes everything in the file, other
+                runs included,
                 at the smallest delta of its scopes, with their accountant (pld if they differ): what holds if
                 all is released.
             fast: For a log line: a coarser bound in a tenth of the time, a little larger (see
@@ -219,6 +229,7 @@ class Ledger:
         """
         self._file.refresh()
         if scope is not None:
+            scope = self._prefix + scope
             promise = self._promise(scope)
             return compute_epsilon(self._mechanisms([scope]), promise.delta, promise.accountant, fast)
         if not self._file.promises:
@@ -245,69 +256,78 @@ class Ledger:
             noise_multiplier (the smallest if stages differ), steps_done, steps_planned, caveats (texts), voids (what
             voids the guarantee: epsilon is None then, and epsilon_of_mechanisms says what was spent)), `mechanisms`
             (every recorded field, `done_steps`, and `epsilon` of that mechanism alone, None where its scope is void),
-            `epsilon`, `delta`, `accountant` of everything composed (None if nothing was declared, a scope is
-            void, or the scopes protect different units), and `statement`, in English.
+            `epsilon`, `delta`, `accountant` of all scopes composed (None if nothing was declared, a scope is void, or
+            the scopes protect different units), `statement`, in English, and `everything`: the same four of all runs
+            that the file serves, `num_runs` and `num_data_sets`. Scopes and mechanisms are those of this run.
         """
         self._file.refresh()
         scopes, mechanisms, caveats = {}, [], self._file.caveats
-        all_void = {
-            name: [*self.voids(name), *voids.get(name, ())] for name in (*self._file.promises, *caveats, *voids)
-        }
-        all_void = {name: texts for name, texts in all_void.items() if texts}
-        for name, promise in self._file.promises.items():
-            records = self._file.of_scope(name)
-            void = all_void.get(name, [])
-            spent = compute_epsilon(self._mechanisms([name]), promise.delta, promise.accountant)
+        void = {full: [text for text, voiding in told if voiding] for full, told in caveats.items()}
+        for name, texts in voids.items():
+            void[self._prefix + name] = [*void.get(self._prefix + name, ()), *texts]
+        void = {full: texts for full, texts in void.items() if texts}
+        for full in filter(self._is_own, self._file.promises):
+            promise, records, name = self._promise(full), self._file.of_scope(full), full.removeprefix(self._prefix)
+            spent = compute_epsilon(self._mechanisms([full]), promise.delta, promise.accountant)
             scopes[name] = {
-                "epsilon": None if void else spent,
+                "epsilon": None if full in void else spent,
                 "epsilon_of_mechanisms": spent,
                 **asdict(promise),
                 "protects": _in_words(promise.unit, records),
                 "noise_multiplier": min((r.key[1] for r in records), default=None),
                 "steps_done": sum(r.done_steps for r in records),
                 "steps_planned": sum(r.planned_steps for r in records),
-                "caveats": [text for text, _ in caveats.get(name, [])],
-                "voids": void,
+                "caveats": [text for text, _ in caveats.get(full, [])],
+                "voids": void.get(full, []),
             }
             for r in records:
                 own = compute_epsilon([r.mechanism()], promise.delta, promise.accountant)
-                names = {"id": r.id, "scope": name, "stage": r.stage}
-                mechanisms.append({**names, **r.fields, "done_steps": r.done_steps, "epsilon": None if void else own})
-        epsilon, delta, accountant, statement = self._composed([n for n in scopes if n not in all_void], list(all_void))
-        notes = {name: [text for text, voiding in told if not voiding] for name, told in caveats.items()}
-        for word, told in (("NOT PRIVATE", all_void), ("NOTE", notes)):
-            statement += "".join(f" {word}, {name}: {text}." for name, texts in told.items() for text in texts)
-        return {
-            "scopes": scopes,
-            "mechanisms": mechanisms,
-            "epsilon": None if all_void else epsilon,
-            "delta": delta,
-            "accountant": accountant,
-            "statement": statement,
-        }
+                fields = {**r.fields, "done_steps": r.done_steps, "epsilon": None if full in void else own}
+                mechanisms.append({"id": r.id, "scope": name, "stage": r.stage, **fields})
+        names = [*self._file.promises, *(full for full in void if full not in self._file.promises)]
+        of_run = everything = self._composed(names, void, "recorded here")
+        if self.run:
+            everything = self._composed(names, void, "ever spent, by all runs")
+            of_run = self._composed(list(filter(self._is_own, names)), void, "recorded here")
+        statement = of_run["statement"]
+        notes = {full: [text for text, voiding in told if not voiding] for full, told in caveats.items()}
+        for word, told in (("NOT PRIVATE", void), ("NOTE", notes)):
+            for full in filter(self._is_own, told):
+                name = full.removeprefix(self._prefix)
+                statement += "".join(f" {word}, {name}: {text}." for text in told[full])
+        fingerprints = {record.fields["data_fingerprint"] for record in self._file.mechanisms.values()}
+        runs = {full.rpartition("/")[0] for full in names}
+        counts = {"num_runs": len(runs), "num_data_sets": len(fingerprints)}
+        own_terms = {"scopes": scopes, "mechanisms": mechanisms, **of_run, "statement": statement}
+        return {**own_terms, "everything": {**everything, **counts}}
 
-    def _composed(
-        self, scopes: list[str], void: list[str]
-    ) -> tuple[float | None, float | None, Accountant | None, str]:
-        """What holds for some scopes together, and a sentence that says it; `void` are those that have no epsilon."""
-        if not scopes:
-            return (None, None, None, _NO_EPSILON if void else _NOTHING)
+    def _is_own(self, full: str) -> bool:
+        return full.startswith(self._prefix)
+
+    def _composed(self, names: list[str], void: Collection[str], which: str) -> dict[str, Any]:
+        """What holds for some scopes together: ``epsilon``, ``delta``, ``accountant``, ``statement``."""
+        scopes = [name for name in names if name not in void]
+        told = {"epsilon": None, "delta": None, "accountant": None}
         units = {self._promise(name).unit for name in scopes}
+        if not scopes:
+            return {**told, "statement": _NO_EPSILON if names else _NOTHING}
         if len(units) > 1:
-            told = (
-                f"The scopes protect different units ({', '.join(sorted(units))}): each scope's (epsilon, delta) holds "
+            statement = (
+                f"The scopes protect different units ({', '.join(sorted(units))}): each scope's (epsilon, delta) "
             )
-            return (None, None, None, f"{told}by itself, and none is stated for all of them together.")
+            return {**told, "statement": f"{statement}holds by itself, and none is stated for all of them together."}
         delta, accountant = self._common_terms(scopes)
         epsilon = compute_epsilon(self._mechanisms(scopes), delta, accountant)
         records = [record for name in scopes for record in self._file.of_scope(name)]
-        exception = f" but {', '.join(void)}, which is NOT PRIVATE" if void else ""
+        exception = ", ".join(name.removeprefix(self._prefix) for name in names if name in void)
         statement = (
-            f"Everything recorded here ({', '.join(scopes)}){exception}, released together, is "
+            f"Everything {which} ({', '.join(name.removeprefix(self._prefix) for name in scopes)})"
+            f"{f' but {exception}, which is NOT PRIVATE' if exception else ''}, released together, is "
             f"(epsilon = {epsilon:.4g}, delta = {delta:.3g})-differentially private by the {accountant} accountant, "
             f"under adding or removing {_in_words(units.pop(), records)}."
         )
-        return epsilon, delta, accountant, statement
+        whole = None if exception else epsilon
+        return {"epsilon": whole, "delta": delta, "accountant": accountant, "statement": statement}
 
     def _is_certified(self, record: MechanismRecord, steps: int) -> bool:
         """Whether so many more steps of this mechanism are known to fit."""
@@ -328,8 +348,8 @@ class Ledger:
             raise BudgetExceededError(
                 f"{self.path}: one more step of {record.id!r} would take scope {scope!r} from epsilon {now:.6g} to "
                 f"{after:.6g}, past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, "
-                f"{promise.accountant}). Nothing was spent. Stop here and use the last checkpoint, or plan a new run "
-                "with fewer epochs or more noise in another run folder."
+                f"{promise.accountant}). Nothing was spent. Use the last checkpoint: this budget is used up, and "
+                "another training on the same people would spend on top of it."
             )
         self._certified[scope] = self._totals(scope)
         self._certified[scope][record.key] += room
@@ -391,7 +411,8 @@ class Ledger:
             if known.get(name) != value and not is_older_file:
                 raise LedgerError(
                     f"{self.path}: {what} was opened with {name} = {known.get(name)!r}, now {value!r} is "
-                    "asked. Restore the old value to continue that run, or start another run folder or scope."
+                    "asked. Restore the old value to continue it; a training under other terms needs a scope of its "
+                    "own, and spends on top of this one."
                 )
 
 

@@ -1,0 +1,163 @@
+"""The attacker spends on the same people in one run folder after the other, so that each tells of its own ε alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from commands.launch.run_record import RunRecord
+from commands.privacy.attestation import attested
+from doppel.console.ledger import find, tables
+from doppel.privacy.accounting import Mechanism, compute_epsilon
+from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, join
+from doppel.privacy.spec import plan
+
+SPEC = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    return tmp_path / "site" / "people.jsonl"
+
+
+def train(run: Path, steps: int = 20, scope: str = "two_stage") -> Ledger:
+    """What a training does to the ledger of its run folder."""
+    ledger = Ledger(run / "ledger.jsonl")
+    name = ledger.open_mechanism(scope=scope, stage="fit", spec=SPEC, planned_steps=20, data_fingerprint="f00d")
+    for _ in range(steps):
+        ledger.spend(name)
+    return ledger
+
+
+def epsilon(steps: int) -> float:
+    return compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, steps)], SPEC.delta, "rdp")
+
+
+def test_runs_of_one_ledger_keep_their_scopes_apart_and_add_up(tmp_path: Path, shared: Path) -> None:
+    runs = [tmp_path / place / "mine" for place in ("a", "b", "c")]  # three folders of one name
+    for run in runs:
+        join(run / "ledger.jsonl", shared)
+        ledger = train(run)
+    summary = ledger.summary()
+    assert list(summary["scopes"]) == ["two_stage"] and summary["epsilon"] == epsilon(20) <= 6
+    assert summary["everything"]["epsilon"] == ledger.epsilon() == epsilon(60) > 6
+    assert summary["everything"]["num_runs"] == 3
+    assert [line for line in shared.parent.iterdir() if line.suffix == ".jsonl"] == [shared]
+
+
+def test_the_ledger_tells_what_holds_for_a_release_for_a_run_and_for_everything(tmp_path: Path, shared: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for run in (first, second):
+        join(run / "ledger.jsonl", shared)
+        train(run)
+    train(second, scope="one_stage")
+    told = tables(Ledger(find(second)).summary())
+    for number, digits in ((epsilon(20), ".3f"), (epsilon(40), ".4g"), (epsilon(60), ".4g")):
+        assert f"{number:{digits}}" in told
+    assert "2 run(s) on 1 version(s) of the data" in told
+    assert "first" not in told.split("This ledger serves")[0]
+    all_scopes = Ledger(shared).summary()["scopes"]
+    assert len(all_scopes) == 3 and {scope["epsilon"] for scope in all_scopes.values()} == {epsilon(20)}
+
+
+def test_each_scope_of_each_run_still_meets_its_own_target(tmp_path: Path, shared: Path) -> None:
+    for name in ("first", "second"):
+        join(tmp_path / name / "ledger.jsonl", shared)
+        ledger = train(tmp_path / name)
+        mechanism = ledger.mechanism_id("two_stage", "fit")
+        with pytest.raises(BudgetExceededError, match=f"{name}-[0-9a-f]+/two_stage"):
+            for _ in range(100):
+                ledger.spend(mechanism)
+    assert ledger.epsilon("two_stage") <= 6
+
+
+def test_a_caveat_of_one_run_voids_what_all_spend_and_not_the_other(tmp_path: Path, shared: Path) -> None:
+    for name in ("first", "second"):
+        join(tmp_path / name / "ledger.jsonl", shared)
+        ledger = train(tmp_path / name)
+    ledger.add_caveat("two_stage", "a count was released", voids=True)
+    assert ledger.summary()["epsilon"] is None
+    other = Ledger(tmp_path / "first" / "ledger.jsonl").summary()
+    assert other["epsilon"] == epsilon(20) and other["everything"]["epsilon"] is None
+    assert "which is NOT PRIVATE" in other["everything"]["statement"]
+
+
+def test_a_run_does_not_change_its_ledger(tmp_path: Path, shared: Path) -> None:
+    own, joined = tmp_path / "own" / "ledger.jsonl", tmp_path / "joined" / "ledger.jsonl"
+    train(own.parent, steps=1)
+    with pytest.raises(LedgerError, match="begun with a ledger of its own"):
+        join(own, shared)
+    join(joined, shared)
+    before = joined.read_bytes()
+    join(joined, shared)
+    assert joined.read_bytes() == before
+    with pytest.raises(LedgerError, match=r"begun with .*people\.jsonl, now .*other\.jsonl is asked"):
+        join(joined, tmp_path / "other.jsonl")
+
+
+def test_a_folder_made_anew_spends_on_top(tmp_path: Path, shared: Path) -> None:
+    run = tmp_path / "run"
+    for _ in range(2):
+        join(run / "ledger.jsonl", shared)
+        ledger = train(run)
+        shutil.rmtree(run)
+    assert ledger.epsilon() == epsilon(40)
+
+
+def test_checkpoints_of_another_run_are_not_paid_for_though_the_ledger_is_one(tmp_path: Path, shared: Path) -> None:
+    from run_folders import sample
+
+    for name in ("first", "second"):
+        join(tmp_path / name / "ledger.jsonl", shared)
+        train(tmp_path / name)
+        sample(tmp_path / name, "two_stage")
+    second = RunRecord(tmp_path / "second")
+    told = attested(second)
+    assert told is not None and told["epsilon"] == epsilon(20)
+    mine, theirs = (tmp_path / name / "model_two_stage/checkpoints/last.ckpt" for name in ("second", "first"))
+    shutil.copy(theirs, mine)
+    told = attested(second)
+    assert told is not None and told["epsilon"] is None and "has 0 for first-" in told["statement"]
+
+
+def test_a_folder_in_no_ledger_is_told_so_and_not_what_its_neighbour_spent(tmp_path: Path) -> None:
+    train(tmp_path)
+    assert find(tmp_path / "fit") == tmp_path / "ledger.jsonl"
+    (tmp_path / "public").mkdir()
+    with pytest.raises(LedgerError, match=r"public is in no ledger: .*ledger\.jsonl knows the stages fit"):
+        find(tmp_path / "public")
+
+
+@pytest.mark.parametrize("shipped", ["doppel", "callbacks", "commands"])
+def test_no_message_advises_to_forget_what_was_spent(shipped: str) -> None:
+    advice = r"(start|take|give|plan|use)[^.]* another (run )?(folder|RUN_DIR|ledger)"
+    words = ["git", "grep", "-nE", advice, "--", f"{shipped}/*.py"]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    about_paths = ("cannot be made", "spends on top")
+    assert [line for line in found if not any(word in line for word in about_paths)] == []
+
+
+def test_the_command_line_takes_the_site_s_ledger_and_keeps_to_it(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from commands.launch.lightning_cli import ledger_of_run
+
+    monkeypatch.setenv("DOPPEL_LEDGER", str(shared))
+    run = tmp_path / "run"
+    (run / "fit").mkdir(parents=True)
+    assert ledger_of_run(run / "fit", None) == str(run / "ledger.jsonl")
+    assert json.loads((run / "ledger.jsonl").read_text())["ledger"] == str(shared)
+    monkeypatch.delenv("DOPPEL_LEDGER")
+    assert ledger_of_run(run / "fit", None) == str(run / "ledger.jsonl")
+    assert train(run).path == shared
+    alone = tmp_path / "alone"
+    (alone / "fit").mkdir(parents=True)
+    assert ledger_of_run(alone / "fit", None) == str(alone / "ledger.jsonl")
+    assert not (alone / "ledger.jsonl").exists()
+    own = str(alone / "audit" / "ledger.jsonl")
+    assert ledger_of_run(alone / "audit", own) == own, "an audit writes its own"
