@@ -29,6 +29,7 @@ COMMANDS = {
     "report": "commands.results.report:report",
     "results": "commands.results.results:results",
     "norms": "commands.privacy.norms:norms",
+    "verify": "commands.privacy.verify:verify",
     "audit": "commands.privacy.audit:audit",
     "histogram": "commands.privacy.histogram:histogram",
     "calibrate": "commands.privacy.calibrate:calibrate",

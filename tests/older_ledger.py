@@ -14,4 +14,4 @@ def make_older(path: Path) -> None:
         if line["type"] == "budget":
             line["version"] = 1
     path.write_text("".join(json.dumps(line) + "\n" for line in lines if line["type"] != "ledger"))
-    path.with_name(f"{path.name}.head").unlink()
+    path.with_name(f"{path.name}.head").unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import yaml
 
+from callbacks.synthetic_writer import weights_fingerprint
 from commands.launch.systems import synthetic_file, system
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
@@ -77,8 +78,9 @@ def make_run(
     if epsilon is not None:
         names = {**systems, **fields.get("parser_metrics", {})}.keys() - {"none", "full"}
         private = {name for name in names if system(name).scope == name}
-        text, scopes = _ledger(tuple(sorted(private)), spec(epsilon, delta, unit), done, fingerprint)
+        text, head, scopes = _ledger(tuple(sorted(private)), spec(epsilon, delta, unit), done, fingerprint)
         (folder / "ledger.jsonl").write_text(text)
+        (folder / "ledger.jsonl.head").write_text(head)
         scopes = json.loads(json.dumps(scopes))
         privacy = {**next(iter(scopes.values())), "systems": scopes}
     content: dict[str, Any] = {
@@ -116,7 +118,11 @@ def sample(run: Path, name: str, **changes: Any) -> None:
     checkpoint = run / f"model_{name}" / "checkpoints" / "last.ckpt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     callbacks = {} if changes.get("state", state) is None else {"DifferentialPrivacy": state}
-    torch.save({"state_dict": {"weight": torch.ones(2)}, "callbacks": callbacks}, checkpoint)
+    weights = {"weight": torch.ones(2)}
+    torch.save({"state_dict": weights, "callbacks": callbacks}, checkpoint)
+    (run / synthetic_file(name)).write_text('{"utterance": "yes"}\n')
+    drawn = {"synthetic/num_samples": 1, "weights": weights_fingerprint(weights)}
+    (run / f"{synthetic_file(name)}.metrics.json").write_text(json.dumps(drawn))
     writer = {"class_path": "SyntheticWriter", "init_args": {"output_path": str(run / synthetic_file(name))}}
     config = {"trainer": {"callbacks": [writer]}, "ckpt_path": str(checkpoint)}
     (run / f"sample_{name}").mkdir(exist_ok=True)
@@ -124,8 +130,10 @@ def sample(run: Path, name: str, **changes: Any) -> None:
 
 
 @cache
-def _ledger(systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint: str) -> tuple[str, dict[str, Any]]:
-    """A ledger's text and the scopes of its summary."""
+def _ledger(
+    systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint: str
+) -> tuple[str, str, dict[str, Any]]:
+    """A ledger's text, its head and the scopes of its summary."""
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
         for scope in systems:
@@ -135,4 +143,5 @@ def _ledger(systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint
             if done:
                 for _ in range(done):
                     ledger.spend(name)
-        return ledger.path.read_text(), ledger.summary()["scopes"]
+        head = Path(f"{ledger.path}.head").read_text()
+        return ledger.path.read_text(), head, ledger.summary()["scopes"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from commands.launch.run_record import RunRecord
 from commands.privacy.attestation import attested
+from commands.privacy.verify import card, write_card
 from commands.results.report_text import render
 from commands.results.wandb_report import log_report
 from doppel.errors import UserError
@@ -35,6 +36,9 @@ def report(run_dir: Path, *, samples: int = 10) -> None:
     """
     record = RunRecord(run_dir)
     content = build_report(record)
+    if content["privacy"] is not None:
+        content["card"] = card(record)
+        write_card(content["card"], run_dir)
     write_json(run_dir / "report.json", content)
     shown = "two_stage" if "two_stage" in content["metrics"] else next(iter(content["metrics"]))
     print(render(content, record.synthetic(shown), _utterances(record.synthetic(shown), samples)))

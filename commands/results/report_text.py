@@ -92,7 +92,16 @@ def _privacy(report: dict[str, Any]) -> list[str]:
         lines.append(privacy["everything"]["statement"])
     if len({scope["unit"] for scope in scopes.values()}) > 1:
         lines += [f"{name}: adding or removing {scope['protects']}" for name, scope in scopes.items()]
-    return lines
+    return [*lines, *_card(report.get("card"))]
+
+
+def _card(card: dict[str, Any] | None) -> list[str]:
+    """Whether the run is signed off, and what prevents it; the whole card lies beside the report."""
+    if card is None:
+        return []
+    if card["signed"]:
+        return ["", "Privacy card: SIGNED OFF; hand on privacy_card.json or privacy_card.txt with the samples."]
+    return ["", "Privacy card: NOT SIGNED OFF:", *(f"- {text}" for text in card["prevents"])]
 
 
 def _story(report: dict[str, Any], synthetic: Path) -> list[str]:

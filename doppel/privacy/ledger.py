@@ -192,6 +192,7 @@ class Ledger:
     @property
     def anchor(self) -> dict[str, Any]:
         """What a checkpoint keeps of the ledger, to find it again: its identity and its newest chain."""
+        self._file.refresh()
         return self._file.anchor
 
     def gap(self, state: Mapping[str, Any]) -> str | None:
