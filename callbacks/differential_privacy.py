@@ -105,7 +105,8 @@ class DifferentialPrivacy(Callback):
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._wanted_steps = wanted_steps
         self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
-        affordable = self._open_ledger(data, spec, planned_steps) if trainer.is_global_zero else 0
+        start = getattr(pl_module, "warm_start", None)
+        affordable = self._open_ledger(data, spec, planned_steps, start) if trainer.is_global_zero else 0
         self._affordable = trainer.strategy.broadcast(affordable)
         self._check_budget(remaining=wanted_steps - self._num_steps)  # the trainer's own counters are restored later
         self.step = pl_module.step_policy = PrivateStep(
@@ -235,7 +236,9 @@ class DifferentialPrivacy(Callback):
             )
         return spec
 
-    def _open_ledger(self, data: PrivateData, spec: PrivacySpec, planned_steps: int) -> int:
+    def _open_ledger(
+        self, data: PrivateData, spec: PrivacySpec, planned_steps: int, start: dict[str, Any] | None
+    ) -> int:
         """Announce the mechanism; how many of its steps the budget affords."""
         if self.privacy.ledger_path is None:
             raise PrivateTrainingError("privacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config")
@@ -251,9 +254,31 @@ class DifferentialPrivacy(Callback):
         )
         if data.privacy_caveat:
             self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
+        note = self._note_on_start(self.ledger, start)
+        if note is not None:
+            self.ledger.add_caveat(self.privacy.scope, note, voids=False)
         for text in self._fixed_seeds(data):
             self.ledger.add_caveat(self.privacy.scope, text, voids=True)
         return self.ledger.affordable(self._mechanism_id)
+
+    def _note_on_start(self, ledger: Ledger, start: dict[str, Any] | None) -> str | None:
+        """What ε does not cover of the weights that the training starts from, the model's ``warm_start``.
+
+        Raises:
+            PrivateTrainingError: They were trained on data that may be the private ones.
+        """
+        if start is None:
+            return None
+        if start["private"] is not None:
+            told = f"it starts from {start['path']}, whose private training another ledger has paid for"
+            return f"{told}: for the same people the two add up" if ledger.gap(start["private"]) else None
+        if start.get("is_public") is False:
+            raise PrivateTrainingError(
+                f"init_weights: {start['path']} was trained without privacy on data that nobody declared public, so no "
+                "ε would cover what comes of it: train it on public data with data.is_public: true, or leave it out"
+            )
+        told = f"it starts from {start['path']}, which was trained without privacy"
+        return None if start.get("is_public") else f"{told}, and nothing says that its data were public"
 
     def _fixed_seeds(self, data: PrivateData) -> list[str]:
         """What a reader of the configuration could undo, in words."""

@@ -245,6 +245,7 @@ class CausalLM(LogicalBatchModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what the weights do not tell: the adapters, how text is written, where a warm start came from."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["lora"] = None if self.lora is None else asdict(self.lora)
         checkpoint["text_format"] = self.codec.text_format()
         checkpoint["warm_start"] = self.warm_start

@@ -33,17 +33,18 @@ class WarmStart:
     Formal guarantees:
         DP-SGD promises (ε, δ) for the data of *its* run, for any starting point that does not depend on them. So a
         start from weights that were trained on public turns costs nothing. Weights trained on private data without the
-        privacy callback void the guarantee, and nothing in the file can tell public from private: that is the caller's
-        to know. Weights trained under the callback are a release of their own, and count beside this run: their ledger
-        holds their ε, and for the same people the two compose (train both in one run folder, as stages of one scope,
-        and the ledger does it). The record of the file (path, SHA-256, whether it was trained under the callback) goes
-        into the logger's configuration and into the checkpoint, for whoever wants to check.
+        privacy callback void the guarantee: a private training refuses those whose checkpoint does not call its data
+        public, and notes in its ledger where an older checkpoint says nothing. Weights trained under the callback are a
+        release of their own, and count beside this run: for the same people the two compose, which the ledger does if
+        it is the same one, and else notes. The record of the file (path, SHA-256, what it was trained under) goes into
+        the logger's configuration and into the checkpoint, for whoever wants to check.
 
     Attributes:
         weights: State dict of the Hugging Face model.
         lora: Adapters that the weights were trained with, or None.
         text_format: As of :meth:`Codec.text_format`.
-        record: Path, SHA-256 of the file and ``private``: the specification it was trained under, or None.
+        record: Path, SHA-256 of the file, ``private`` (specification, mechanism and ledger that it was trained under,
+            or None), ``is_public`` (whether its data were declared public, None where it does not say).
     """
 
     weights: dict[str, Tensor]
@@ -86,7 +87,9 @@ class WarmStart:
             )
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        record = {"path": str(path), "sha256": digest, "private": None if private is None else private.get("spec")}
+        paid = ("scope", "mechanism_id", "num_steps", "ledger")
+        under = None if private is None else {**private["spec"], **{key: private.get(key) for key in paid}}
+        record = {"path": str(path), "sha256": digest, "private": under, "is_public": checkpoint.get("data_is_public")}
         return cls(weights, checkpoint.get("lora"), checkpoint["text_format"], record)
 
     def load_into(self, model: nn.Module) -> None:

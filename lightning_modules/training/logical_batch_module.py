@@ -55,6 +55,10 @@ class LogicalBatchModule(LightningModule):
         """Buffers of gradients belong to one fit: parameters may be on another device in the next."""
         self._reducer = None
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep whether the data were declared public, for who starts a private training from these weights."""
+        checkpoint["data_is_public"] = getattr(self.trainer.datamodule, "is_public", None)  # type: ignore[attr-defined]
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on without privacy from a private training: no ε would cover the weights any more.
 

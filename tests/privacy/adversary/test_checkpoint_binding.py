@@ -136,6 +136,38 @@ def test_a_checkpoint_without_privacy_does_not_go_on_under_a_claim(
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
+@pytest.mark.parametrize("is_public", [False, None, True])
+def test_weights_of_the_same_people_are_no_start_under_a_claim(
+    tiny_model: str, corpus: str, tmp_path: Path, is_public: bool | None
+) -> None:
+    def run(folder: Path, callbacks: list[Callback], start: Path | None) -> None:
+        data = data_module(corpus)
+        data.is_public = is_public
+        model = UtteranceLM(base_model=tiny_model, init_weights=None if start is None else str(start))
+        trainer = fit(folder, model, data, callbacks, max_epochs=1)
+        trainer.save_checkpoint(folder / "last.ckpt")
+
+    run(tmp_path / "plain", [], None)
+    start, callback = tmp_path / "plain" / "last.ckpt", privacy(tmp_path, seed=None)
+    if is_public is False:
+        with pytest.raises(PrivateTrainingError, match="on data that nobody declared public"):
+            run(tmp_path / "private", [callback], start)
+        return
+    run(tmp_path / "private", [callback], start)
+    caveats = " ".join(Ledger(tmp_path / "ledger.jsonl").summary()["scopes"]["default"]["caveats"])
+    assert ("nothing says that its data were public" in caveats) == (is_public is None)
+
+
+def test_weights_that_another_ledger_paid_for_are_a_start_that_is_noted(
+    run: Path, tiny_model: str, corpus: str, tmp_path: Path
+) -> None:
+    for folder, is_noted in ((run, False), (tmp_path / "new", True)):
+        model = UtteranceLM(base_model=tiny_model, init_weights=str(run / "step=6.ckpt"))
+        fit(folder, model, data_module(corpus), [privacy(folder, scope="second")], max_epochs=1)
+        caveats = " ".join(Ledger(folder / "ledger.jsonl").summary()["scopes"]["second"]["caveats"])
+        assert ("whose private training another ledger has paid for" in caveats) == is_noted
+
+
 def test_a_checkpoint_of_before_ledgers_had_names_goes_on(run: Path, tiny_model: str, corpus: str) -> None:
     path = run / "step=6.ckpt"
     checkpoint = torch.load(path, weights_only=True)
@@ -143,6 +175,6 @@ def test_a_checkpoint_of_before_ledgers_had_names_goes_on(run: Path, tiny_model:
     torch.save(checkpoint, path)
     make_older(run / "ledger.jsonl")
     lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
-    (run / "ledger.jsonl").write_text("".join(lines[:8]))  # six steps
+    (run / "ledger.jsonl").write_text("".join(lines[:10]))  # a budget, a mechanism, two caveats and six steps
     train(run, tiny_model, corpus, [privacy(run)], path)
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][0]["done_steps"] == 10
