@@ -54,6 +54,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     assert {"epsilon", "delta", "unit", "accountant", "noise_multiplier"} <= privacy.keys()
     assert 7 < privacy["epsilon"] <= 8
     assert privacy["epsilon_if_all_systems_are_released"] > privacy["epsilon"]
+    assert report["card"]["signed"], report["card"]["prevents"]
     assert report["metrics"]["one_stage"]["function_overlap"] is None
     assert report["metrics"]["two_stage"]["num_trees"] == 30
     assert not [name for system in report["metrics"].values() for name in system if name.startswith("private/")]
@@ -61,10 +62,10 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     assert (report["experiment"], report["seed"], report["epsilon"]) == ("tiny", 1, 8.0)
     assert report["data"]["num_units"] == 120
     assert report["base_model"] and report["commit"] and report["num_samples"] == 30
-    samples = [json.loads(line) for line in (run / "synthetic.jsonl").read_text().splitlines()]
-    trees = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_text().splitlines()]
+    samples = [json.loads(line) for line in (run / "synthetic.jsonl").read_bytes().splitlines()]
+    trees = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_bytes().splitlines()]
     assert [sample["parse"] for sample in samples] == trees
-    assert len((run / "synthetic_one_stage.jsonl").read_text().splitlines()) == 30
+    assert len((run / "synthetic_one_stage.jsonl").read_bytes().splitlines()) == 30
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in run.rglob("*") if not path.is_symlink())
     ledger = (run / "ledger.jsonl").read_text()
 
