@@ -135,7 +135,7 @@ def test_a_folder_in_no_ledger_is_told_so_and_not_what_its_neighbour_spent(tmp_p
 
 @pytest.mark.parametrize("shipped", ["doppel", "callbacks", "commands"])
 def test_no_message_advises_to_forget_what_was_spent(shipped: str) -> None:
-    advice = "(start|take|give|in) another (run )?(folder|RUN_DIR|ledger)"
+    advice = "(start|take|give) another (run )?(folder|RUN_DIR|ledger)|in another run folder"
     words = ["git", "grep", "-nE", advice, "--", f"{shipped}/*.py"]
     found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
     about_paths = ("cannot be made", "spends on top")
