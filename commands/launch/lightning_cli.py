@@ -32,6 +32,8 @@ from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 WANDB = "lightning.pytorch.loggers.WandbLogger"
+#: What Weights & Biases is told not to keep of private data, for it follows the texts that are drawn.
+QUIET = {"console": "off", "x_disable_stats": True}
 _HERE = "."
 _NAMED_CHECKPOINTS = ("last", "best", "hpc", "registry")
 DEFAULTS = Path(__file__).parents[2] / "configs" / "trainer.yaml"
@@ -66,7 +68,8 @@ class DoppelCLI(LightningCLI):
     The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
     ledger beside it in PIPELINE, or there the name of one that serves many runs (``privacy.ledger_path``, else
     ``$DOPPEL_LEDGER``). W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
-    goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults.
+    goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults. Of data that are not public, W&B keeps
+    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them.
 
     A trainer with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
     callbacks, whatever the verb; a ``fit`` with ``privacy: null`` is the same training without a guarantee, and says
@@ -157,6 +160,8 @@ class DoppelCLI(LightningCLI):
         for logger in _listed(given.get("logger")):
             if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
                 logger._wandb_init.pop("anonymous", None)
+                if privacy is not None or not getattr(self.datamodule, "is_public", False):
+                    logger._wandb_init["settings"] = QUIET | dict(logger._wandb_init.get("settings") or {})
         return super().instantiate_trainer(**{"callbacks": callbacks, **kwargs})
 
     @property
