@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
@@ -117,6 +118,7 @@ class DifferentialPrivacy(Callback):
             self.privacy.log_private_diagnostics,
             self.privacy.seed,
         )
+        self._say(f"target ε = {self.privacy.target_epsilon:g}", wanted_steps)
         for logger in trainer.loggers:
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
@@ -175,6 +177,14 @@ class DifferentialPrivacy(Callback):
             self._log(trainer, exact=last)
         if self._affordable <= 0 and not trainer.should_stop:
             trainer.should_stop = True
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Say what holds now."""
+        self._say_spent()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Say what holds now: what was released before stays spent."""
+        self._say_spent()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Give the module its ordinary step back."""
@@ -316,6 +326,26 @@ class DifferentialPrivacy(Callback):
                 remaining,
                 self._affordable,
             )
+
+    def _say_spent(self) -> None:
+        if self.ledger is not None and self._mechanism_id:
+            spent = "" if self.ledger.voids(self.privacy.scope) else f"{self.ledger.epsilon(self.privacy.scope):.3f}"
+            self._say(
+                f"spent ε = {spent} of {self.privacy.target_epsilon:g}", self.ledger.spent_steps(self._mechanism_id)
+            )
+
+    def _say(self, epsilon: str, steps: int) -> None:
+        """The guarantee in one line, at the start and the end of every training; rank 0 has the ledger."""
+        if self.ledger is None or self.spec is None:
+            return
+        scope, spec = self.privacy.scope, self.spec
+        void = self.ledger.voids(scope)
+        rank_zero_info(
+            f"NOT PRIVATE, scope {scope!r}: {'; '.join(void)}"
+            if void
+            else f"PRIVATE, scope {scope!r}: {epsilon} at δ = {spec.delta:.3g} for one {spec.unit} more or less; "
+            f"σ = {spec.noise_multiplier:.4g}, N = {spec.num_units}, {steps} steps of {spec.batch_size} expected units"
+        )
 
     def _log(self, trainer: pl.Trainer, exact: bool) -> None:
         if self.ledger is None or self.spec is None or self.step is None:

@@ -29,8 +29,11 @@ class DataModule(LightningDataModule):
     Attributes:
         codec: Overrides the codec of the trainer's model, for use without a trainer.
         num_workers: Worker processes of the training loader.
+        is_public: Whether anybody may see all that it reads. Without privacy nothing else is trained on, unless that is
+            asked for by name.
     """
 
+    is_public: bool = False
     codec: Codec | None = None
     num_workers: int = 0
 

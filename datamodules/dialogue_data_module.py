@@ -13,7 +13,7 @@ from datamodules.batch import LogicalBatch
 from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.loading import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
-from datamodules.readers import Unit, data_fingerprint, expand_path
+from datamodules.readers import Unit, data_fingerprint, expand_path, is_embedded
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
 from doppel.errors import DataError
@@ -47,6 +47,8 @@ class DialogueDataModule(TrainingDataModule):
             writes several rows for a turn has as many times more rows, which the privacy specification tells.
         sampling: ``poisson`` as the guarantee demands, or ``shuffle`` (fixed size) for runs that make no
             claim.
+        is_public: Whether all files are public, as those of the embedded grammar are: they may then be trained on
+            without privacy, and metrics on them may leave the process.
         val_is_public: Whether the validation file is public, so that metrics on it may leave the process.
         test_is_public: Whether the test file is public, likewise.
         num_workers: Worker processes of the training loader.
@@ -86,6 +88,7 @@ class DialogueDataModule(TrainingDataModule):
         keep_function: str | None = None,
         shuffle_trees: int | None = None,
         keep_share: float | None = None,
+        is_public: bool = False,
     ) -> None:
         super().__init__(val_path, test_path, num_workers)
         check_limits(
@@ -96,13 +99,14 @@ class DialogueDataModule(TrainingDataModule):
             limit_val_turns=limit_val_turns,
         )
         self.train_path = expand_path(train_path)
+        self.is_public = is_public or is_embedded(self.train_path)
         self.unit = unit
         self.batch_size = batch_size
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_turns_per_unit = max_turns_per_unit or _DEFAULT_TURNS[unit]
         self.sampling = sampling
-        self.val_is_public = val_is_public
-        self.test_is_public = test_is_public
+        self.val_is_public = val_is_public or is_public
+        self.test_is_public = test_is_public or is_public
         self.cache_dir = cache_dir
         self.limit_train_units = limit_train_units
         self.limit_val_turns = limit_val_turns

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from datamodules.batch import ParserBatch, TurnBatch
 from datamodules.data_module import TrainingDataModule, check_limits
-from datamodules.readers import expand_path, read_turns
+from datamodules.readers import expand_path, is_embedded, read_turns
 from datamodules.shuffling import BucketedBatches
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -64,6 +64,7 @@ class ParserDataModule(TrainingDataModule):
             limit_val_turns=limit_val_turns,
         )
         self.train_paths = [expand_path(path) for path in train_paths or []]
+        self.is_public = all(map(is_embedded, self.train_paths))
         self.max_tokens_per_batch = max_tokens_per_batch
         self.eval_batch_size = eval_batch_size
         self.limit_train_turns = limit_train_turns

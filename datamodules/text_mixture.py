@@ -102,6 +102,8 @@ class TextMixtureDataModule(TrainingDataModule):
         num_workers: Worker processes of the loaders.
     """
 
+    is_public = True
+
     def __init__(
         self,
         utterances_path: str | None = None,

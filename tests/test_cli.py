@@ -23,7 +23,12 @@ from doppel.privacy.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = "datamodules.dialogue_data_module.DialogueDataModule"
-PRIVATE = ["--privacy.accountant=rdp", "--privacy.epochs=[1]", "--privacy.scope=one_stage"]
+PRIVATE = [
+    "--privacy.target_epsilon=8",
+    "--privacy.accountant=rdp",
+    "--privacy.epochs=[1]",
+    "--privacy.scope=one_stage",
+]
 
 
 def configs(*names: str) -> list[str]:
@@ -138,7 +143,7 @@ def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone
     (line,) = [text for text in said if text.startswith("step ")]
     assert line == f"step 5/5, ε {epsilon:.3f} of 8, 0:00:00 left", "nothing of the data"
     assert f"model: {run / 'one_stage' / 'checkpoints' / 'last.ckpt'}" in said
-    assert any(text.startswith(f"spent: ε = {epsilon:.3f} of 8 ") for text in said)
+    assert any(text.startswith(f"PRIVATE, scope 'one_stage': spent ε = {epsilon:.3f} of 8 ") for text in said)
     assert any(text.startswith("next: python cli.py predict --config ") for text in said)
     assert not any("available: False" in text for text in said)
     assert not any("LeafSpec" in str(warning.message) for warning in recwarn)
@@ -155,13 +160,11 @@ def test_a_saved_configuration_starts_the_same_training_in_another_folder_and_nu
     spent = [Ledger(folder.parent / "ledger.jsonl").summary()["mechanisms"] for folder in (stage, other)]
     assert [len(mechanisms) for mechanisms in spent] == [1, 1]
     assert (other / "checkpoints" / "last.ckpt").is_file()
-    assert not any("no guarantee" in text for text in said)
+    assert not any("NOT PRIVATE" in text for text in said)
     public = tmp_path / "public" / "again"
-    assert cli.main([*again, "--privacy=null", "--run_dir", str(public)]) == 0
+    assert cli.main([*again, "--privacy=null", "--not_private=true", "--run_dir", str(public)]) == 0
     assert not (public.parent / "ledger.jsonl").exists()
-    assert [text for text in said if "no guarantee" in text] == [
-        "privacy: null. This training has no guarantee and spends nothing of a budget."
-    ]
+    assert len([text for text in said if text.startswith("NOT PRIVATE: ")]) == 2, "at the start and at the end"
     assert any(text.startswith("step 5/5, train/loss ") for text in said)
 
 
@@ -197,13 +200,13 @@ def test_two_steps_run_with_and_without_the_profiler(
     tmp_path: Path, small: list[str], overlay: tuple[str, ...], private: bool
 ) -> None:
     debug = [*configs(*overlay), "--trainer.max_steps=2", "--trainer.max_epochs=1", "--trainer.limit_val_batches=1"]
-    assert cli.main(["fit", *small, *(PRIVATE if private else []), *debug]) == 0
+    assert cli.main(["fit", *small, *(PRIVATE if private else ["--not_private=true"]), *debug]) == 0
     stage = tmp_path / "run" / "one_stage"
     assert (stage / "step_times.json").is_file() == bool(list(stage.glob("*.trace.json"))) == bool(overlay)
 
 
 def test_the_overfit_overlay_learns_its_units_by_heart(tmp_path: Path, small: list[str]) -> None:
-    fit = [*small, *configs("overlays/overfit"), "--model.init_args.optimizer=torch.optim.AdamW"]
+    fit = [*small, *configs("overlays/overfit"), "--not_private=true", "--model.init_args.optimizer=torch.optim.AdamW"]
     logger = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.init_args.save_dir={tmp_path}"]
     fit += ["--trainer.max_epochs=40", "--trainer.log_every_n_steps=1", "--model.init_args.optimizer.init_args.lr=0.02"]
     assert cli.main(["fit", *fit, *logger]) == 0

@@ -20,16 +20,8 @@ def close(trainer: Trainer) -> None:
     model = Path(next(filter(None, kept)))
     stage = Path(trainer.default_root_dir)
     rank_zero_info(f"model: {model}")
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, DifferentialPrivacy) and callback.spent is not None and callback.spec is not None:
-            spec, privacy = callback.spec, callback.privacy
-            if callback.ledger is not None and (void := callback.ledger.voids(privacy.scope)):
-                rank_zero_info(f"NOT PRIVATE, scope {privacy.scope!r}: {'; '.join(void)}")
-                continue
-            rank_zero_info(
-                f"spent: ε = {callback.spent:.3f} of {privacy.target_epsilon:g} at δ = {spec.delta:.3g} in scope "
-                f"{privacy.scope!r}, for one {spec.unit} more or less; all of it: python cli.py ledger {stage.parent}"
-            )
+    if any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        rank_zero_info(f"all that was spent: python cli.py ledger {stage.parent}")
     config = stage / "config.yaml"
     if config.is_file() and "DOPPEL_RUN" not in os.environ:  # a run goes on by itself
         rank_zero_info(

@@ -24,6 +24,8 @@ EXPERIMENTS = ROOT / "configs" / "experiments"
 #: Parts of a training's settings, which an experiment may give for all, for one stage and for one system.
 SECTIONS = ("trainer", "model", "sampling", "data", "privacy")
 
+#: Keys of ``privacy`` that follow from a field of the experiment.
+DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
 #: Fields whose keys are those of other places, which check them.
 _MAPPINGS = {*SECTIONS, "stages", "variants", "at_epsilon", "overrides", "epochs", "point", "environment"}
 
@@ -386,10 +388,9 @@ def _check(experiment: Experiment, path: Path) -> None:
     for name, number in experiment.epochs.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
             raise UserError(f"{path}: epochs.{name} is {number!r}: give a number above 0")
-    derived = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
-        for name in derived.keys() & sections.get("privacy", {}).keys():
-            raise UserError(f"{path}: privacy.{name} follows from the field {derived[name]}: set that instead")
+        for name in DERIVED.keys() & sections.get("privacy", {}).keys():
+            raise UserError(f"{path}: privacy.{name} follows from the field {DERIVED[name]}: set that instead")
     if experiment.candidates < 1:
         raise UserError(f"{path}: candidates is {experiment.candidates}: give at least 1")
     wanted = experiment.calibration

@@ -15,7 +15,6 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from callbacks.differential_privacy import DifferentialPrivacy
@@ -27,6 +26,8 @@ from commands.launch.run_folder import claim, last_checkpoint, wandb_id
 from doppel.errors import UserError
 from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.ledger import join
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
+from lightning_modules.training.step_policy import ClosedStep
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
@@ -63,7 +64,8 @@ class RunFolderConfig(SaveConfigCallback):
 
 
 class DoppelCLI(LightningCLI):
-    """``fit``, ``validate``, ``test`` and ``predict`` with two more keys, ``run_dir`` and ``privacy``.
+    """``fit``, ``validate``, ``test`` and ``predict`` with three more keys, ``run_dir``, ``privacy`` and
+    ``not_private``.
 
     The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
     ledger beside it in PIPELINE, or there the name of one that serves many runs (``privacy.ledger_path``, else
@@ -73,7 +75,7 @@ class DoppelCLI(LightningCLI):
 
     A trainer with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
     callbacks, whatever the verb; a ``fit`` with ``privacy: null`` is the same training without a guarantee, and says
-    so.
+    so. It takes public data, and private ones with ``not_private: true`` alone.
 
     Args:
         args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
@@ -111,6 +113,12 @@ class DoppelCLI(LightningCLI):
             type=PrivacyArguments | None,
             default=None,
             help="DP-SGD, such as --privacy.target_epsilon=3; null trains without a guarantee",
+        )
+        parser.add_argument(
+            "--not_private",
+            type=bool,
+            default=False,
+            help="with privacy: null, go without a guarantee on data that are not declared public (is_public)",
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -155,6 +163,8 @@ class DoppelCLI(LightningCLI):
         callbacks = _listed(given.get("callbacks"))
         if privacy is not None:
             callbacks = [DifferentialPrivacy(privacy), *callbacks]
+        elif not (getattr(self.datamodule, "is_public", False) or self._get(self.config_init, "not_private")):
+            self._protect()
         if given.get("enable_progress_bar") is not False and not sys.stderr.isatty():
             callbacks = [*(c for c in callbacks if not isinstance(c, ProgressBar)), ProgressLines()]
         for logger in _listed(given.get("logger")):
@@ -163,6 +173,17 @@ class DoppelCLI(LightningCLI):
                 if privacy is not None or not getattr(self.datamodule, "is_public", False):
                     logger._wandb_init["settings"] = QUIET | dict(logger._wandb_init.get("settings") or {})
         return super().instantiate_trainer(**{"callbacks": callbacks, **kwargs})
+
+    def _protect(self) -> None:
+        """Without privacy: train on nothing private, and tell nothing of it, if that was not asked for by name."""
+        if self.trains:
+            raise UserError(
+                "this training has no privacy, and its data are not declared public: give --privacy.target_epsilon "
+                "(a later --config may have taken privacy away), or data.init_args.is_public: true if anybody may see "
+                "them, or --not_private=true to train without a guarantee"
+            )
+        if isinstance(self.model, LogicalBatchModule):
+            self.model.step_policy = ClosedStep()
 
     @property
     def trains(self) -> bool:
@@ -185,8 +206,8 @@ class DoppelCLI(LightningCLI):
             )
         if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
             trainer.strategy = LogicalBatchDDPStrategy.strategy_name
-        if config.privacy is None and self.trains:
-            rank_zero_info("privacy: null. This training has no guarantee and spends nothing of a budget.")
+        if config.privacy is not None and config.not_private and self.trains:
+            raise UserError("privacy and not_private are both set: remove not_private, or set privacy: null")
         if config.run_dir is not None:
             self._fill(config, Path(os.path.expandvars(config.run_dir)))
         checkpoint = config.get("ckpt_path")

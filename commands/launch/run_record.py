@@ -53,8 +53,10 @@ class StageConfig:
         from doppel.privacy.arguments import PrivacyArguments
 
         given = self.content.get("privacy") or next(iter(self.of_trainer("callbacks", "DifferentialPrivacy")), None)
+        if given is None:
+            return None
         known = {field.name for field in fields(PrivacyArguments)}
-        return None if given is None else PrivacyArguments(**{k: v for k, v in given.items() if k in known})
+        return PrivacyArguments(**{k: v for k, v in {"target_epsilon": 8.0, **given}.items() if k in known})
 
     def of_trainer(self, name: str, kind: str = "") -> list[dict[str, Any]]:
         """Arguments of the ``callbacks`` or the ``logger`` whose class is called ``…kind``."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from commands.launch.experiment import ROOT, SECTIONS, Experiment, Settings, fill_in, merge, read_yaml
+from commands.launch.experiment import DERIVED, ROOT, SECTIONS, Experiment, Settings, fill_in, merge, read_yaml
 from commands.launch.systems import MODEL_FILES, SYSTEMS, Sampling, System, Training, pool_of
+from doppel.errors import UserError
 
 DATA = "datamodules.dialogue_data_module.DialogueDataModule"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
@@ -55,7 +56,7 @@ class Stages:
         self.evaluate_after: tuple[str, ...] = ()  # what trains the parser of the evaluation
         self.parser = experiment.parser
         self.train_path: str | None = None  # in place of the experiment's
-        self.overlays = [self._file(path) for path in dict.fromkeys([*experiment.overlays, *overlays])]
+        self.overlays = [self._overlay(path) for path in dict.fromkeys([*experiment.overlays, *overlays])]
 
     def all(self) -> list[Stage]:
         """All stages."""
@@ -116,7 +117,8 @@ class Stages:
             derived["privacy"]["histogram_noise_multiplier"] = experiment.calibration.noise_multiplier
         file = self._file(MODEL_FILES[settings])
         sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
-        config = {**self._training(file, sections, DATA), "privacy": sections["privacy"] if private else None}
+        config = self._training(file, sections, DATA)
+        config |= {"privacy": sections["privacy"]} if private else {"privacy": None, "not_private": True}
         needs = self.fit_after if start is None else (*self.fit_after, start.folder)
         self._stage(training.folder, "fit", needs, config)
 
@@ -258,7 +260,8 @@ class Stages:
         sections = merge(_sections_of(file), stages.get("parser", {}), stages.get(layer, {}))
         if files is not None:
             sections["data"] |= {"train_paths": files, "val_path": None, "test_path": None}
-        self._stage(name, "fit", after, self._training(file, sections, file["data"]["class_path"]))
+        config = {**self._training(file, sections, file["data"]["class_path"]), "not_private": True}
+        self._stage(name, "fit", after, config)
 
     def checkpoint(self, folder: str) -> str:
         """The checkpoint that a training of the run leaves."""
@@ -272,6 +275,17 @@ class Stages:
         common = {name: getattr(experiment, name) for name in SECTIONS}
         own = (experiment.stages.get(settings, {}), system.changes, experiment.variants.get(system.name, {}))
         return merge(_sections_of(file), common, *own, *more, experiment.overrides)
+
+    def _overlay(self, path: str) -> Settings:
+        """An overlay, which must not touch what the experiment decides of the guarantee."""
+        overlay = self._file(path)
+        if "privacy" in overlay and overlay["privacy"] is None:
+            raise UserError(f"{path} takes privacy away, which an overlay cannot: `epsilon: inf` trains without")
+        for name in DERIVED.keys() & (overlay.get("privacy") or {}).keys():
+            raise UserError(
+                f"{path}: privacy.{name} follows from the field {DERIVED[name]} of the experiment: set that"
+            )
+        return overlay
 
     def _file(self, path: str) -> Settings:
         variables = {**os.environ, **self.experiment.environment}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from doppel.errors import UserError
 from doppel.privacy.accounting import Accountant
 
 
@@ -12,7 +14,8 @@ class PrivacyArguments:
     """Trains with DP-SGD: per-sample clipping, Gaussian noise, accounting in a ledger. Null is the non-private run.
 
     Args:
-        target_epsilon: ε of the whole scope, all stages together.
+        target_epsilon: ε of the whole scope, all stages together. It must be given: a configuration that lost its
+            privacy does not get it back with another ε.
         delta: δ; null for 1/(N ln N).
         epochs: Epochs of every stage that shares the budget, such as [2, 8]; null for this run's ``max_epochs`` alone.
             All stages get one noise multiplier.
@@ -34,7 +37,7 @@ class PrivacyArguments:
             Null: there is none.
     """
 
-    target_epsilon: float = 8.0
+    target_epsilon: float = math.nan
     delta: float | None = None
     epochs: list[float] | None = None
     max_grad_norm: float = 16.0
@@ -46,3 +49,10 @@ class PrivacyArguments:
     fp16_loss_scale: float = 4096.0
     seed: int | None = None
     histogram_noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse to guess ε."""
+        if math.isnan(self.target_epsilon):
+            raise UserError(
+                "privacy has no target_epsilon: give --privacy.target_epsilon (a later --config may have taken it away)"
+            )

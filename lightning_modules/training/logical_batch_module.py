@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import LRScheduler
@@ -54,6 +55,17 @@ class LogicalBatchModule(LightningModule):
     def on_fit_start(self) -> None:
         """Buffers of gradients belong to one fit: parameters may be on another device in the next."""
         self._reducer = None
+        self._say_if_not_private("this training learns, and what is sampled from it")
+
+    def on_fit_end(self) -> None:
+        """Say it again, for whoever reads the end of a log."""
+        self._say_if_not_private(f"these {self.trainer.global_step} steps have learnt")
+
+    def _say_if_not_private(self, what: str) -> None:
+        if type(self.step_policy) is PlainStep:
+            is_public = getattr(self.trainer.datamodule, "is_public", False)  # type: ignore[attr-defined]
+            data = "the data are declared public" if is_public else "whoever is in the data is not protected"
+            rank_zero_info(f"NOT PRIVATE: no ε holds for what {what}; {data}")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep whether the data were declared public, for who starts a private training from these weights."""

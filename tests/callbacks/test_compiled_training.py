@@ -32,7 +32,9 @@ def trained(folder: Path, base: str, corpus: str, is_compiled: bool, is_private:
     )
     trunks = []
     callback = DifferentialPrivacy(
-        PrivacyArguments(accountant="rdp", seed=5, stage="fit", ledger_path=str(folder / "ledger.jsonl"))
+        PrivacyArguments(
+            target_epsilon=8.0, accountant="rdp", seed=5, stage="fit", ledger_path=str(folder / "ledger.jsonl")
+        )
     )
     trainer = Trainer(
         accelerator="cpu", max_epochs=1, callbacks=[callback] if is_private else [], default_root_dir=folder,

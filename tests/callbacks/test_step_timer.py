@@ -25,7 +25,9 @@ def test_phases_account_for_the_step(tmp_path: Path, tiny_model: str, corpus: st
     timer = StepTimer(num_warmup_steps=1)
     callbacks: list[Any] = [timer]
     if private:
-        callbacks.append(DifferentialPrivacy(PrivacyArguments(ledger_path=str(tmp_path / "ledger.jsonl"))))
+        callbacks.append(
+            DifferentialPrivacy(PrivacyArguments(target_epsilon=8.0, ledger_path=str(tmp_path / "ledger.jsonl")))
+        )
     data = DialogueDataModule(corpus, unit="utterance", batch_size=20, sampling="poisson" if private else "shuffle")
     trainer = Trainer(
         default_root_dir=tmp_path,

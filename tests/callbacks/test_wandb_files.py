@@ -52,7 +52,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
     prompts = []
     for stage, model in {"parse_tree": "parse_tree_lm", "parse2utterance": "parse2utterance"}.items():
         fit = command("fit", model) + ["--data=datamodules.dialogue_data_module.DialogueDataModule"]
-        fit += ["--privacy.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
+        fit += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
         fit += ["--privacy.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / stage}"]
         fit += [f"--data.init_args.{path}={corpus}" for path in ("train_path", "val_path")]
         fit += ["--data.init_args.batch_size=12"]

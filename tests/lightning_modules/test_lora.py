@@ -76,7 +76,12 @@ def lora_model(base: str, **kwargs: Any) -> UtteranceLM:
 def fit(folder: Path, model: UtteranceLM, corpus: str, callbacks: list[Callback], **kwargs: Any) -> Trainer:
     privacy = DifferentialPrivacy(
         PrivacyArguments(
-            accountant="rdp", seed=5, stage="fit", ledger_path=str(folder / "ledger.jsonl"), max_grad_norm=0.5
+            target_epsilon=8.0,
+            accountant="rdp",
+            seed=5,
+            stage="fit",
+            ledger_path=str(folder / "ledger.jsonl"),
+            max_grad_norm=0.5,
         )
     )
     ckpt_path = kwargs.pop("ckpt_path", None)

@@ -82,7 +82,13 @@ def test_both_rows_of_a_unit_are_clipped_together_and_the_ledger_tells_their_num
         ledger_path = str(tmp_path / name / "ledger.jsonl")
         callback = DifferentialPrivacy(
             PrivacyArguments(
-                accountant="rdp", ledger_path=ledger_path, max_grad_norm=0.05, delta=1e-3, scope="shared", seed=1
+                target_epsilon=8.0,
+                accountant="rdp",
+                ledger_path=ledger_path,
+                max_grad_norm=0.05,
+                delta=1e-3,
+                scope="shared",
+                seed=1,
             )
         )
         fit(tmp_path / name, model, data, [callback])

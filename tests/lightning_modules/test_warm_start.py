@@ -98,7 +98,9 @@ def test_privately_trained_weights_are_said_to_be_so(
     tiny_model: str, corpus: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     private = DifferentialPrivacy(
-        PrivacyArguments(accountant="rdp", ledger_path=str(tmp_path / "ledger.jsonl"), scope="earlier", seed=1)
+        PrivacyArguments(
+            target_epsilon=8.0, accountant="rdp", ledger_path=str(tmp_path / "ledger.jsonl"), scope="earlier", seed=1
+        )
     )
     fit(tmp_path, UtteranceLM(base_model=tiny_model), corpus, [private])
     with caplog.at_level(logging.WARNING):

@@ -155,7 +155,7 @@ def test_without_privacy_there_is_no_claim_and_given_canaries_are_used(
     own.write_text("".join(json.dumps({"utterance": f"secret {i}"}) + "\n" for i in range(6)), encoding="utf-8")
     public = [word for word in arguments(tiny_model, corpus) if not word.startswith("--privacy")]
     folder = tmp_path / "audit"
-    audit = ["audit", *public, f"--canaries={own}", "--num_samples=0"]
+    audit = ["audit", *public, "--not_private=true", f"--canaries={own}", "--num_samples=0"]
     assert cli.main([*audit, f"--run_dir={folder}"]) == 0
     report = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
     assert report["claim"] is None and report["verdict"] == "no claim to test"

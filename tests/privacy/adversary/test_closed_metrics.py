@@ -63,13 +63,14 @@ def test_a_verb_on_public_files_tells_all(tmp_path: Path, tiny_model: str, corpu
     assert told == {"test/loss", "test/word_overlap"}
 
 
-def test_the_key_privacy_closes_validate_on_the_command_line(
-    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("privacy", [["--privacy.target_epsilon=8"], []])
+def test_validate_is_closed_on_the_command_line_with_privacy_and_without(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch, privacy: list[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     arguments = [f"--config={ROOT}/configs/utterance_lm.yaml", f"--model.init_args.base_model={tiny_model}"]
     arguments += ["--data=datamodules.dialogue_data_module.DialogueDataModule", f"--run_dir={tmp_path}/run/one_stage"]
     arguments += [f"--data.init_args.train_path={corpus}", f"--data.init_args.val_path={corpus}"]
-    arguments += ["--privacy.target_epsilon=8", "--trainer.accelerator=cpu"]
+    arguments += [*privacy, "--trainer.accelerator=cpu"]
     assert cli.main(["validate", *arguments, "--trainer.logger=lightning.pytorch.loggers.CSVLogger"]) == 0
     assert (tmp_path / "run" / "one_stage" / "validate.yaml").is_file() and names(tmp_path) == set()

@@ -48,5 +48,5 @@ def test_a_private_run_keeps_neither_console_nor_memory(tmp_path: Path, tiny_mod
 
 def test_it_keeps_what_is_asked_for(tmp_path: Path, tiny_model: str, corpus: str) -> None:
     asked = f"{LOGGER}={{settings: {{console: wrap, x_disable_stats: false}}}}"
-    settings, _, _ = fit(tmp_path, tiny_model, corpus, *PRIVATE, asked)
+    settings, _, _ = fit(tmp_path, tiny_model, corpus, *PRIVATE, asked, "--trainer.logger.init_args.offline=true")
     assert (settings.console, settings.x_disable_stats) == ("wrap", False)

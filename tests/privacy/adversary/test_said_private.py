@@ -1,0 +1,131 @@
+"""Somebody loses privacy by mistake: an overlay, an order of files. Nothing may be trained on private data then."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from private_training import data_module, fit, privacy
+
+import cli
+from commands.launch.experiment import load, shipped
+from commands.launch.stages import Stages
+from doppel.errors import UserError
+from doppel.privacy.arguments import PrivacyArguments
+from doppel.privacy.ledger import Ledger
+from lightning_modules.utterance_lm import UtteranceLM
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
+
+
+def command(folder: Path, tiny_model: str, corpus: str, *more: object) -> list[str]:
+    """A fit whose first file has a ``privacy``; ``more`` are later files, as mappings, and words."""
+    first = {
+        "privacy": {"target_epsilon": 3.0, "accountant": "rdp"},
+        "model": {"class_path": "lightning_modules.utterance_lm.UtteranceLM", "init_args": {"base_model": tiny_model}},
+        "data": {
+            "class_path": "datamodules.dialogue_data_module.DialogueDataModule",
+            "init_args": {"train_path": corpus, "batch_size": 30},
+        },
+        "trainer": {"accelerator": "cpu", "max_epochs": 1, "logger": False},
+    }
+    words = ["fit"]
+    for number, given in enumerate([first, *more]):
+        if isinstance(given, dict):
+            path = folder / f"{number}.yaml"
+            path.write_text(yaml.safe_dump(given))
+            words += ["--config", str(path)]
+        else:
+            words.append(str(given))
+    return [*words, f"--run_dir={folder}/run/stage"]
+
+
+@pytest.fixture(autouse=True)
+def _own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["cli.py"])
+
+
+def test_an_overlay_that_takes_privacy_away_trains_nothing(
+    tmp_path: Path, tiny_model: str, corpus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(command(tmp_path, tiny_model, corpus, {"privacy": None})) == 2
+    assert "no privacy" in (error := capsys.readouterr().err) and "--not_private" in error
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_privacy_that_was_lost_does_not_come_back_with_another_epsilon(
+    tmp_path: Path, tiny_model: str, corpus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(command(tmp_path, tiny_model, corpus, {"privacy": None}, "--privacy.scope=z")) == 2
+    assert "target_epsilon" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("ledger.jsonl")) and not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_training_cannot_be_private_and_not(
+    tmp_path: Path, tiny_model: str, corpus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(command(tmp_path, tiny_model, corpus, {"not_private": True})) == 2
+    assert "not_private" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", ["--not_private=true", "--data.init_args.is_public=true"])
+def test_what_is_asked_for_by_name_is_trained_and_said(
+    tmp_path: Path, tiny_model: str, corpus: str, said: list[str], asked: str
+) -> None:
+    assert cli.main(command(tmp_path, tiny_model, corpus, {"privacy": None}, asked)) == 0
+    lines = [text for text in said if "PRIVATE" in text]
+    assert len(lines) == 2 and all(line.startswith("NOT PRIVATE") for line in lines)
+    assert ("declared public" in lines[0]) == ("is_public" in asked)
+
+
+def test_a_private_training_says_its_guarantee_at_start_and_end(
+    tmp_path: Path, tiny_model: str, corpus: str, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ledger, "voids", lambda ledger, scope: [])  # of the test's seeds
+    fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)], max_epochs=1)
+    first, last = [text for text in said if text.startswith("PRIVATE, scope 'default': ")]
+    assert "target ε = 8" in first and f"spent ε = {Ledger(tmp_path / 'ledger.jsonl').epsilon('default'):.3f}" in last
+    for line in (first, last):
+        assert all(word in line for word in ("one utterance", "σ = ", "N = 60", "5 steps")), line
+
+
+def test_epsilon_has_no_default() -> None:
+    with pytest.raises(UserError, match="target_epsilon"):
+        PrivacyArguments(scope="z")
+
+
+@pytest.mark.parametrize(
+    "overlay", [{"privacy": {"target_epsilon": 50.0}}, {"privacy": {"epochs": [1]}}, {"privacy": None}]
+)
+def test_an_overlay_of_an_experiment_changes_neither_epsilon_nor_epochs(tmp_path: Path, overlay: dict) -> None:
+    path = tmp_path / "overlay.yaml"
+    path.write_text(yaml.safe_dump(overlay))
+    experiment = load(shipped("quickstart"), {"overlays": [str(path)]})
+    with pytest.raises(UserError, match="overlay.yaml"):
+        Stages(experiment, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("epsilon", "expected"), [(8.0, None), (math.inf, True)])
+def test_an_experiment_says_by_name_that_it_is_not_private(
+    tmp_path: Path, epsilon: float, expected: bool | None
+) -> None:
+    experiment = load(shipped("quickstart"), {"epsilon": epsilon})
+    fits = [stage for stage in Stages(experiment, tmp_path / "run").all() if stage.kind == "fit"]
+    assert fits and all((stage.config or {}).get("not_private") == expected for stage in fits)
