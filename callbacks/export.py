@@ -33,9 +33,12 @@ class ExportPretrained(Callback):
         if not trainer.is_global_zero:
             return
         folder = Path(self.folder or Path(trainer.default_root_dir) / "model")
-        model: Any = pl_module.model
-        codec: Any = pl_module.codec
-        tied = set(getattr(model, "all_tied_weights_keys", {}))  # stored once, under the name they are tied to
-        weights = {k: v.detach().cpu().to(self.dtype) for k, v in merged_weights(model).items() if k not in tied}
-        model.save_pretrained(folder, state_dict=weights)
-        codec.tokenizer.save_pretrained(folder)
+        write_pretrained(folder, pl_module.model, pl_module.codec, self.dtype)
+
+
+def write_pretrained(folder: Path, model: Any, codec: Any, dtype: torch.dtype) -> None:
+    """Write weights, configuration and tokenizer, and nothing else."""
+    tied = set(getattr(model, "all_tied_weights_keys", {}))  # stored once, under the name they are tied to
+    weights = {k: v.detach().cpu().to(dtype) for k, v in merged_weights(model).items() if k not in tied}
+    model.save_pretrained(folder, state_dict=weights)
+    codec.tokenizer.save_pretrained(folder)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.launch.run_record import StageConfig
+from commands.launch.trained_model import trained_model
 from doppel.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_modules.utterance_lm import UtteranceLM
+    from lightning_modules.causal_lm import CausalLM
 
 
 class SifterError(UserError):
@@ -43,7 +44,7 @@ class Sifter:
         if (file / "checkpoints" / "last.ckpt").is_file():
             file = file / "checkpoints" / "last.ckpt"
         is_checkpoint = file.is_file()
-        self.model = self._load(file) if is_checkpoint else UtteranceLM(base_model=path, test_metrics=False)
+        self.model: CausalLM = self._load(file) if is_checkpoint else UtteranceLM(base_model=path, test_metrics=False)
         self.model.eval()
 
     def check_is_public(self, fingerprints: Collection[str]) -> bool:
@@ -79,28 +80,14 @@ class Sifter:
         examples = [[*prompt, *ids, codec.eos_id][: codec.max_length] for ids in codec.tokenize(list(texts))]
         return text_losses(self.model.model, examples, len(prompt))
 
-    def _load(self, file: Path) -> UtteranceLM:
-        from lightning_modules.backbone.lora import LoraArguments
-        from lightning_modules.backbone.warm_start import WarmStart
-        from lightning_modules.utterance_lm import UtteranceLM
-
+    def _load(self, file: Path) -> CausalLM:
         folder = file.parent.parent
         if not (folder / "config.yaml").is_file():
             raise SifterError(
                 f"{file} has no {folder}/config.yaml: give a checkpoint in its run folder, or a model folder"
             )
         self.config = StageConfig.read(folder)
-        class_path, init = self.config.content["model"]["class_path"], self.config.model
+        class_path = self.config.content["model"]["class_path"]
         if "UtteranceLM" not in class_path:
             raise SifterError(f"{file} is a {class_path}: the sifter must be an UtteranceLM")
-        model = UtteranceLM(
-            base_model=init["base_model"],
-            max_length=init.get("max_length"),
-            task_prefix=init.get("task_prefix", False),
-            lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
-            test_metrics=False,
-        )
-        start = WarmStart.read(str(file))
-        start.check_text_format(model.codec)
-        start.load_into(model.model)
-        return model
+        return trained_model(file, self.config)

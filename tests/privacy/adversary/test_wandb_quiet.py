@@ -37,16 +37,9 @@ def _own_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PRIVATE = ("--privacy.target_epsilon=8", "--privacy.accountant=rdp")
-LOGGER = "--trainer.logger.dict_kwargs"
 
 
 def test_a_private_run_keeps_neither_console_nor_memory(tmp_path: Path, tiny_model: str, corpus: str) -> None:
     settings, kinds, has_console = fit(tmp_path, tiny_model, corpus, *PRIVATE)
     assert (settings.console, settings.x_disable_stats) == ("off", True)
     assert not has_console and not kinds & {"stats", "output", "output_raw"} and "history" in kinds
-
-
-def test_it_keeps_what_is_asked_for(tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    asked = f"{LOGGER}={{settings: {{console: wrap, x_disable_stats: false}}}}"
-    settings, _, _ = fit(tmp_path, tiny_model, corpus, *PRIVATE, asked, "--trainer.logger.init_args.offline=true")
-    assert (settings.console, settings.x_disable_stats) == ("wrap", False)

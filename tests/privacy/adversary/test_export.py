@@ -1,0 +1,72 @@
+"""The attacker reads what was released: weights are paid for; nobody needs the state of the optimiser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import ModelCheckpoint
+from private_training import data_module, fit, privacy
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import cli
+from doppel.privacy.ledger import Ledger
+from lightning_modules.utterance_lm import UtteranceLM
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: str) -> Path:
+    """RUN/stage of a private training with AdamW, whose state the checkpoint holds."""
+    run = tmp_path_factory.mktemp("exported")
+    stage = run / "stage"
+    keeper = ModelCheckpoint(stage / "checkpoints", save_last=True)
+    model = UtteranceLM(base_model=tiny_model, optimizer=torch.optim.AdamW)
+    fit(stage, model, data_module(corpus), [privacy(run), keeper], max_epochs=1, enable_checkpointing=True)
+    assert torch.load(stage / "checkpoints" / "last.ckpt")["optimizer_states"][0]["state"]
+    init = {"base_model": tiny_model, "linearisation": "spaced", "task_prefix": True}
+    config = {
+        "model": {"class_path": "lightning_modules.utterance_lm.UtteranceLM", "init_args": init},
+        "data": {"init_args": {"train_path": corpus}},
+        "privacy": {"target_epsilon": 8.0, "ledger_path": str(run / "ledger.jsonl")},
+    }
+    (stage / "config.yaml").write_text(yaml.safe_dump(config))
+    return stage
+
+
+def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
+    trained: Path, tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ledger, "voids", lambda ledger, scope: [])  # of the test's seeds
+    assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 0
+    files = {path.name for path in (tmp_path / "out").rglob("*")}
+    assert files <= {
+        *("config.json", "generation_config.json", "model.safetensors", "privacy_card.json", "tokenizer.json"),
+        *("tokenizer_config.json", "special_tokens_map.json"),
+    }
+    state = torch.load(trained / "checkpoints" / "last.ckpt")["state_dict"]
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    assert weights and all(torch.equal(value, state[f"model.{name}"]) for name, value in weights.items())
+    card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
+    assert card["private"] and 0 < card["epsilon"] <= 8 and card["unit"] == "utterance" and card["num_steps"] == 5
+    told = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
+    assert corpus not in told and "fingerprint" not in told and "exp_avg" not in told
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out") and AutoTokenizer.from_pretrained(tmp_path / "out")
+
+
+def test_a_card_of_weights_that_nobody_can_vouch_for_states_no_epsilon(trained: Path, tmp_path: Path) -> None:
+    assert cli.main(["export", str(trained), str(tmp_path / "seeded")]) == 0
+    card = json.loads((tmp_path / "seeded" / "privacy_card.json").read_text())
+    assert not card["private"] and "epsilon" not in card and card["statement"].startswith("NOT PRIVATE")
+
+
+def test_a_folder_with_other_files_is_refused(trained: Path, tmp_path: Path) -> None:
+    shutil.copy(trained / "checkpoints" / "last.ckpt", tmp_path)
+    assert cli.main(["export", str(trained), str(tmp_path)]) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt"}
