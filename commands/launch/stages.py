@@ -104,7 +104,7 @@ class Stages:
             budget = [_plain(number) for number in epochs]
             derived["privacy"] = {"target_epsilon": experiment.epsilon, "epochs": budget, "scope": system.scope}
         else:
-            derived["data"]["sampling"] = "shuffle"
+            derived["data"] |= {"sampling": "shuffle"} if epochs else {"sampling": "shuffle", "is_public": True}
         if epochs:
             derived["trainer"]["max_epochs"] = _plain(epochs[place])
         if self.train_path is not None:

@@ -20,8 +20,9 @@ def sealed(digest: str) -> str:
     A plain hash of a private file is an exact membership test: who knows the other lines tries guesses of the last
     one. Under a random key it tells nothing (HMAC is a pseudorandom function), but that two files are equal.
 
-    The key is a file outside of all run folders, made when it is first needed: ``$DOPPEL_KEY``, or
-    ``~/.config/doppel/key``. Whoever shares a ledger shares the key. Without it, fingerprints of the same data differ.
+    The key is a file outside of all run folders, made when it is first needed: ``$DOPPEL_KEY``, else beside the ledger
+    that serves many runs (``$DOPPEL_LEDGER.key``), else ``~/.config/doppel/key``. Whoever shares a ledger shares the
+    key. Without it, fingerprints of the same data differ.
 
     Raises:
         DataError: The key cannot be made or read.
@@ -30,7 +31,9 @@ def sealed(digest: str) -> str:
 
 
 def _key() -> bytes:
-    path = Path(os.environ.get("DOPPEL_KEY") or "~/.config/doppel/key").expanduser()
+    shared = os.environ.get("DOPPEL_LEDGER")
+    own = f"{shared}.key" if shared else "~/.config/doppel/key"
+    path = Path(os.environ.get("DOPPEL_KEY") or own).expanduser()
     try:
         if not path.is_file():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

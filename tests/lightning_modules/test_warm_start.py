@@ -91,7 +91,7 @@ def test_the_record_is_in_the_configuration_and_travels_with_the_checkpoint(
     logged = (Path(logger.log_dir) / "hparams.yaml").read_text()
     assert digest in logged and str(folder) in logged
     saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-    assert saved["warm_start"] == {"path": str(folder), "sha256": digest, "private": None, "is_public": None}
+    assert saved["warm_start"] == {"path": str(folder), "sha256": digest, "private": None, "is_public": False}
 
 
 def test_privately_trained_weights_are_said_to_be_so(
