@@ -44,7 +44,8 @@ class SyntheticWriter(BasePredictionWriter):
     *Dropping.* A sample that the model gave up (:func:`lightning_modules.drawing.draw_samples`) has no line, so that
     ``OUTPUT`` may have fewer lines than samples were asked for.
 
-    ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told.
+    ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, and the
+    ``sha256`` of what was written.
 
     *Metrics:* ``synthetic/num_samples``, the lines; ``synthetic/num_missing``, what was given up;
     ``synthetic/num_drawn``, all texts, and ``synthetic/dropped/FAULT``, those of them that were no samples;
@@ -233,7 +234,8 @@ class SyntheticWriter(BasePredictionWriter):
                 "train for longer or at a larger epsilon; --model.init_args.sampling='{redraws: null}' keeps all texts"
             )
         write_json_lines(self.output_path, records)
-        write_json(f"{self.output_path}.metrics.json", {**metrics, "weights": self._weights})
+        digest = hashlib.sha256(self.output_path.read_bytes()).hexdigest()
+        write_json(f"{self.output_path}.metrics.json", {**metrics, "weights": self._weights, "sha256": digest})
         for path in parts:
             path.unlink()
         self._log(trainer, metrics, records[: self.log_samples])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from dataclasses import replace
@@ -120,8 +121,9 @@ def sample(run: Path, name: str, **changes: Any) -> None:
     callbacks = {} if changes.get("state", state) is None else {"DifferentialPrivacy": state}
     weights = {"weight": torch.ones(2)}
     torch.save({"state_dict": weights, "callbacks": callbacks}, checkpoint)
-    (run / synthetic_file(name)).write_text('{"utterance": "yes"}\n')
-    drawn = {"synthetic/num_samples": 1, "weights": weights_fingerprint(weights)}
+    lines = b'{"utterance": "yes"}\n'
+    (run / synthetic_file(name)).write_bytes(lines)
+    drawn = {"weights": weights_fingerprint(weights), "sha256": hashlib.sha256(lines).hexdigest()}
     (run / f"{synthetic_file(name)}.metrics.json").write_text(json.dumps(drawn))
     writer = {"class_path": "SyntheticWriter", "init_args": {"output_path": str(run / synthetic_file(name))}}
     config = {"trainer": {"callbacks": [writer]}, "ckpt_path": str(checkpoint)}

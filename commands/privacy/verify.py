@@ -189,7 +189,8 @@ def _sample(
         prevents.append(f"{each.output} is not in the run folder")
         return None
     name = os.path.relpath(each.checkpoint.resolve(), record.folder.resolve())
-    drawn = json.loads(metrics.read_text(encoding="utf-8")).get("weights") if metrics.is_file() else None
+    written = json.loads(metrics.read_text(encoding="utf-8")) if metrics.is_file() else {}
+    drawn = written.get("weights")
     known = [told["weights"] for told in checkpoints if told["file"] == name]
     if drawn is None:
         prevents.append(f"{each.output}: nothing tells which weights drew it, for an earlier version did")
@@ -197,6 +198,8 @@ def _sample(
         prevents.append(f"{each.output} was drawn by other weights than those of {name}")
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
+    if drawn is not None and digest != written.get("sha256"):
+        prevents.append(f"{each.output} was changed after it was written")
     return {"file": each.output, "sha256": digest, "lines": content.count(b"\n"), "checkpoint": name}
 
 

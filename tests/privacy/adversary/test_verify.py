@@ -89,6 +89,12 @@ def no_samples(run: Path) -> None:
     (run / "synthetic.jsonl").unlink()
 
 
+def other_samples(run: Path) -> None:
+    """Private lines were put among the samples."""
+    with (run / "synthetic.jsonl").open("a") as file:
+        file.write('{"utterance": "lunch with Ana"}\n')
+
+
 def a_caveat(run: Path) -> None:
     Ledger(run / "ledger.jsonl").add_caveat("two_stage", "the exact histogram was released", voids=True)
 
@@ -107,6 +113,7 @@ MORE = {
     other_weights: "drawn by other weights than those of model_two_stage/checkpoints/last.ckpt",
     unbound_samples: "nothing tells which weights drew it",
     no_samples: "synthetic.jsonl is not in the run folder",
+    other_samples: "synthetic.jsonl was changed after it was written",
     a_caveat: "the exact histogram was released",
     a_second_checkpoint: "it has 300 steps, of which",
 }
