@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import random
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch.utils.data import Dataset
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.encoded_turns import EncodedTurns
-from doppel.privacy.noise import Secret
+from doppel.privacy.secret import Secret
 
 
 class EncodedUnits:
@@ -165,7 +164,7 @@ def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[i
     """Which of a unit's ``num`` turns represent it in a step: all, or ``limit`` of them, chosen uniformly."""
     if num <= limit:
         return list(range(num))
-    return sorted(random.Random(secret.digest(b"%d,%d" % (step, unit))).sample(range(num), limit))
+    return sorted(secret.stream("rows", step, unit).sample(range(num), limit))
 
 
 def fixed_length(length: int, max_length: int) -> int:

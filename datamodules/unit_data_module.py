@@ -19,7 +19,7 @@ from datamodules.logical_batches import choose
 from datamodules.turn import unit_name
 from doppel.errors import DataError
 from doppel.privacy.fingerprint import sealed
-from doppel.privacy.noise import Secret
+from doppel.privacy.secret import Secret
 
 
 @dataclass

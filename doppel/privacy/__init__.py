@@ -4,7 +4,8 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 
 - `private_step`: the mechanism: clip, sum, add noise, divide by the public B.
 - `clipping`: Σ clip(gᵤ, C) of the units of a micro-batch, from one backward pass.
-- `noise`: N(0, (σC)²), and the secret that it is drawn from.
+- `secret`: 256 bits, and the cryptographic streams that everything random is drawn from.
+- `noise`: N(0, (σC)²).
 - `sampling`: the Poisson sample of a step.
 - `arguments`, `spec`: what a user asks for; what that fixes: σ, C, q, B, the steps.
 - `mechanism`, `accounting`: ε of mechanisms composed, and σ for an ε.

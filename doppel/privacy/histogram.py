@@ -10,13 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
 from doppel.privacy.accounting import Accountant
-from doppel.privacy.noise import Secret
+from doppel.privacy.secret import KeyedStream, Secret
 from doppel.privacy.spec import PrivacySpec
 
 KIND = "gaussian_histogram"
+#: Sums are counted, noised and released in whole multiples of 1/GRID.
+GRID = 2**24
 
 
 def unit_sums(rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[str]) -> dict[str, float]:
@@ -26,16 +26,18 @@ def unit_sums(rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[st
         The vector of a row is cut to the bins, and scaled down to L2 norm 1 where it is longer. The vector of a unit is
         the mean over its rows, of norm at most 1 by the triangle inequality: one utterance of one label adds 1 to one
         bin, a unit with m rows, k of them of that label, k/m. Adding or removing one unit changes the vector of no
-        other unit; the L2 sensitivity of the result is therefore 1 for every unit, whatever it holds.
+        other unit; the L2 sensitivity of the result is therefore 1 for every unit, whatever it holds. The mean is cut
+        towards zero to whole multiples of 1/`GRID`, and shortened where rounding would have left it above 1: sums of
+        whole numbers are exact.
 
     Args:
         rows: Unit and vector of each row, by label and of finite numbers: a function of this row and of public things.
         bins: Public labels, which must not come from the data: that a label occurs at all would leak.
 
     Returns:
-        The sum for each bin, in the order of the bins.
+        The sum for each bin, in the order of the bins; a multiple of 1/`GRID`.
     """
-    sums = dict.fromkeys(bins, 0.0)
+    sums = dict.fromkeys(bins, 0)
     of_unit: dict[str, dict[str, float]] = {}
     num_rows = Counter[str]()
     for unit, vector in rows:
@@ -46,29 +48,76 @@ def unit_sums(rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[st
             added[label] = added.get(label, 0.0) + value / norm
         num_rows[unit] += 1
     for unit, added in of_unit.items():
-        for label, value in added.items():
-            sums[label] += value / num_rows[unit]
-    return sums
+        whole = {label: int(value / num_rows[unit] * GRID) for label, value in added.items()}
+        while sum(n * n for n in whole.values()) > GRID * GRID:
+            whole = {label: n - (n > 0) + (n < 0) for label, n in whole.items()}
+        for label, n in whole.items():
+            sums[label] += n
+    return {label: n / GRID for label, n in sums.items()}
 
 
 def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | None = None) -> dict[str, float]:
-    """The sums with independent N(0, sigma^2) on every bin.
+    """The sums with independent discrete Gaussian noise of variance sigma^2 on every bin.
 
     Formal guarantees:
-        For sums of sensitivity 1 (`unit_sums`) this is one Gaussian release of noise multiplier sigma without
-        subsampling, `Mechanism(1.0, sigma, 1)`, on every bin, those without a unit too. The noise comes from the
-        operating system's entropy; with the caveat on floating-point Gaussians of `doppel.privacy.noise`.
+        For sums of sensitivity 1 on the grid (`unit_sums`) this is one Gaussian release of noise multiplier sigma
+        without subsampling, `Mechanism(1.0, sigma, 1)`, on every bin, those without a unit too. The noise is the
+        discrete Gaussian on the grid (Canonne, Kamath and Steinke, 2020), drawn exactly, in whole numbers, from a
+        cryptographic stream, so no rounding tells anything. Where its standard deviation is so many grid points, its
+        privacy is that of the continuous one: they differ by less than exp(-10^10).
 
     Args:
-        sums: Histogram of sensitivity 1.
+        sums: Histogram of sensitivity 1, in multiples of 1/`GRID`.
         noise_multiplier: sigma, above 0.
         seed: For tests only: a fixed seed voids the guarantee, and warns.
     """
     if not noise_multiplier > 0:
         raise ValueError(f"noise_multiplier is {noise_multiplier}, but a private histogram needs noise above 0")
-    stream = np.random.Generator(np.random.PCG64(Secret(seed).derive("histogram")))
-    noise = stream.normal(0.0, noise_multiplier, len(sums))
-    return {label: value + float(z) for (label, value), z in zip(sums.items(), noise, strict=True)}
+    stream = Secret(seed).stream("histogram")
+    scale = math.ceil(noise_multiplier * GRID)
+    return {label: (round(value * GRID) + discrete_gaussian(stream, scale)) / GRID for label, value in sums.items()}
+
+
+def discrete_gaussian(stream: KeyedStream, scale: int) -> int:
+    """A whole number k with probability proportional to exp(-k^2 / 2 scale^2) (Canonne et al., 2020, algorithm 3).
+
+    A discrete Laplace number is drawn and kept with the probability that makes it Gaussian; all in whole numbers.
+
+    Args:
+        stream: Where the coins come from.
+        scale: Standard deviation, at least 1.
+    """
+    while True:
+        k = _discrete_laplace(stream, scale + 1)
+        # exp(-(|k| - scale^2 / t)^2 / (2 scale^2)) for t = scale + 1
+        if _is_exp(stream, (abs(k) * (scale + 1) - scale**2) ** 2, 2 * (scale * (scale + 1)) ** 2):
+            return k
+
+
+def _discrete_laplace(stream: KeyedStream, scale: int) -> int:
+    """A whole number k with probability proportional to exp(-|k| / scale) (algorithm 2)."""
+    while True:
+        low = stream.randrange(scale)
+        if not _is_exp(stream, low, scale):
+            continue
+        high = 0
+        while _is_exp(stream, 1, 1):
+            high += 1
+        k, is_negative = low + scale * high, stream.getrandbits(1)
+        if k or not is_negative:  # one zero, not two
+            return -k if is_negative else k
+
+
+def _is_exp(stream: KeyedStream, numerator: int, denominator: int) -> bool:
+    """A coin of probability exp(-numerator / denominator), exactly (algorithm 1)."""
+    while numerator > denominator:
+        if not _is_exp(stream, 1, 1):
+            return False
+        numerator -= denominator
+    k = 1
+    while stream.randrange(k * denominator) < numerator:
+        k += 1
+    return k % 2 == 1
 
 
 def normalise(sums: Mapping[str, float]) -> dict[str, float]:

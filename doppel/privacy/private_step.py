@@ -13,8 +13,12 @@ from doppel.errors import UserError
 from doppel.gradients import GradientReducer
 from doppel.phases import phase
 from doppel.privacy.clipping import PerSampleClipper
-from doppel.privacy.noise import GaussianNoise, Secret
+from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.secret import Secret
 from doppel.privacy.spec import PrivacySpec
+
+#: Where the state of PyTorch's CPU generator holds the 624 words, of 32 bits each, of its Mersenne twister.
+_TWISTER = slice(24, 24 + 624 * 8)
 
 
 class PrivateTrainingError(UserError):
@@ -86,10 +90,10 @@ class PrivateStep:
         *Noise and division.* :meth:`finish` is :func:`noisy_mean` with the specification's B, and refuses a batch that
         announces another. It takes each step number once, so no noise is used twice.
         *Dropout.* A row's mask depends on its place in the batch: under a seed that the reader knows, one unit more
-        would change the masks of the others, and the sum by more than C. So dropout draws from a secret of its own,
-        anew for each step and rank. Masks that nobody knows are independent of the unit's presence: given the same
-        masks for the units that they share, neighbouring data sets differ by one clipped gradient, and the mechanism is
-        a mixture of such Gaussians.
+        would change the masks of the others, and the sum by more than C. So the whole state of PyTorch's generator (on
+        a GPU, its 64 bits) is drawn from a secret of its own, anew for each step and rank. Masks that nobody knows are
+        independent of the unit's presence: given the same masks for the units that they share, neighbouring data sets
+        differ by one clipped gradient, and the mechanism is a mixture of such Gaussians.
         *Metrics* of private batches stay in the process unless they are asked for, under names that say so.
 
     Args:
@@ -141,9 +145,14 @@ class PrivateStep:
         """The losses as they are: the clipper weighs the gradients after it has clipped them."""
         return losses
 
-    def dropout_seed(self, step: int, rank: int) -> int:
-        """63 secret bits."""
-        return self._dropout.derive("dropout", step, rank) % 2**63
+    def seed_dropout(self, step: int, rank: int) -> None:
+        """Set the whole state of PyTorch's generators to secret bits: a seed of the CPU's would keep 32 of them."""
+        stream = self._dropout.stream("dropout", step, rank)
+        torch.manual_seed(stream.getrandbits(64))
+        state = torch.get_rng_state()
+        words = state[_TWISTER].view(torch.int64)
+        words.copy_(torch.from_numpy(stream.words(len(words))).bitwise_and_(2**32 - 1))
+        torch.set_rng_state(state)
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
         """The name to log a metric under; None keeps it in the process."""

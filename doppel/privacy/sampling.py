@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from doppel.privacy.noise import Secret
+from doppel.privacy.secret import Secret
 
 
 class PoissonSampler:
@@ -26,9 +26,9 @@ class PoissonSampler:
         - *Ranks are one mechanism.* Ranks that share the secret (:meth:`share_secret`) draw the same batch, a Poisson
           sample of the whole, and each computes a part of it. The parts must be disjoint and cover the batch; without
           a shared secret they would not be, so whoever deals them out compares :meth:`fingerprint` first.
-        - *Batches are independent.* Each step has coins of its own, made from the secret and the step by a keyed
-          hash. So an interrupted run goes on where it stopped. Count steps over the whole run, as for the noise: a
-          step number that is used twice takes the same coins twice.
+        - *Batches are independent.* Each step has coins of its own, 63 bits each of a cryptographic stream that is
+          keyed from the secret and the step. So an interrupted run goes on where it stopped. Count steps over the whole
+          run, as for the noise: a step number that is used twice takes the same coins twice.
         - *The coins are secret.* They come from the operating system's entropy, never from a configured seed. A
           resumed process has a new secret: the remaining batches are drawn afresh, which is the same mechanism.
 
@@ -84,9 +84,9 @@ class PoissonSampler:
         """
         if step < 0:
             raise ValueError(f"step is {step}: steps are counted from 0 over the whole run")
-        seed = self._secret.derive("sampling", *divmod(step, self.steps_per_epoch))
-        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-        chosen: list[int] = np.flatnonzero(generator.random(self.num_units) < self.sample_rate).tolist()
+        stream = self._secret.stream("sampling", *divmod(step, self.steps_per_epoch))
+        coins = stream.words(self.num_units).view(np.uint64) >> 1
+        chosen: list[int] = np.flatnonzero(coins < np.uint64(self.sample_rate * 2**63)).tolist()
         return chosen
 
     def share_secret(self, broadcast: Callable[[Tensor], Tensor]) -> None:

@@ -110,9 +110,7 @@ class LogicalBatchModule(LightningModule):
         Args:
             parameters: The parameters, in one order on all ranks; those that are trained are zeroed.
         """
-        seed = self.step_policy.dropout_seed(self.trainer.global_step, self.global_rank)
-        if seed is not None:
-            torch.manual_seed(seed)
+        self.step_policy.seed_dropout(self.trainer.global_step, self.global_rank)
         if self._reducer is None:
             self._reducer = GradientReducer(p for p in parameters if p.requires_grad)
             if (

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from doppel.compilation import compile_static
@@ -32,8 +33,8 @@ class StepPolicy(Protocol):
     def weigh(self, losses: Tensor, batch: UnitRows) -> Tensor:
         """Map the losses of a micro-batch's rows to those that are differentiated."""
 
-    def dropout_seed(self, step: int, rank: int) -> int | None:
-        """Seed of what the model draws in a step; None leaves PyTorch's generators as they are."""
+    def seed_dropout(self, step: int, rank: int) -> None:
+        """Seed what the model draws in a step."""
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
         """The name to log a metric under; None keeps it in the process."""
@@ -58,16 +59,15 @@ class PlainStep:
             return losses
         return losses * batch.weights.to(losses.dtype).repeat_interleave(batch.rows_per_unit)
 
-    def dropout_seed(self, step: int, rank: int) -> int | None:
-        """A function of ``seed_everything``, the step and the rank: a resumed run draws what an undisturbed one draws.
+    def seed_dropout(self, step: int, rank: int) -> None:
+        """By ``seed_everything``, the step and the rank: a resumed run draws what an undisturbed one draws.
 
-        Whoever reads the configuration knows it. None if nothing was seeded.
+        Whoever reads the configuration knows it. Generators stay as they are if nothing was seeded.
         """
         seed = os.environ.get("PL_GLOBAL_SEED")
-        if seed is None:
-            return None
-        digest = hashlib.blake2b(f"step,{seed},{step},{rank}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> 1
+        if seed is not None:
+            digest = hashlib.blake2b(f"step,{seed},{step},{rank}".encode(), digest_size=8).digest()
+            torch.manual_seed(int.from_bytes(digest, "little") >> 1)
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
         """The name itself."""
