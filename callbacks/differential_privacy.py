@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
+from callbacks.trial_checkpoint import try_checkpoint
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData, missing_members
 from doppel.privacy.arguments import PrivacyArguments
@@ -123,11 +124,12 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """End after the planned steps; said only now, since Lightning restores a run of ``max_steps`` otherwise.
+        """Try a checkpoint; end after the planned steps, said only now, since Lightning restores ``max_steps``.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
         trainer.fit_loop.epoch_loop.max_steps = self._wanted_steps
+        try_checkpoint(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int

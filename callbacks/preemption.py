@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 #: EX_TEMPFAIL of sysexits.h: not done, but nothing is wrong. Run the same command again.
 EXIT_STATUS = 75
+INTERRUPTED = 130
 
 
 class Preempted(SystemExit):
@@ -39,6 +40,9 @@ class Preemption(Checkpoint):
     the last step of an epoch is then left out. In ``predict`` nothing needs to be agreed or saved, for
     :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch on disk.
 
+    Ctrl-C does the same to a training, but requeues nothing, and the process ends with status 130; a second one ends it
+    at once.
+
     A SLURM job is requeued on SIGUSR1 ahead of its time limit (``#SBATCH --signal=USR1@120``) and on SIGTERM from a
     scheduler that takes the node away, but not when its user cancelled it. ``cli.py`` switches Lightning's own
     requeueing off, which saves inside the signal handler, where noise may be added and not yet counted.
@@ -51,20 +55,30 @@ class Preemption(Checkpoint):
 
     Args:
         signals: Names of the signals that stop the run.
+        every_n_steps: Also save ``last.ckpt`` after each so many steps; null: the epochs alone. The key ``save_every``.
         requeue: Whether to requeue the SLURM job; null does so in a batch job, and not outside SLURM or in an
             interactive session.
     """
 
-    def __init__(self, signals: Sequence[str] = ("SIGUSR1", "SIGTERM"), requeue: bool | None = None) -> None:
+    def __init__(
+        self,
+        signals: Sequence[str] = ("SIGUSR1", "SIGTERM", "SIGINT"),
+        requeue: bool | None = None,
+        every_n_steps: int | None = None,
+    ) -> None:
+        if every_n_steps is not None and every_n_steps < 1:
+            raise UserError(f"every_n_steps is {every_n_steps}: give at least 1")
         known = {number.name: number for number in signal.valid_signals() if isinstance(number, signal.Signals)}
         if wrong := [name for name in signals if name not in known or name in ("SIGKILL", "SIGSTOP")]:
             raise UserError(f"signals has {wrong[0]!r}, which is no signal that a process can catch, such as SIGUSR1")
         self.signals = tuple(signals)
         self.requeue = requeue
+        self.every_n_steps = every_n_steps
         self._numbers = [known[name] for name in signals]
         self._previous: dict[signal.Signals, Any] = {}
         self._process: int | None = None
         self._is_signalled = False
+        self._is_interrupted = False
         self._is_over = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -75,13 +89,13 @@ class Preemption(Checkpoint):
             raise UserError("Preemption has requeue: true, but this is no SLURM batch job: set it to null or false")
         if stage == "fit":
             self._keeper(trainer)
-        self._is_over = self._is_signalled = False
+        self._is_over = self._is_signalled = self._is_interrupted = False
         self._listen()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listen alone: Lightning's handler of SIGTERM, which came after ``setup``, talks to other ranks mid-step."""
         if self._process is not None:
-            self._listen()
+            self._listen(is_training=True)
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listen alone, likewise."""
@@ -94,6 +108,8 @@ class Preemption(Checkpoint):
             path = self._save(trainer)
             rank_zero_info(f"Preempted after step {trainer.global_step}: saved {path}.")
             self._leave(trainer, is_speaker=trainer.is_global_zero)
+        if self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0:
+            self._save(trainer)
 
     def on_predict_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """The batch is on disk: leave if this rank was signalled."""
@@ -114,21 +130,25 @@ class Preemption(Checkpoint):
                 signal.signal(number, signal.SIG_DFL if previous is None else previous)
         self._previous, self._process = {}, None
 
-    def _listen(self) -> None:
+    def _listen(self, is_training: bool = False) -> None:
+        """Take the signals; Ctrl-C only while there is something to save."""
         if threading.current_thread() is not threading.main_thread():
             log.warning("Preemption: the training is not in the main thread, so signals cannot be caught")
             return
         self._process = os.getpid()
         for number in self._numbers:
+            if number == signal.SIGINT and not is_training:
+                continue
             self._previous.setdefault(number, signal.signal(number, self._handle))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             return  # a worker of a DataLoader, which ends with this process
-        if self._is_over:
+        if self._is_over or (self._is_interrupted and number == signal.SIGINT):
             signal.signal(number, self._previous[signal.Signals(number)] or signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self._is_signalled = True
+        self._is_interrupted |= number == signal.SIGINT
 
     def _keeper(self, trainer: pl.Trainer) -> ModelCheckpoint:
         for callback in trainer.checkpoint_callbacks:
@@ -160,7 +180,7 @@ class Preemption(Checkpoint):
 
     def _leave(self, trainer: pl.Trainer, is_speaker: bool) -> None:
         job = SlurmJob.current()
-        if is_speaker and job is not None and self.requeue is not False:
+        if is_speaker and job is not None and self.requeue is not False and not self._is_interrupted:
             why_not = job.requeue()
             if why_not is None:
                 rank_zero_info(f"Requeued SLURM job {job}.")
@@ -170,4 +190,6 @@ class Preemption(Checkpoint):
             for logger in trainer.loggers:
                 if isinstance(logger, WandbLogger):
                     logger.experiment.mark_preempting()
+        if self._is_interrupted:
+            raise Preempted(INTERRUPTED)
         raise Preempted(EXIT_STATUS if trainer.is_global_zero or trainer.predicting else 0)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from filelock import FileLock
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from callbacks.differential_privacy import DifferentialPrivacy
@@ -22,7 +24,7 @@ from callbacks.progress_lines import ProgressLines
 from callbacks.slurm_job import SlurmJob
 from commands.launch.hardware import check_hardware, settled_precision
 from commands.launch.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
-from commands.launch.run_folder import claim, last_checkpoint, wandb_id
+from commands.launch.run_folder import claim, hold, last_checkpoint, wandb_id
 from doppel.errors import UserError
 from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.ledger import join
@@ -31,6 +33,7 @@ from lightning_modules.training.step_policy import ClosedStep
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
+PREEMPTION = "callbacks.preemption.Preemption"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 WANDB = "lightning.pytorch.loggers.WandbLogger"
 #: What Weights & Biases is told not to keep of private data, for it follows the texts that are drawn.
@@ -84,19 +87,24 @@ class DoppelCLI(LightningCLI):
 
     def __init__(self, args: Sequence[str] | None = None, trainer_class: type[Trainer] = Trainer) -> None:
         defaults = {"default_config_files": [str(DEFAULTS)]}
-        super().__init__(
-            model_class=LightningModule,
-            datamodule_class=LightningDataModule,
-            trainer_class=trainer_class,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            save_config_callback=RunFolderConfig,
-            parser_kwargs={"default_env": False, **{name: dict(defaults) for name in self.subcommands()}},
-            parser_class=DoppelArgumentParser,
-            auto_configure_optimizers=False,
-            seed_everything_default=1,
-            args=None if args is None else list(args),
-        )
+        self._lock: FileLock | None = None
+        try:
+            super().__init__(
+                model_class=LightningModule,
+                datamodule_class=LightningDataModule,
+                trainer_class=trainer_class,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                save_config_callback=RunFolderConfig,
+                parser_kwargs={"default_env": False, **{name: dict(defaults) for name in self.subcommands()}},
+                parser_class=DoppelArgumentParser,
+                auto_configure_optimizers=False,
+                seed_everything_default=1,
+                args=None if args is None else list(args),
+            )
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The run folder and the guarantee; ``auto`` for the precision, which Lightning does not know."""
@@ -119,6 +127,12 @@ class DoppelCLI(LightningCLI):
             type=bool,
             default=False,
             help="with privacy: null, go without a guarantee on data that are not declared public (is_public)",
+        )
+        parser.add_argument(
+            "--save_every",
+            type=int | None,
+            default=None,
+            help="steps after which Preemption saves last.ckpt, beside the end of each epoch",
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -226,6 +240,8 @@ class DoppelCLI(LightningCLI):
         job = SlurmJob.current()
         if job is not None:
             claim(run_dir, job)
+        if self.trains and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            self._lock = hold(run_dir)
         if config.get("ckpt_path") == "last":
             config.ckpt_path = last_checkpoint(run_dir)
         trainer.default_root_dir = str(run_dir)
@@ -241,6 +257,8 @@ class DoppelCLI(LightningCLI):
                 names = {"group": run_dir.parent.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
         for callback in _listed(trainer.callbacks):
+            if callback.class_path == PREEMPTION and config.save_every is not None:
+                callback.init_args.every_n_steps = config.save_every
             if callback.class_path == CHECKPOINT and callback.init_args.dirpath is None:
                 callback.init_args.dirpath = str(run_dir / "checkpoints")
         if config.privacy is not None:

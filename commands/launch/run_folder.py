@@ -8,12 +8,15 @@ import re
 import secrets
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from callbacks.slurm_job import SlurmJob
 from doppel.errors import UserError
 from doppel.files import write_text
 
 OWNER = "owner.json"
 WANDB_ID = "wandb_id"
+_PATIENCE = 5  # seconds: a requeued job may come before its predecessor is gone
 
 
 def claim(run_dir: Path, job: SlurmJob) -> None:
@@ -39,6 +42,22 @@ def claim(run_dir: Path, job: SlurmJob) -> None:
         )
     if owner != job:
         write_text(run_dir / OWNER, f"{mine}\n")
+
+
+def hold(folder: Path) -> FileLock:
+    """Take a folder for this process until the lock is released or the process ends.
+
+    Raises:
+        UserError: Another process works in it.
+    """
+    lock = FileLock(folder / ".lock", mode=0o600)
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout:
+        raise UserError(
+            f"{folder} is in use by another process, and two would spend twice: wait for it, or give another folder"
+        ) from None
+    return lock
 
 
 def last_checkpoint(run_dir: Path) -> str | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -54,8 +55,10 @@ def run_stage(
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # whoever ends this ends the command
     try:
         status = process.wait()
-    except KeyboardInterrupt:  # the command got it too
-        process.wait()
+    except KeyboardInterrupt:  # the command got it too, and saves
+        while process.poll() is None:
+            with suppress(KeyboardInterrupt):
+                process.wait()
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)

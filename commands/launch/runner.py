@@ -21,6 +21,7 @@ import yaml
 from commands.launch.adaptation import AdaptationStages
 from commands.launch.cluster import Site
 from commands.launch.experiment import ROOT, Experiment, differences, load, save
+from commands.launch.run_folder import hold
 from commands.launch.run_record import RunRecord
 from commands.launch.run_stage import run_stage
 from commands.launch.sources import check_sources, read_sources
@@ -31,7 +32,18 @@ Mode = Literal["local", "submit", "dry-run", "check"]
 #: Where commands run: relative paths of data and models start here, also for code that was copied into a run folder.
 PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
 #: Fields of an experiment that may change while its run goes on.
-_FREE = ("systems", "overlays", "parser", "parser_digest", "table", "epsilons", "seeds", "environment", "commit")
+_FREE = (
+    "save_every",
+    "systems",
+    "overlays",
+    "parser",
+    "parser_digest",
+    "table",
+    "epsilons",
+    "seeds",
+    "environment",
+    "commit",
+)
 #: Rough seconds of the kinds, from which the time left is guessed.
 _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 
@@ -127,6 +139,11 @@ class Runner:
 
     def local(self) -> int:
         """Run every stage here, and end with what came of it."""
+        self.run.mkdir(parents=True, exist_ok=True)
+        with hold(self.run):
+            return self._local()
+
+    def _local(self) -> int:
         begin = time.time()
         self._check_data()
         self._write(overwrite=True)
@@ -143,7 +160,7 @@ class Runner:
             output = subprocess.DEVNULL if stage.kind == "metrics" else None  # the report shows it
             status = run_stage(stage.kind, self._mark(stage), self._command(stage, ROOT), PLACE, output)
             if status:
-                why = "was preempted" if status == 75 else f"failed with status {status}"
+                why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
                 sys.stderr.write(f"error: {stage.name} {why}; the same command goes on from there\n")
                 return status
             spent += self._weight(stage)

@@ -292,9 +292,9 @@ class Stages:
         return fill_in(read_yaml(ROOT / path), variables, path)
 
     def _training(self, file: Settings, sections: Mapping[str, Settings], data: str) -> Settings:
-        seed = self.experiment.seed
+        top = {"seed_everything": self.experiment.seed, "save_every": self.experiment.save_every}
         return {
-            **({} if seed is None else {"seed_everything": seed}),
+            **{name: value for name, value in top.items() if value is not None},
             "trainer": sections["trainer"],
             "model": _model(file, sections),
             "data": {"class_path": data, "init_args": sections["data"]},
