@@ -30,19 +30,25 @@ def whole_file(path: str | Path, remedy: str = "give another path, or free some 
     Raises:
         DataError: The file cannot be written: the folder is missing and cannot be made, is read-only or is full.
     """
-    path = Path(path)
+    path, is_of_another = Path(path), False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
         try:
             with os.fdopen(descriptor, "wb") as file:
-                yield file
+                try:
+                    yield file
+                except OSError as error:
+                    is_of_another = error.filename is not None  # writing to an open file names none
+                    raise
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)
     except OSError as error:
+        if is_of_another:
+            raise
         raise DataError(f"{path} cannot be written ({error.strerror or error}): {remedy}") from None
 
 

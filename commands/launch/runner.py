@@ -44,6 +44,8 @@ _FREE = (
     "environment",
     "commit",
 )
+#: New files of these kinds are code; others may be data.
+_SOURCE = (".py", ".sh", ".sbatch", ".yaml")
 #: Rough seconds of the kinds, from which the time left is guessed.
 _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 
@@ -351,11 +353,21 @@ def snapshot(folder: Path, site: Site) -> bool:
 
 
 def _code_files() -> list[str]:
-    """What git tracks and new files that it does not ignore; without git, all but what is never code."""
+    """What git tracks, and new source, which is named; without git, all but what is never code.
+
+    Other new files stay where they are: a run folder is handed on, and they may be private data.
+    """
     if (ROOT / ".git").exists():
-        command = ["git", "ls-files", "-co", "--exclude-standard", "-z", "--", ".", ":!models", ":!.venv"]
-        names = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
-        return [name for name in names if name and (ROOT / name).exists()]
+        command = ["git", "ls-files", "--exclude-standard", "-z"]
+        found = []
+        for which in ("--cached", "--others"):
+            words = [*command, which, "--", ".", ":!models", ":!.venv"]
+            names = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
+            found.append([name for name in names if name and (ROOT / name).exists()])
+        new = [name for name in found[1] if Path(name).suffix in _SOURCE]
+        if new:
+            _say(f"── code: with {', '.join(new)}, which git does not track")
+        return [*found[0], *new]
     left_out, names = {".git", ".venv", "__pycache__"}, []
     for place, folders, files in os.walk(ROOT):
         top = Path(place) == ROOT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ class AuditCLI(DoppelCLI):
         config = self.config[STAGE]
         if config.run_dir is None:
             raise UserError("an audit needs a folder for what it writes: give --run_dir RUN/audit")
+        config.run_dir = os.path.expandvars(config.run_dir)
         trainer, run_dir = config.trainer, Path(config.run_dir)
         if trainer.devices == "auto":
             trainer.devices = 1
