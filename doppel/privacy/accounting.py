@@ -46,6 +46,8 @@ MIN_NOISE_MULTIPLIER = 0.02
 _TOLERANCE = 5e-4  # of sigma; below the 1e-3 that the literature bisects to
 # Beyond these the Rényi bound is returned: a fine grid over such losses would fill the memory.
 _HOPELESS_EPSILON = {"pld": 500.0, "prv": 100.0}
+MAX_GRID_STEPS = {"pld": 1_000_000, "prv": 100_000}
+"""Of more steps the Rényi bound is returned too: their losses are finer than a usual grid, and take minutes."""
 
 
 def default_delta(num_units: int) -> float:
@@ -76,8 +78,8 @@ def compute_epsilon(
 
     Returns:
         An upper bound on epsilon; 0 if nothing was released, infinity if a mechanism adds no noise. Where the
-        bound is beyond any use (above 500 for `pld`, 100 for `prv`) it is the Rényi bound, which is valid but
-        looser.
+        bound is beyond any use (above 500 for `pld`, 100 for `prv`), or of more sampled steps than
+        `MAX_GRID_STEPS`, it is the Rényi bound, which is valid but looser.
 
     Raises:
         CalibrationError: If `delta` or `accountant` is not valid, or the accountant cannot resolve the
@@ -97,7 +99,8 @@ def _epsilon(merged: tuple[Mechanism, ...], delta: float, accountant: Accountant
     if accountant == "rdp":
         return rdp_epsilon(merged, delta)
     guide = guide_epsilon(merged, delta)
-    if guide > _HOPELESS_EPSILON[accountant]:
+    num_sampled = sum(mechanism.steps for mechanism in merged if mechanism.sample_rate < 1.0)
+    if guide > _HOPELESS_EPSILON[accountant] or num_sampled > MAX_GRID_STEPS[accountant]:
         return guide
     if accountant == "prv":
         try:
