@@ -64,20 +64,28 @@ def gram_inner(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
         offset: Added to AAᵀ: 1 is the norm with a bias.
     """
     num_units, n = A.shape[:2]
-    share = rounding(A, G)
     if A.is_cuda or n < 64 or n % 2:
         AA, GG = gram(A).add_(offset), gram(G)
-        reach = lengths(AA).mul_(lengths(GG)).sum(1)
-        return torch.stack([inner(AA, GG), share * reach.square()])
+        reach = lengths(AA).mul_(lengths(GG))
+        return torch.stack([inner(AA, GG), rounding(reach, A, G) * reach.sum(1).square()])
     A, G, half = gemm_operand(A), gemm_operand(G), n // 2
     AA, GG = (gram(x.reshape(2 * num_units, half, x.shape[2])) for x in (A, G))
     AA.add_(offset)
-    reach = lengths(AA).mul_(lengths(GG)).view(num_units, n).sum(1)
+    reach = lengths(AA).mul_(lengths(GG)).view(num_units, n)
     on_diagonal = inner(AA, GG)
     off_diagonal = inner(
         *(batched_matmul(x[:, :half], x[:, half:].transpose(1, 2)).add_(shift) for x, shift in ((A, offset), (G, 0.0)))
     )
-    return torch.stack([on_diagonal.view(num_units, 2).sum(1) + 2.0 * off_diagonal, share * reach.square()])
+    products = on_diagonal.view(num_units, 2).sum(1) + 2.0 * off_diagonal
+    return torch.stack([products, rounding(reach, A, G) * reach.sum(1).square()])
+
+
+def room_of_gram(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
+    """The room for rounding that :func:`gram_inner` leaves, without its grams: [U, n, d], [U, n, p] → [U]."""
+    wide = wide_dtype(A.dtype)
+    squares = torch.linalg.vector_norm(A, dim=2, dtype=wide).square() + offset
+    reach = squares.sqrt() * torch.linalg.vector_norm(G, dim=2, dtype=wide)
+    return rounding(reach, A, G) * reach.sum(1).square()
 
 
 def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Tensor:
@@ -85,17 +93,18 @@ def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Tensor:
     wide = wide_dtype(A.dtype)
     G_at_ids = G_at_ids.to(wide)
     reach = torch.linalg.vector_norm(A, dim=2, keepdim=True, dtype=wide) * G_at_ids.abs()
-    reach = (reach * torch.linalg.vector_norm(D, dim=2, dtype=wide).unsqueeze(1)).sum((1, 2))
-    return torch.stack([inner(G_at_ids, batched_matmul(A, D.transpose(1, 2)).to(wide)), rounding(A, D) * reach])
+    reach = reach * torch.linalg.vector_norm(D, dim=2, dtype=wide).unsqueeze(1)
+    share = torch.maximum(rounding(reach.sum(1), A, D), rounding(reach.sum(2), A, D))
+    return torch.stack([inner(G_at_ids, batched_matmul(A, D.transpose(1, 2)).to(wide)), share * reach.sum((1, 2))])
 
 
 def same_id_inner(D: Tensor, ids: Tensor) -> Tensor:
     """Σ (DDᵀ)_st over positions of one id, for each unit, and what rounding may hide: [U, n, d], [U, n] → [2, U]."""
     DD = gram(D)
     is_same = (ids.unsqueeze(2) == ids.unsqueeze(1)).to(DD.dtype)
-    length = lengths(DD).unsqueeze(2)
-    reach = (is_same @ length * length).sum((1, 2))
-    return torch.stack([inner(DD, is_same), rounding(D) * reach])
+    length = lengths(DD)
+    reach = (is_same @ length.unsqueeze(2)).squeeze(2).mul_(length)
+    return torch.stack([inner(DD, is_same), rounding(reach, D) * reach.sum(1)])
 
 
 def lengths(gram: Tensor) -> Tensor:
@@ -103,7 +112,7 @@ def lengths(gram: Tensor) -> Tensor:
     return gram.diagonal(dim1=1, dim2=2).sqrt()
 
 
-def rounding(*operands: Tensor) -> float:
+def rounding(reach: Tensor, *operands: Tensor) -> Tensor:
     """What rounding hides from a squared norm, in units of R², where R = Σₛ‖aₛ‖‖gₛ‖ is all that n positions can reach.
 
     A dot product of d terms, in any order, is off by at most d·u·‖x‖‖y‖, where u is the unit of rounding. So the grams
@@ -112,13 +121,20 @@ def rounding(*operands: Tensor) -> float:
     squared norm makes room for, a tied weight included (for ‖g‖ ≤ R, and √2·R of both its uses). Where the clipped
     operands are rounded to half precision, that error is ε/2·R; (1 + ε)‖g‖, see the clipper, and ε/4·R² cover it.
 
+    n counts the positions that reach anything: adding an exact zero rounds nothing. It must not count padding, for
+    then a unit's factor would depend on the longest unit beside it.
+
     Args:
-        operands: [U, n, …] each, as they are multiplied.
+        reach: ‖aₛ‖‖gₛ‖ of each position [U, n].
+        operands: [U, …, d] each, as they are multiplied.
+
+    Returns:
+        The share of each unit [U].
     """
-    n, dtype = operands[0].shape[1], operands[0].dtype
-    num_terms = sum(x.shape[2] for x in operands) + 6 * n + 16
+    dtype = operands[0].dtype
+    num_terms = sum(x.shape[2] for x in operands) + 6 * torch.count_nonzero(reach, dim=1) + 16
     of_operands = torch.finfo(dtype).eps / 4 if dtype in _HALF else 0.0
-    return num_terms * torch.finfo(wide_dtype(dtype)).eps / 2 + of_operands
+    return num_terms * (torch.finfo(wide_dtype(dtype)).eps / 2) + of_operands
 
 
 def inner(left: Tensor, right: Tensor) -> Tensor:

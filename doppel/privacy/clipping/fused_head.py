@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -71,8 +69,9 @@ class FusedHead:
             AA = gram(A) if self._rule.trains_weight else torch.zeros_like(GG)
             if self._rule.trains_bias:
                 AA = AA + weights.unsqueeze(2) * weights.unsqueeze(1)
-            reach = (lengths(AA) * lengths(GG)).view(-1, k, num_positions).sum(2)
-            self._reach.append(math.sqrt(rounding(A, G)) * reach)
+            reach = lengths(AA) * lengths(GG)
+            share = rounding(reach, A, G).sqrt().unsqueeze(1)
+            self._reach.append(share * reach.view(-1, k, num_positions).sum(2))
             blocks = (AA * GG).view(len(weights), k, num_positions, k, num_positions)
             self._inner_products.append(blocks.sum(4).sum(2))
         if self._ids is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,7 @@ from doppel.privacy.clipping.arithmetic import (
     cross_inner,
     gemm_operand,
     gram_inner,
+    room_of_gram,
     scale_units,
     squared_norm,
     wide_dtype,
@@ -79,9 +82,9 @@ class LinearRule(LayerRule):
             return squared_norm(bias_grads), {"bias_grads": bias_grads}
         A = layout.split(inputs, inputs.shape[-1]).to(G.dtype)  # autocast: the GEMM operand, not its float32 source
         (n, d), p = A.shape[1:], G.shape[2]
+        A, G = gemm_operand(A), gemm_operand(G)
         if 2 * n * n > d * p and not self.is_tied:
             return self._form_gradients(A, G)
-        A, G = gemm_operand(A), gemm_operand(G)
         return gram_inner(A, G, offset=1.0 if self.trains_bias else 0.0), {"inputs": A, "grads": G}
 
     def _form_gradients(self, A: Tensor, G: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -89,7 +92,10 @@ class LinearRule(LayerRule):
         kept = {"weight_grads": batched_matmul(left.transpose(1, 2), right)}
         if self.trains_bias:
             kept["bias_grads"] = G.sum(1, dtype=wide_dtype(G.dtype))
-        return sum(map(squared_norm, kept.values())), kept  # type: ignore[return-value]
+        squared = sum(squared_norm(gradient)[0] for gradient in kept.values())
+        # as much room as the ghost norm has: which way is taken depends on the longest unit beside this one
+        room = room_of_gram(A, G, offset=1.0 if self.trains_bias else 0.0)
+        return torch.stack([cast(Tensor, squared), room]), kept
 
     def cross_term(self) -> Tensor | None:
         if self._embedding is None or self._embedding.squared_norms is None or self.squared_norms is None:

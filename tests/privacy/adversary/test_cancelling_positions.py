@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from doppel.head_loss import HeadLoss
 from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.clipping.arithmetic import cross_inner, gram_inner, room_of_gram, same_id_inner
 
 BOUND = 0.1
 Attack = tuple[nn.Module, Callable[[nn.Module], Tensor]]
@@ -42,6 +44,26 @@ def opposite(num_features: int, difference: float, num_pairs: int = 2) -> Tensor
     x = 1e3 * x / x.norm(dim=2, keepdim=True)
     shift = torch.randn_like(x)
     return torch.cat([x, -x + difference * shift / shift.norm(dim=2, keepdim=True)], 1)
+
+
+def test_the_room_for_rounding_does_not_tell_who_is_beside_a_row() -> None:
+    """Its factor would otherwise depend on the longest row of the micro-batch, by which its own is padded."""
+    torch.manual_seed(0)
+    A, G, D = torch.randn(3, 2, 10, 48)
+    at_ids, ids = torch.randn(2, 10, 10), torch.randint(1, 4, (2, 10))
+
+    def padded(x: Tensor, *dims: int) -> Tensor:
+        return F.pad(x, [number for d in range(x.dim() - 1, -1, -1) for number in (0, 90 if d in dims else 0)])
+
+    A_, G_, D_ = padded(A, 1), padded(G, 1), padded(D, 1)
+    for alone, beside in (
+        (gram_inner(A, G), gram_inner(A_, G_)),
+        (gram_inner(A, G, 1.0), gram_inner(A_, G_, 1.0)),
+        (gram_inner(A, G, 1.0), torch.stack([torch.zeros(2), room_of_gram(A_, G_, 1.0)])),  # the way of long rows
+        (cross_inner(at_ids, A, D), cross_inner(padded(at_ids, 1, 2), A_, D_)),
+        (same_id_inner(D, ids), same_id_inner(D_, padded(ids, 1))),
+    ):
+        torch.testing.assert_close(beside[1], alone[1], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("bias", [False, True])

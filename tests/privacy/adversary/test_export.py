@@ -28,7 +28,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: s
     stage = run / "stage"
     keeper = ModelCheckpoint(stage / "checkpoints", save_last=True)
     model = UtteranceLM(base_model=tiny_model, optimizer=torch.optim.AdamW)
-    fit(stage, model, data_module(corpus), [privacy(run), keeper], max_epochs=1, enable_checkpointing=True)
+    fit(
+        stage,
+        model,
+        data_module(corpus, sampling_seed=None),
+        [privacy(run, seed=None), keeper],
+        max_epochs=1,
+        enable_checkpointing=True,
+    )
     assert torch.load(stage / "checkpoints" / "last.ckpt")["optimizer_states"][0]["state"]
     init = {"base_model": tiny_model, "linearisation": "spaced", "task_prefix": True}
     config = {
@@ -41,9 +48,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: s
 
 
 def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
-    trained: Path, tmp_path: Path, corpus: str, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, corpus: str
 ) -> None:
-    monkeypatch.setattr(Ledger, "voids", lambda ledger, scope: [])  # of the test's seeds
     assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 0
     files = {path.name for path in (tmp_path / "out").rglob("*")}
     assert files <= {
@@ -61,8 +67,14 @@ def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
 
 
 def test_a_card_of_weights_that_nobody_can_vouch_for_states_no_epsilon(trained: Path, tmp_path: Path) -> None:
-    assert cli.main(["export", str(trained), str(tmp_path / "seeded")]) == 0
-    card = json.loads((tmp_path / "seeded" / "privacy_card.json").read_text())
+    run = tmp_path / "seeded"
+    shutil.copytree(trained.parent, run)
+    config = yaml.safe_load((run / "stage" / "config.yaml").read_text())
+    config["privacy"]["ledger_path"] = str(run / "ledger.jsonl")
+    (run / "stage" / "config.yaml").write_text(yaml.safe_dump(config))
+    Ledger(run / "ledger.jsonl").add_caveat("default", "privacy.seed of fit was fixed", voids=True)
+    assert cli.main(["export", str(run / "stage"), str(tmp_path / "out")]) == 0
+    card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
     assert not card["private"] and "epsilon" not in card and card["statement"].startswith("NOT PRIVATE")
 
 
