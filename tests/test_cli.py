@@ -254,7 +254,7 @@ def test_bad_data_is_a_one_line_error(
     path = tmp_path / "bad.jsonl"
     if content is not None:
         path.write_text(content)
-    fit = ["fit", *small, "--trainer.max_epochs=1"]
+    fit = ["fit", *small, "--not_private=true", "--trainer.max_epochs=1"]
     assert cli.main([*fit, f"--data.init_args.train_path={path}", *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
@@ -315,7 +315,7 @@ def test_a_gpu_that_is_not_there_is_one_line(small: list[str], capsys: pytest.Ca
 
 
 def test_a_logger_without_a_folder_writes_into_the_run_folder(tmp_path: Path, small: list[str]) -> None:
-    fit = ["fit", *small, "--trainer.max_steps=1", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
+    fit = ["fit", *small, "--not_private=true", "--trainer.max_steps=1", "--trainer.log_every_n_steps=1"]
     assert cli.main([*fit, "--trainer.logger=lightning.pytorch.loggers.CSVLogger"]) == 0
     assert list((tmp_path / "run" / "one_stage").rglob("metrics.csv"))
 

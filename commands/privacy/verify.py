@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from callbacks.synthetic_writer import weights_fingerprint
 from commands.launch.run_record import Pass, RunRecord, StageConfig
 from commands.privacy.attestation import FILE_NAME, attested, unvouched
 from doppel.errors import UserError
@@ -130,6 +129,8 @@ def _checkpoints(
     record: RunRecord, ledger: Ledger, summary: dict[str, Any], prevents: list[str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Every private checkpoint of the run, and what no ε covers."""
+    from callbacks.synthetic_writer import weights_fingerprint
+
     mechanisms = {m["id"]: m for m in summary["mechanisms"]}
     sampled = {each.checkpoint.resolve() for each in record.passes() if each.checkpoint is not None}
     found, not_covered = [], []

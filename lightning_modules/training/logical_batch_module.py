@@ -69,7 +69,8 @@ class LogicalBatchModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep whether the data were declared public, for who starts a private training from these weights."""
-        checkpoint["data_is_public"] = getattr(self.trainer.datamodule, "is_public", None)  # type: ignore[attr-defined]
+        data = None if self._trainer is None else self._trainer.datamodule  # type: ignore[attr-defined]
+        checkpoint["data_is_public"] = getattr(data, "is_public", None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on without privacy from a private training: no ε would cover the weights any more.

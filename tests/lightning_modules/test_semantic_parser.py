@@ -205,7 +205,8 @@ def test_private_training_is_refused(
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     arguments = [
         *command("fit", "semantic_parser"),
-        "--privacy.epochs=[1]",
+        "--privacy.target_epsilon=8",
+        "--not_private=false",
         *tiny(tiny_model, tmp_path / "run" / "parser"),
     ]
     assert cli.main([*arguments, f"--data.init_args.train_paths=[{corpus}]"]) == 2

@@ -68,7 +68,8 @@ def test_any_program_is_written_from_its_graph(program: Expression) -> None:
 @given(programs, st.text(max_size=12))
 def test_any_program_within_the_language_round_trips(program: Expression, utterance: str) -> None:
     tree = write(program)
-    if build_steps(to_graph(program)) is not None:
+    steps = build_steps(to_graph(program))
+    if steps is not None and tree != '""':  # which gives a vocabulary nothing to hold
         round_trip(tree, utterance, ActionVocabulary.build([tree]))
 
 

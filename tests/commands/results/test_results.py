@@ -175,7 +175,8 @@ def test_a_report_of_other_data_than_the_ledgers_is_refused(tmp_path: Path) -> N
 
 def test_an_epsilon_that_the_ledger_calls_void_is_said(tmp_path: Path) -> None:
     report = make_run(tmp_path / "run", metrics={"domain": {}})
-    (tmp_path / "run" / "ledger.jsonl").unlink()
+    for name in ("ledger.jsonl", "ledger.jsonl.head"):
+        (tmp_path / "run" / name).unlink()
     scope = report["privacy"]["systems"]["domain"]
     scope |= {"epsilon": None, "epsilon_of_mechanisms": 2.9, "caveats": ["exact domain histogram"]}
     (tmp_path / "run" / "report.json").write_text(json.dumps(report))
