@@ -376,7 +376,20 @@ def _module_reasons(module: pl.LightningModule) -> list[str]:
         ]
     if module.not_private_because is not None:
         return [f"{name} cannot be trained privately, for {module.not_private_because}"]
-    return []
+    return [
+        f"the base model turns positions by {kind!r} frequencies, which it chooses by the longest row of a batch, so "
+        "that a row's gradient depends on the others; take a base model without such rope_scaling"
+        for kind in sorted(_kinds_of_rope(module) & {"longrope", "dynamic"})
+    ]
+
+
+def _kinds_of_rope(module: pl.LightningModule) -> set[str]:
+    """How the Hugging Face models in a module turn positions; one model may do it in several ways, by kind of layer."""
+    configs = [part.config for part in module.modules() if hasattr(part, "config")]
+    given = [getattr(config, name, None) for config in configs for name in ("rope_scaling", "rope_parameters")]
+    tables = [table for table in given if isinstance(table, dict)]
+    tables += [inner for table in tables for inner in table.values() if isinstance(inner, dict)]
+    return {str(table[key]) for table in tables for key in ("rope_type", "type") if key in table}
 
 
 def _data_reasons(data: object) -> list[str]:
