@@ -141,13 +141,12 @@ class Runner:
 
     def local(self) -> int:
         """Run every stage here, and end with what came of it."""
-        self.run.mkdir(parents=True, exist_ok=True)
-        with hold(self.run):
+        self._check_data()
+        with hold(self._make(self.run)):
             return self._local()
 
     def _local(self) -> int:
         begin = time.time()
-        self._check_data()
         self._write(overwrite=True)
         total = sum(self._weight(stage) for stage in self.stages if not self.is_done(stage.name))
         spent = 0.0
@@ -240,17 +239,20 @@ class Runner:
         epochs = (stage.config or {}).get("trainer", {}).get("max_epochs", 1) if stage.kind == "fit" else 1
         return _WEIGHTS[stage.kind] * float(epochs)
 
+    def _make(self, folder: Path) -> Path:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"RUN_DIR {self.run} cannot be made ({error.strerror}): give another folder") from error
+        return folder
+
     def _write(self, overwrite: bool) -> None:
         """Write down the experiment and the configuration of every stage.
 
         Args:
             overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has.
         """
-        folder = self.run / "configs"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"RUN_DIR {self.run} cannot be made ({error.strerror}): give another folder") from error
+        folder = self._make(self.run / "configs")
         for name in self._repeated:
             (self.run / ".done" / name).unlink()
         self._repeated = set()

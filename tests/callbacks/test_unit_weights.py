@@ -57,4 +57,4 @@ def test_a_unit_is_clipped_and_then_weighed_by_the_mean_of_its_rows(
     heavy = [{"utterance": "the same words", "unit": "user-9", "weight": w} for w in (0.2, 0.4, 0.6)]
     before = moved(tmp_path / "without", tiny_model, others, True, "user")
     after = moved(tmp_path / "with", tiny_model, others + heavy, True, "user")
-    assert (after - before).norm().item() == pytest.approx(0.4 * 0.05, rel=1e-4), "clipped to C, times 0.4"
+    assert (after - before).norm().item() == pytest.approx(0.4 * 0.05, rel=1e-3), "clipped to C, times 0.4"
