@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,18 @@ PAIRS = [
     ("thanks a lot", "(PleasantryAnythingElseCombined)"),
     ("cancel the meeting on Friday please", "(Yield (Delete (NextDOW (Friday))))"),
 ]
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What Lightning and Doppel tell the user."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,18 +52,6 @@ def small(tiny_model: str, corpus: str, tmp_path: Path) -> list[str]:
         "--trainer.logger=false",
         f"--run_dir={tmp_path / 'run' / 'one_stage'}",
     ]
-
-
-@pytest.fixture
-def said() -> Iterator[list[str]]:
-    """What Lightning and Doppel tell the user."""
-    messages: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    logger.addHandler(handler)
-    yield messages
-    logger.removeHandler(handler)
 
 
 def test_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

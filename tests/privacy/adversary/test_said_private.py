@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,17 +20,6 @@ from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def said() -> Iterator[list[str]]:
-    messages: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    logger.addHandler(handler)
-    yield messages
-    logger.removeHandler(handler)
 
 
 def command(folder: Path, tiny_model: str, corpus: str, *more: object) -> list[str]:
