@@ -7,6 +7,7 @@ import math
 from typing import Any, cast
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -15,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
+from callbacks.row_independence import check_row_independence
 from callbacks.trial_checkpoint import try_checkpoint
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData, missing_members
@@ -49,9 +51,11 @@ class DifferentialPrivacy(Callback):
 
     What would break this is refused at start, by name: a module or a data module that does not follow the protocol
     (``docs/own-model.md``), a sampler other than Poisson, ``gradient_clip_val``, ``accumulate_grad_batches``, automatic
-    optimisation, BatchNorm and layers without a clipping rule, gradients summed in half precision, a DDP strategy with
-    a reducer, a checkpoint of steps that the ledger has not. An optimiser step without noise, or without a line in the
-    ledger, is refused when it comes.
+    optimisation, BatchNorm and layers without a clipping rule, gradients summed in half precision, products of float32
+    at a lower one, a DDP strategy with a reducer, a checkpoint of steps that the ledger has not. Once the model is on
+    its device, a row that changes what another one gives is refused too, see
+    :func:`~callbacks.row_independence.check_row_independence`. An optimiser step without noise, or without a line in
+    the ledger, is refused when it comes.
 
     Precision ``16-mixed``, for devices without bfloat16, trains under a constant loss scale, for Lightning's gradient
     scaler skips steps depending on the data (see :class:`StaticLossScale`). A unit whose gradient is not finite
@@ -124,11 +128,13 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Try a checkpoint; end after the planned steps, said only now, since Lightning restores ``max_steps``.
+        """Try two rows and a checkpoint; end after the planned steps, for Lightning has restored ``max_steps`` by now.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
         trainer.fit_loop.epoch_loop.max_steps = self._wanted_steps
+        assert isinstance(pl_module, LogicalBatchModule)
+        check_row_independence(pl_module)
         try_checkpoint(trainer)
 
     def on_train_batch_start(
@@ -376,20 +382,7 @@ def _module_reasons(module: pl.LightningModule) -> list[str]:
         ]
     if module.not_private_because is not None:
         return [f"{name} cannot be trained privately, for {module.not_private_because}"]
-    return [
-        f"the base model turns positions by {kind!r} frequencies, which it chooses by the longest row of a batch, so "
-        "that a row's gradient depends on the others; take a base model without such rope_scaling"
-        for kind in sorted(_kinds_of_rope(module) & {"longrope", "dynamic"})
-    ]
-
-
-def _kinds_of_rope(module: pl.LightningModule) -> set[str]:
-    """How the Hugging Face models in a module turn positions; one model may do it in several ways, by kind of layer."""
-    configs = [part.config for part in module.modules() if hasattr(part, "config")]
-    given = [getattr(config, name, None) for config in configs for name in ("rope_scaling", "rope_parameters")]
-    tables = [table for table in given if isinstance(table, dict)]
-    tables += [inner for table in tables for inner in table.values() if isinstance(inner, dict)]
-    return {str(table[key]) for table in tables for key in ("rope_type", "type") if key in table}
+    return []
 
 
 def _data_reasons(data: object) -> list[str]:
@@ -426,6 +419,11 @@ def _trainer_reasons(trainer: pl.Trainer) -> list[str]:
     elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
         name = type(trainer.strategy).__name__
         reasons.append(f"strategy {name} is not supported; set trainer.strategy: ddp_logical")
+    if torch.get_float32_matmul_precision() != "highest":
+        reasons.append(
+            "products of float32 are rounded more than the clipping norms allow for; leave out "
+            "torch.set_float32_matmul_precision, or set it to 'highest'"
+        )
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         reasons.append("trainer.fast_dev_run would spend budget on a debugging step; leave out the privacy key")
     if getattr(trainer, "overfit_batches", 0):

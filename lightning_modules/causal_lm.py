@@ -178,6 +178,15 @@ class CausalLM(LogicalBatchModule):
         ).view_as(labels_BT)
         return nll_BT.sum(1) / (self.loss_divisor or _num_labels(batch).clamp(min=1))
 
+    def probe(self) -> tuple[MicroBatch, MicroBatch]:
+        """Random tokens: a row of at most 8 alone, and after a row of ``max_length``."""
+        vocabulary = self.model.get_input_embeddings().num_embeddings
+        ids = torch.randint(vocabulary, (2, self.codec.max_length), generator=torch.Generator().manual_seed(0))
+        labels = ids.clone()
+        ids[1, 8:], labels[1, 8:] = self.codec.pad_id, IGNORE_INDEX
+        ids, labels = ids.to(self.device), labels.to(self.device)
+        return MicroBatch(ids[1:, :8], labels[1:, :8], num_units=1), MicroBatch(ids, labels, num_units=2)
+
     def setup(self, stage: str) -> None:
         """Refuse to compile without end; say in the logger's configuration where a warm start came from.
 

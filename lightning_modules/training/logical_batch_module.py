@@ -52,6 +52,15 @@ class LogicalBatchModule(LightningModule):
         """Loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
         raise NotImplementedError(f"{type(self).__name__} does not say the losses of a micro-batch: define losses()")
 
+    def probe(self) -> tuple[Any, Any] | None:
+        """Two micro-batches that say nothing of anybody, by which a private run checks that rows are independent.
+
+        Returns:
+            A made-up row alone, and the same row as the last one after one as long as rows come, both on the module's
+            device; None where there is no such check, which the run says.
+        """
+        return None
+
     def on_fit_start(self) -> None:
         """Buffers of gradients belong to one fit: parameters may be on another device in the next."""
         self._reducer = None

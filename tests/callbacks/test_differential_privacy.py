@@ -364,6 +364,17 @@ def test_what_breaks_the_guarantee_is_refused_by_name(
     assert "\n" not in str(error.value)
 
 
+def test_a_lower_precision_than_the_clipping_norms_allow_for_is_refused(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    torch.set_float32_matmul_precision("high")
+    try:
+        with pytest.raises(PrivateTrainingError, match="set_float32_matmul_precision"):
+            fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)])
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 class _Secrets(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         callback = next(c for c in trainer.callbacks if isinstance(c, DifferentialPrivacy))

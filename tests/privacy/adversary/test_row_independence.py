@@ -1,19 +1,27 @@
 """The attacker's row is long, so that the model treats the rows beside it in another way, and all gradients move.
 
-Phi-3's "longrope" and "dynamic" scaling choose the frequencies of all rows by the longest one of the batch: one row
-more then moved the sum by up to eight times the bound.
+Phi-3's "longrope" chooses the frequencies of all rows by the longest one of the batch: one row more then moved the sum
+by up to eight times the bound. A loss that divides by the longest row does it too.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 import torch
-from private_training import data_module, fit, privacy
-from transformers import AutoModelForCausalLM, AutoTokenizer, Phi3Config, PreTrainedModel
+from private_training import data_module, fit, privacy, weights
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, Phi3Config
 
+from callbacks.row_independence import check_row_independence
+from datamodules.batch import MicroBatch
 from doppel.errors import UserError
+from doppel.privacy.ledger import Ledger
+from lightning_modules.backbone.lora import LoraArguments
+from lightning_modules.shared_lm import SharedLM
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.utterance_lm import UtteranceLM
 
 
@@ -33,25 +41,98 @@ def phi3(tiny_model: str, folder: Path, rope: dict[str, object] | None) -> str:
 LONG = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
 
 
-def change_by_a_long_row(model: PreTrainedModel) -> float:
-    """What a row of 48 tokens changes in the hidden states of a row of 8 beside it."""
-    ids = torch.arange(3, 51).unsqueeze(0)
-    with torch.no_grad():
-        alone = model(input_ids=ids[:, :8]).logits
-        beside = model(input_ids=torch.cat([torch.nn.functional.pad(ids[:, :8], (0, 40)), ids])).logits[:1, :8]
-    return (alone - beside).abs().max().item()
+class ByTheLongestRow(UtteranceLM):
+    """Divides every row's loss by the longest row of the batch."""
+
+    def losses(self, batch: MicroBatch) -> Tensor:
+        return super().losses(batch) / batch.input_ids.shape[1]
 
 
-def test_a_model_that_looks_at_the_longest_row_is_refused_by_name(tiny_model: str, corpus: str, tmp_path: Path) -> None:
-    base = phi3(tiny_model, tmp_path / "long", LONG)
-    module = UtteranceLM(base_model=base)
-    assert change_by_a_long_row(module.model.eval()) > 1e-4  # the attack is real
-    with pytest.raises(UserError, match="longrope"):
+class ByGradientAlone(UtteranceLM):
+    """Its losses have the right values; their gradients are those of the mean over the batch."""
+
+    def losses(self, batch: MicroBatch) -> Tensor:
+        losses = super().losses(batch)
+        return losses.detach() + losses.mean() - losses.mean().detach()
+
+
+class WithMemory(UtteranceLM):
+    """What the longest row so far was changes the loss of every later one."""
+
+    longest = 0
+
+    def losses(self, batch: MicroBatch) -> Tensor:
+        losses = super().losses(batch) * (1 + self.longest)
+        self.longest = max(self.longest, batch.input_ids.shape[1] - 8)
+        return losses
+
+
+def test_a_model_that_looks_at_the_longest_row_is_refused(tiny_model: str, corpus: str, tmp_path: Path) -> None:
+    module = UtteranceLM(base_model=phi3(tiny_model, tmp_path / "long", LONG))
+    with pytest.raises(UserError, match=r"UtteranceLM cannot .*the gradient by .*longrope"):
         fit(tmp_path, module, data_module(corpus), [privacy(tmp_path)], max_epochs=1)
-    assert not (tmp_path / "ledger.jsonl").exists()  # nothing was spent
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.spent_steps(ledger.mechanism_id("default", "fit")) == 0
 
 
 def test_a_model_that_looks_at_each_row_alone_is_not(tiny_model: str, corpus: str, tmp_path: Path) -> None:
     module = UtteranceLM(base_model=phi3(tiny_model, tmp_path / "plain", None))
-    assert change_by_a_long_row(module.model.eval()) < 1e-5
-    fit(tmp_path, module.train(), data_module(corpus), [privacy(tmp_path)], max_epochs=1)
+    fit(tmp_path, module, data_module(corpus), [privacy(tmp_path)], max_epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [(ByTheLongestRow, "the loss by"), (ByGradientAlone, r"\(the gradient by"), (WithMemory, "the loss after it by")],
+)
+def test_a_loss_that_looks_at_other_rows_is_refused_by_name(
+    tiny_model: str, corpus: str, tmp_path: Path, kind: type[UtteranceLM], what: str
+) -> None:
+    with pytest.raises(UserError, match=f"{kind.__name__} cannot.*{what}"):
+        fit(tmp_path, kind(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)], max_epochs=1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"loss_divisor": None},
+        {"lora": LoraArguments(rank=2)},
+        {"activation_checkpointing": True},
+        {"compile": True},
+        {"dropout": 0.3},
+    ],
+    ids=str,
+)
+def test_the_shipped_models_pass_and_are_left_as_they_were(tiny_model: str, settings: dict[str, object]) -> None:
+    for module in (UtteranceLM(base_model=tiny_model, **settings), SharedLM(base_model=tiny_model, **settings)):
+        before, state = weights(module).clone(), torch.get_rng_state()
+        dropouts = [part.p for part in module.modules() if isinstance(part, nn.Dropout)]
+        if module.is_compiled:
+            module.run_trunk = torch.compile(module.trunk, backend=_no_backend)
+        check_row_independence(module.train())
+        assert torch.equal(weights(module), before) and torch.equal(torch.get_rng_state(), state)
+        assert all(parameter.grad is None for parameter in module.parameters())
+        assert [part.p for part in module.modules() if isinstance(part, nn.Dropout)] == dropouts
+
+
+def _no_backend(*_: object) -> object:
+    raise AssertionError("the check waits for no compiler")
+
+
+class Unknown(LogicalBatchModule):
+    """Says nothing of its rows."""
+
+
+class AtRandom(UtteranceLM):
+    """Weighs its rows at random."""
+
+    def losses(self, batch: MicroBatch) -> Tensor:
+        losses = super().losses(batch)
+        return losses * torch.rand_like(losses)
+
+
+def test_what_cannot_be_checked_is_said(tiny_model: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        check_row_independence(Unknown())
+        check_row_independence(AtRandom(base_model=tiny_model))
+    assert "Unknown has no probe()" in caplog.text and "AtRandom draws at random" in caplog.text

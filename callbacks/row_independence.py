@@ -1,0 +1,101 @@
+"""Whether the loss of a row depends on that row alone: tried before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor, nn
+
+from doppel.privacy.private_step import PrivateTrainingError
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
+
+#: Largest relative change that rounding explains: sums of float32 in another order differ by some 1e-6.
+_TOLERANCE = 1e-4
+
+
+def check_row_independence(module: LogicalBatchModule) -> None:
+    """Compare the loss and the gradient of a made-up row alone with those of the same row after a long one.
+
+    Formal guarantees:
+        The sensitivity C of a clipped sum holds only if one unit more leaves the gradients of the others as they are.
+        This tries one pair of batches, through the module's own losses without a compiler and without dropout: it finds
+        means over the batch, lengths or frequencies that the longest row decides, and a state that one row leaves
+        behind for the next. It proves nothing of a dependence that this pair does not show. Its rows come from no data
+        set (:meth:`LogicalBatchModule.probe`), so what it tells is public; weights, gradients and generators are left
+        as they were.
+
+    Args:
+        module: On its device, before the first step.
+
+    Raises:
+        PrivateTrainingError: One row changes what another one gives; nothing was spent.
+    """
+    name = type(module).__name__
+    rows = module.probe()
+    if rows is None:
+        rank_zero_info(f"{name} has no probe(): nothing checks that the loss of a row depends on that row alone")
+        return
+    alone, beside = rows
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        with isolate_rng(), _without_dropout(module), torch.compiler.set_stance("force_eager"):
+            torch.manual_seed(0)
+            before = _last_loss(module, alone)
+            own = torch.autograd.grad(before, parameters, allow_unused=True)
+            torch.manual_seed(1)
+            if _change([before], [_last_loss(module, alone)]) > _TOLERANCE:
+                rank_zero_info(f"{name} draws at random beside dropout: nothing checks that rows are independent")
+                return
+            with_other = _last_loss(module, beside)
+            changes = {
+                "loss": _change([before], [with_other]),
+                "gradient": _change(own, torch.autograd.grad(with_other, parameters, allow_unused=True)),
+                "loss after it": _change([before], [_last_loss(module, alone)]),
+            }
+    except torch.OutOfMemoryError:
+        rank_zero_info(f"{name}: no memory for two rows of the longest length, so nothing checks their independence")
+        return
+    found = [f"the {what} by {change:.2%}" for what, change in changes.items() if not change <= _TOLERANCE]
+    if found:
+        raise PrivateTrainingError(
+            f"{name} cannot be trained privately: beside a long row, a short one changes ({', '.join(found)}), so that "
+            "one unit would move the gradients of others. Look for a mean over the batch, a division by its longest "
+            "row, padding that is not masked, or a base model whose rope_scaling is longrope. No step was spent"
+        )
+
+
+def _last_loss(module: LogicalBatchModule, batch: object) -> Tensor:
+    return module.losses(batch)[-1]
+
+
+def _change(before: tuple[Tensor | None, ...] | list[Tensor], after: tuple[Tensor | None, ...] | list[Tensor]) -> float:
+    """‖after − before‖ / ‖before‖, where what is missing is zero."""
+    squares = moved = 0.0
+    for old, new in zip(before, after, strict=True):
+        old, new = (None if x is None else x.detach().double() for x in (old, new))
+        squares += 0.0 if old is None else float(old.square().sum())
+        difference = new if old is None else old if new is None else new - old
+        moved += 0.0 if difference is None else float(difference.square().sum())
+    return (moved / squares) ** 0.5 if squares else float(moved > 0)
+
+
+@contextmanager
+def _without_dropout(module: nn.Module) -> Iterator[None]:
+    """Probabilities of dropout as zero: those of PyTorch's layers, and numbers that a Hugging Face model names so."""
+    changed = []
+    for part in module.modules():
+        for key, value in vars(part).items():
+            is_layer = key == "p" and isinstance(part, nn.modules.dropout._DropoutNd)
+            if type(value) is float and (is_layer or key.endswith(("dropout", "pdrop"))):
+                changed.append((part, key, value))
+    try:
+        for part, key, _ in changed:
+            setattr(part, key, 0.0)
+        yield
+    finally:
+        for part, key, value in changed:
+            setattr(part, key, value)
