@@ -83,10 +83,17 @@ class DataModule(LightningDataModule):
         """A loader of the sampler's batches, beginning at the step that the trainer has reached."""
         return StepDataLoader(StepBatches(sampler, make), self.global_step, self.num_workers)
 
-    def sharded(self, batches: Dataset[Any] | Sequence[Any]) -> DataLoader[Any]:
-        """A loader of every ``world_size``-th batch, in order, none repeated."""
+    def sharded(self, batches: Dataset[Any] | Sequence[Any], empty: Any = None) -> DataLoader[Any]:
+        """A loader of every ``world_size``-th batch, in order, none repeated.
+
+        Args:
+            batches: Over all ranks.
+            empty: What a rank gets that would have no batch; None for nothing.
+        """
         rank, world_size = self.rank_and_world_size()
         num_batches = len(batches)  # type: ignore[arg-type]
+        if empty is not None and 0 < num_batches <= rank:
+            batches, rank, num_batches = [empty], 0, 1
         sampler = RangeSampler(lambda: range(rank, num_batches, world_size))
         return DataLoader(batches, sampler=sampler, batch_size=None)  # type: ignore[arg-type]
 
@@ -124,6 +131,13 @@ class TrainingDataModule(DataModule, ABC):
     def load_evaluation(self, name: str, path: str) -> Dataset[Any] | Sequence[Any]:
         """Batches of a file, over all ranks; ``name`` is ``val`` or ``test``."""
 
+    @abstractmethod
+    def empty_batch(self, name: str) -> Any:
+        """A batch without rows, for ranks beyond the number of batches.
+
+        Lightning refuses a rank without a batch, and leaves its hooks out where the other ranks wait for each other.
+        """
+
     def setup(self, stage: str) -> None:
         """Read what the stage needs; later calls reuse it.
 
@@ -153,7 +167,7 @@ class TrainingDataModule(DataModule, ABC):
 
     def _evaluation_dataloader(self, name: str) -> DataLoader[Any] | list[Any]:
         if name in self.evaluation:
-            return self.sharded(self.evaluation[name])
+            return self.sharded(self.evaluation[name], self.empty_batch(name))
         warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
         return []
 

@@ -132,8 +132,14 @@ class DialogueDataModule(TrainingDataModule):
         """Read and tokenise the turns of a validation or test file."""
         codec = self.require_codec()
         encoded = load_encoded(path, codec, "utterance", self.cache_dir)
-        is_public = self.val_is_public if name == "val" else self.test_is_public
-        return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, is_public)
+        return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
+
+    def empty_batch(self, name: str) -> LogicalBatch:
+        """Without rows."""
+        return LogicalBatch([], 0, 0.0, self._tells(name))
+
+    def _tells(self, name: str) -> bool:
+        return self.val_is_public if name == "val" else self.test_is_public
 
     @property
     def num_units(self) -> int:

@@ -112,6 +112,10 @@ class ParserDataModule(TrainingDataModule):
             batches.append(TurnBatch([t.utterance for t in part], [_tree(t) for t in part], actions))
         return batches
 
+    def empty_batch(self, name: str) -> TurnBatch:
+        """Without turns."""
+        return TurnBatch([], [], None)
+
     def train_dataloader(self) -> DataLoader[ParserBatch]:
         """Batches of similar lengths, beginning at the step that the trainer has reached."""
         examples, (rank, world_size) = self._examples, self.rank_and_world_size()

@@ -191,6 +191,10 @@ class TextMixtureDataModule(TrainingDataModule):
             )
         return batches
 
+    def empty_batch(self, name: str) -> LogicalBatch:
+        """Without rows."""
+        return LogicalBatch([], 0, 0.0, is_public=True)
+
     def train_dataloader(self) -> DataLoader[LogicalBatch]:
         """Shuffled blocks, one logical batch each step."""
         rank, world_size = self.rank_and_world_size()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
 from datamodules.codec import Codec
@@ -153,7 +154,9 @@ class CausalLM(LogicalBatchModule):
         if target == "parse":
             tree_constraint(self.codec, sampling.grammar)  # what does not suit is refused before anything is spent
         self.test_metrics = _text_metrics(target, test_featurizer) if test_metrics else None
-        self._test_is_public = False
+        # nan_strategy: NaN stays NaN ("disable" of torchmetrics 1.9 forgets the weights)
+        self._mean_loss = MeanMetric(nan_strategy=math.nan)  # of a token of an evaluation file, over all ranks
+        self._is_public = False
 
     def trunk(self, input_ids: Tensor) -> Tensor:
         """Hidden states [rows, T, D], which the head is applied to."""
@@ -215,11 +218,15 @@ class CausalLM(LogicalBatchModule):
 
     def validation_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """Mean loss of a token."""
-        self._log_loss("val/loss", batch)
+        self._add_losses(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the mean loss."""
+        self._log_loss("val/loss")
 
     def test_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """Mean loss of a token; samples one text from each row's prompt for the metrics."""
-        self._log_loss("test/loss", batch)
+        self._add_losses(batch)
         if self.test_metrics is None:
             return
         for number, micro_batch in enumerate(batch.micro_batches):
@@ -233,14 +240,14 @@ class CausalLM(LogicalBatchModule):
                 self.model, self.codec, prompts, self.sampling, stream=(self.global_rank, batch_idx, number)
             )
             self.test_metrics.update(synthetic=[text for text, _ in texts], reference=references)
-        self._test_is_public = batch.is_public
 
     def on_test_epoch_end(self) -> None:
-        """Log the metrics of the sampled texts."""
+        """Log the mean loss, and the metrics of the sampled texts."""
+        self._log_loss("test/loss")
         if self.test_metrics is None or not any(m.update_called for m in self.test_metrics.values()):
             return
         for name, value in self.test_metrics.compute().items():
-            self.log_metric(f"test/{name}", value.float(), self._test_is_public, rank_zero_only=True)
+            self.log_metric(f"test/{name}", value.float(), self._is_public, rank_zero_only=True)
         self.test_metrics.reset()
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
@@ -276,13 +283,19 @@ class CausalLM(LogicalBatchModule):
         check_same_adapters(checkpoint.get("lora"), self.lora)
         self.warm_start = checkpoint.get("warm_start")
 
-    def _log_loss(self, name: str, batch: LogicalBatch) -> None:
+    def _add_losses(self, batch: LogicalBatch) -> None:
+        self._is_public = batch.is_public
+        self._mean_loss.update(0.0, weight=0.0)  # a rank whose batch is empty takes part too
         for micro_batch in batch.micro_batches:
             num_labels = _num_labels(micro_batch)
-            num_tokens = int(num_labels.sum())
+            num_tokens = num_labels.sum()
             if num_tokens:
                 loss = (self.losses(micro_batch) * (self.loss_divisor or num_labels)).sum() / num_tokens
-                self.log_metric(name, loss, batch.is_public, batch_size=num_tokens, on_step=False, on_epoch=True)
+                self._mean_loss.update(loss, weight=num_tokens)
+
+    def _log_loss(self, name: str) -> None:
+        self.log_metric(name, self._mean_loss.compute(), self._is_public)
+        self._mean_loss.reset()
 
 
 def _num_labels(batch: MicroBatch) -> Tensor:

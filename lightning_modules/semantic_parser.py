@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
@@ -11,7 +12,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import Optimizer
-from torchmetrics import MetricCollection
+from torchmetrics import MeanMetric, MetricCollection
 from tqdm import tqdm
 
 from datamodules.batch import ParserBatch, PromptBatch, TurnBatch
@@ -91,6 +92,8 @@ class SemanticParser(LogicalBatchModule):
         #: The actions; None until training data or a checkpoint tells.
         self.vocabulary: ActionVocabulary | None = None
         self.network: ParserNetwork | None = None
+        # nan_strategy: NaN stays NaN ("disable" of torchmetrics 1.9 forgets the weights)
+        self._mean_loss = MeanMetric(nan_strategy=math.nan)  # of an action of the validation file, over all ranks
         self.val_metrics = parser_metric_collection(prefix="val/")
         self.test_metrics = parser_metric_collection(functions or (), prefix="test/")
 
@@ -183,12 +186,14 @@ class SemanticParser(LogicalBatchModule):
         network, _ = self._ready()
         if batch.actions is not None:
             losses = self._losses(network, batch.actions, 0.0)
-            loss = losses.total / max(losses.num_actions, 1)
-            self.log_metric("val/loss", loss, False, on_epoch=True, batch_size=losses.num_actions, sync_dist=True)
+            self._mean_loss.update(losses.total / max(losses.num_actions, 1), weight=losses.num_actions)
+        self._mean_loss.update(0.0, weight=0.0)  # a rank whose batch is empty takes part too
         self.val_metrics.update(self.annotate(batch.utterances), batch.trees)
 
     def on_validation_epoch_end(self) -> None:
-        """Log exact match and the like."""
+        """Log the loss of an action, exact match and the like."""
+        self.log_metric("val/loss", self._mean_loss.compute(), False)
+        self._mean_loss.reset()
         self._log_metrics(self.val_metrics)
 
     def test_step(self, batch: TurnBatch, batch_idx: int) -> None:

@@ -1,0 +1,26 @@
+"""Nobody attacks here, yet a private run was lost: two ranks crashed where validation had one batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from private_training import data_module, fit, privacy
+
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
+from lightning_modules.utterance_lm import UtteranceLM
+
+
+@pytest.mark.ddp
+def test_two_ranks_measure_the_one_batch_of_a_validation_file(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    losses = []
+    for ranks, batch in ((1, 65536), (2, 65536), (2, 64)):  # one batch in all, and several on each rank
+        strategy = LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo")
+        data = data_module(corpus, val_path=corpus, val_is_public=True, max_tokens_per_micro_batch=batch)
+        folder = tmp_path / str(len(losses))
+        model = UtteranceLM(base_model=tiny_model)
+        devices = {"devices": 2, "strategy": strategy} if ranks == 2 else {}
+        trainer = fit(folder, model, data, [privacy(folder)], max_epochs=1, **devices)
+        losses.append(float(trainer.callback_metrics["val/loss"]))
+    assert losses[0] > 1
+    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-4)
