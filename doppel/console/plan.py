@@ -8,7 +8,7 @@ import warnings
 from json import dumps as to_json
 from typing import Any
 
-from doppel.privacy.accounting import ACCOUNTANTS, Accountant, compute_epsilon, default_delta
+from doppel.privacy.accounting import ACCOUNTANTS, MAX_GRID_STEPS, Accountant, compute_epsilon, default_delta
 from doppel.privacy.mechanism import CalibrationError, Mechanism
 from doppel.privacy.spec import PrivacySpec
 from doppel.privacy.spec import plan as make_plan
@@ -85,6 +85,11 @@ def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> di
     names = ("noise_multiplier", "sample_rate", "target_epsilon", "delta", "accountant", "unit", "num_units")
     noise_to_signal = spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size
     noise_over_training = noise_to_signal / math.sqrt(spec.steps)
+    if spec.accountant != "rdp" and sum(spec.stage_steps) > MAX_GRID_STEPS[spec.accountant]:
+        notes.append(
+            f"of more than {MAX_GRID_STEPS[spec.accountant]:,} steps epsilon by {spec.accountant} is a Rényi bound, "
+            "which holds but is looser"
+        )
     if noise_over_training > _TOO_NOISY:
         notes.append(
             f"over the whole training noise is {noise_over_training:.2g} times the largest signal: expect samples of "
