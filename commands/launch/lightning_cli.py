@@ -36,7 +36,8 @@ CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 PREEMPTION = "callbacks.preemption.Preemption"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 WANDB = "lightning.pytorch.loggers.WandbLogger"
-#: What Weights & Biases is told not to keep of private data, for it follows the texts that are drawn.
+#: What Weights & Biases is told not to keep of private data, for it follows the texts that are drawn; its own variables
+#: (WANDB_CONSOLE, WANDB_X_DISABLE_STATS) ask for it all the same.
 QUIET = {"console": "off", "x_disable_stats": True}
 _HERE = "."
 _NAMED_CHECKPOINTS = ("last", "best", "hpc", "registry")
@@ -185,7 +186,8 @@ class DoppelCLI(LightningCLI):
             if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
                 logger._wandb_init.pop("anonymous", None)
                 if privacy is not None or not getattr(self.datamodule, "is_public", False):
-                    logger._wandb_init["settings"] = QUIET | dict(logger._wandb_init.get("settings") or {})
+                    quiet = {key: value for key, value in QUIET.items() if f"WANDB_{key.upper()}" not in os.environ}
+                    logger._wandb_init["settings"] = quiet | dict(logger._wandb_init.get("settings") or {})
         return super().instantiate_trainer(**{"callbacks": callbacks, **kwargs})
 
     def _protect(self) -> None:

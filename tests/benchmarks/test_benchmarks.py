@@ -10,7 +10,7 @@ import torch
 import yaml
 from transformers import GPT2Config
 
-from benchmarks import batching, clipping, clipping_norm, memory
+from benchmarks import batching, clipping, clipping_norm, memory, privacy_price
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 from benchmarks._subject import Setting, Subject
@@ -54,6 +54,18 @@ def test_clipping_writes_a_ratio_for_every_way_of_training(tmp_path: Path) -> No
     text = path.read_text()
     assert "- machine: " in text and "torch 2" in text and "- command: " in text
     assert "Parameter tying is not supported" in text, "a refusal must be listed with its reason"
+
+
+def test_the_price_of_privacy_has_a_row_for_each_private_training(tmp_path: Path) -> None:
+    path = tmp_path / "price.md"
+    experiment = Path(__file__).parents[2] / "configs" / "experiments" / "quickstart.yaml"
+    wanted = ["--public", "embedded:any?num=20", "--num-units", "10", "--repeats", "1", "--out", str(path)]
+    privacy_price.main([str(experiment), *wanted])
+    rows = table_rows(path)
+    trainings = ["one_stage", "parse_tree", "parse2utterance"]
+    assert sorted(row[0] for row in rows) == sorted(trainings * 2)
+    lost = [row for row in rows if row[2].endswith("%")]
+    assert len(lost) == 3 and all(0 < number(row[2]) < 1 for row in lost)  # room is there, and it is small
 
 
 def test_appending_keeps_earlier_tables(tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ from lightning_modules.utterance_lm import UtteranceLM
 
 
 @pytest.mark.ddp
-def test_two_ranks_measure_the_one_batch_of_a_validation_file(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+@pytest.mark.parametrize("batch", [65536, pytest.param(64, marks=pytest.mark.slow)])  # one batch; several on each rank
+def test_two_ranks_measure_the_one_batch_of_a_validation_file(
+    tmp_path: Path, tiny_model: str, corpus: str, batch: int
+) -> None:
     losses = []
-    for ranks, batch in ((1, 65536), (2, 65536), (2, 64)):  # one batch in all, and several on each rank
+    for ranks in (1, 2):
         strategy = LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo")
         data = data_module(corpus, val_path=corpus, val_is_public=True, max_tokens_per_micro_batch=batch)
         folder = tmp_path / str(len(losses))
@@ -23,4 +26,4 @@ def test_two_ranks_measure_the_one_batch_of_a_validation_file(tmp_path: Path, ti
         trainer = fit(folder, model, data, [privacy(folder)], max_epochs=1, **devices)
         losses.append(float(trainer.callback_metrics["val/loss"]))
     assert losses[0] > 1
-    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-4)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -43,3 +43,12 @@ def test_a_private_run_keeps_neither_console_nor_memory(tmp_path: Path, tiny_mod
     settings, kinds, has_console = fit(tmp_path, tiny_model, corpus, *PRIVATE)
     assert (settings.console, settings.x_disable_stats) == ("off", True)
     assert not has_console and not kinds & {"stats", "output", "output_raw"} and "history" in kinds
+
+
+def test_who_asks_for_the_console_gets_it(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_CONSOLE", "wrap")
+    monkeypatch.setenv("WANDB_X_DISABLE_STATS", "false")
+    settings, _, has_console = fit(tmp_path, tiny_model, corpus, *PRIVATE)
+    assert (settings.console, settings.x_disable_stats, has_console) == ("wrap", False, True)
