@@ -18,7 +18,7 @@ from doppel.lispress import Counting
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_FEATURIZER = "models/base"
-CHOSEN_BY_JUDGE = "the parser that judges also chose these samples among candidates: parsed_own_tree_match flatters"
+CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
 
 
 def evaluate(
@@ -101,8 +101,10 @@ def evaluate(
         seed=seed,
     )
     values |= {"featurizer": None if no_mauve else featurizer, "parser": None if parser is None else str(parser)}
-    if parser is not None and record_of(synthetic).is_file():
-        chosen = content_digest(str(parser)) in record_of(synthetic).read_text(encoding="utf-8")
+    records = [path for path in (record_of(synthetic), Path(f"{synthetic}.calibration.json")) if path.is_file()]
+    if parser is not None and records:
+        digest = content_digest(str(parser))
+        chosen = any(digest in path.read_text(encoding="utf-8") for path in records)
         values["chosen_by_this_parser"] = chosen
         values["notes"] += [CHOSEN_BY_JUDGE] if chosen else []
     if out is not None:

@@ -62,15 +62,17 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Trees are drawn from an over-sample by noised shares of function types: see ``docs/switches.md``.
+    """Samples are drawn from an over-sample by noised shares of function types: see ``docs/switches.md``.
 
     Args:
-        noise_multiplier: Noise over sensitivity of the shares, which every system with trees pays for out of its ε.
-        oversample: Trees that are sampled for each that is drawn.
+        noise_multiplier: Noise over sensitivity of the shares, which every calibrated system pays for out of its ε.
+        oversample: Samples that are written for each that is drawn.
+        of: ``trees``, of every system that has them; or ``utterances``, whose trees ``public_parser`` reads.
     """
 
     noise_multiplier: float = 10.0
     oversample: int = 20
+    of: Literal["trees", "utterances"] = "trees"
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,9 @@ class Experiment:
         num_samples: Samples of each system.
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
             it reads as the tree (``python cli.py round-trip``); 1 keeps what is drawn.
-        public_parser: Checkpoint of the parser that chooses among the candidates. It must not have learnt from the
-            private turns: nothing pays for that, and no ε would hold.
+        public_parser: Checkpoint of the parser that chooses among the candidates, or reads what a calibration of
+            utterances counts. It must not have learnt from the private turns: nothing pays for that, and no ε would
+            hold.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``.
         epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``, ``shared`` two-stage's together.
         data: Arguments of the DialogueDataModule.
@@ -401,6 +404,8 @@ def _check(experiment: Experiment, path: Path) -> None:
             f"{path}: calibration is {vars(wanted)}: give a finite noise_multiplier above 0 "
             "and an oversample of 1 or more"
         )
+    if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
+        raise UserError(f"{path}: a calibration of utterances draws from all of them: leave out candidates")
     given = experiment.adaptation
     has = {"": True, "labels": experiment.labels is not None, "adaptation": given is not None}
     for place, used in enumerate(experiment.used):

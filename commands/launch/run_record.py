@@ -165,7 +165,8 @@ class RunRecord:
             found[each.output] = {name: v for name, v in settings.items() if name not in ("seed", "max_rows")}
         sampled = self._sampled(of)
         for name in [name for name in sampled if pool_of(name) in found]:
-            found[name] = {**found[pool_of(name)], "calibration": self.experiment.get("calibration")}
+            told = {key: self.experiment.get(key) for key in ("calibration", "public_parser") if key in self.experiment}
+            found[name] = found[pool_of(name)] | told
         candidates = sampled[-1].replace("synthetic", "candidates")
         if candidates in found:  # of which a parser chose
             chosen = {name: self.experiment.get(name) for name in ("candidates", "public_parser")}
@@ -228,8 +229,9 @@ class RunRecord:
         return [*trees, synthetic_file(of)]
 
     def calibration(self, of: str) -> dict[str, Any] | None:
-        """How the trees of a system were drawn from an over-sample; None where they were not."""
-        return _json(self.folder / f"{self._sampled(of)[0]}.calibration.json")
+        """How the trees or utterances of a system were drawn from an over-sample; None where they were not."""
+        found = (_json(self.folder / f"{name}.calibration.json") for name in self._sampled(of))
+        return next(filter(None, found), None)
 
     def stage_seconds(self) -> dict[str, int]:
         """Seconds of each finished stage, in the order they ended; a mark that was made by hand holds no number."""

@@ -28,7 +28,8 @@ def check_sources(experiment: Experiment) -> None:
             )
     if not synthesises:
         return
-    if experiment.candidates > 1:
+    calibration = experiment.calibration
+    if experiment.candidates > 1 or (calibration is not None and calibration.of == "utterances"):
         _check_public_parser(experiment)
     given = experiment.adaptation
     train = data.get("train_path") if given is None else given.train
@@ -87,7 +88,7 @@ def _check_public_parser(experiment: Experiment) -> None:
     parser, given = experiment.public_parser, experiment.adaptation
     if parser is None or not Path(parser).is_file():
         raise UserError(
-            f"candidates is {experiment.candidates}, but public_parser is {parser or 'not named'}: give "
+            f"public_parser is {parser or 'not named'}, and is to choose among the samples: give "
             "RUN/parser/checkpoints/last.ckpt of a parser that never saw the private turns"
         )
     config = Path(parser).resolve().parents[1] / "config.yaml"

@@ -113,7 +113,7 @@ class Stages:
             derived["model"]["init_weights"] = str(self.run / start.folder)
         if experiment.exact_histogram:
             derived["privacy"]["histogram_noise_multiplier"] = None
-        elif experiment.calibration and system.is_calibrated:
+        elif experiment.calibration and self.calibrated(system):
             derived["privacy"]["histogram_noise_multiplier"] = experiment.calibration.noise_multiplier
         file = self._file(MODEL_FILES[settings])
         sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
@@ -139,14 +139,15 @@ class Stages:
             sections["model"]["task"] = sampling.task
         chooses = sampling.chooses(experiment.candidates)
         given: Settings = {"num_samples": experiment.num_samples * (experiment.candidates if chooses else 1)}
-        wanted = experiment.calibration if system.is_calibrated else None
+        drawn = self.calibrated(system)
+        if experiment.calibration and drawn in (sampling, system.samplings[-1]):  # what leads to it as well
+            given["num_samples"] *= experiment.calibration.oversample
         writes = sampling.candidates if chooses else sampling.writes
         if sampling.prompts is not None:
             given["prompts_path"] = str(self.run / sampling.prompts)
             trees = "histogram" if system.name == "domain" else system.samplings[0].name
-            needs.append(trees.replace("sample", "calibrate", 1) if wanted else trees)
-        elif wanted:
-            given["num_samples"] *= wanted.oversample
+            needs.append(trees.replace("sample", "calibrate", 1) if drawn is system.samplings[0] else trees)
+        if drawn is sampling:
             writes = pool_of(writes)
         trainer = {k: v for k, v in sections["trainer"].items() if k in ("accelerator", "devices", "logger")}
         config: Settings = {
@@ -160,7 +161,7 @@ class Stages:
         self.predict(sampling.name, needs, "sample", config, sampling.source, writes, sampling.folder)
         if chooses:
             self.choose(sampling, system)
-        elif writes != sampling.writes:
+        elif drawn is sampling:
             self.calibrate(sampling, system)
 
     def choose(self, sampling: Sampling, system: System) -> None:
@@ -179,17 +180,24 @@ class Stages:
     def writer(self, system: System) -> str:
         """The stage that writes a system's samples."""
         last = system.samplings[-1]
+        if self.calibrated(system) is last:
+            return _calibrate(last)
         return last.name.replace("sample", "choose", 1) if last.chooses(self.experiment.candidates) else last.name
 
+    def calibrated(self, system: System) -> Sampling | None:
+        """The pass of a system that the experiment calibrates."""
+        wanted = self.experiment.calibration
+        return None if wanted is None else system.calibrated(wanted.of)
+
     def calibrate(self, sampling: Sampling, system: System) -> None:
-        """Draw the trees from an over-sample; a system that samples from another's models reads what that released."""
-        given, name = self.experiment, sampling.name.replace("sample", "calibrate", 1)
-        first = (
-            (SYSTEMS[system.models_of].samplings[0].name.replace("sample", "calibrate", 1),) if system.models_of else ()
-        )
+        """Draw from an over-sample; a system that samples from another's models reads what that released."""
+        given, name, wanted = self.experiment, _calibrate(sampling), self.experiment.calibration
+        assert wanted is not None
+        source = None if system.models_of is None else SYSTEMS[system.models_of].calibrated(wanted.of)
+        first = () if source is None else (_calibrate(source),)
         self.tool(
             name,
-            "tool",
+            "metrics" if wanted.of == "utterances" else "tool",  # a parser runs
             (sampling.name, *first),
             "calibrate",
             str(self.run / sampling.model),
@@ -197,6 +205,7 @@ class Stages:
             pool=self.run / pool_of(sampling.writes),
             out=self.run / sampling.writes,
             num_samples=given.num_samples,
+            parser=given.public_parser if wanted.of == "utterances" else None,
             seed=given.seed,
         )
 
@@ -307,6 +316,10 @@ class Stages:
         words += ("--run_dir", str(self.run / (folder or name)))
         config = {key: value for key, value in config.items() if value != {}}
         self.listed.append(Stage(name, kind, tuple(dict.fromkeys(needs)), words, config))
+
+
+def _calibrate(sampling: Sampling) -> str:
+    return sampling.name.replace("sample", "calibrate", 1)
 
 
 def _sections_of(config: Mapping[str, Any]) -> dict[str, Settings]:

@@ -107,10 +107,14 @@ class System:
         """Whether the samples come with the trees that they were written from."""
         return self.name == "iterative" or len(self.samplings) > 1
 
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether an experiment's ``calibration`` is for it: it has trees, and one model that wrote them."""
-        return len(self.samplings) > 1 and self.name != "iterative"
+    def calibrated(self, of: Literal["trees", "utterances"]) -> Sampling | None:
+        """The pass whose texts an experiment's ``calibration`` draws from an over-sample; None where it draws none.
+
+        ``iterative`` would need a release for each of its rounds, and ``domain`` has a histogram of its own.
+        """
+        if self.name in ("iterative", "domain") or len(self.samplings) < (2 if of == "trees" else 1):
+            return None
+        return self.samplings[0 if of == "trees" else -1]
 
     @property
     def scope(self) -> str:
@@ -124,8 +128,8 @@ def synthetic_file(name: str) -> str:
 
 
 def pool_of(writes: str) -> str:
-    """File of the over-sample that a file of trees is drawn from."""
-    return writes.replace(".jsonl", "_pool.jsonl")
+    """File of the over-sample that a file of trees or utterances is drawn from."""
+    return writes.replace("synthetic", "pool") if "synthetic" in writes else writes.replace(".jsonl", "_pool.jsonl")
 
 
 def two_passes(own: str, models: str, writes: str) -> tuple[Sampling, Sampling]:

@@ -46,7 +46,7 @@ def histogram(
         raise UserError(f"{stage_dir} holds no model of utterances given a domain: its source is {field!r}")
     path = out.with_name(f"{out.stem}.histogram.json")
     if not path.exists():
-        released = release(stage_dir, bins, lambda turn: {turn.domain: 1.0} if turn.domain else {}, "domains", exact)
+        released = release(stage_dir, bins, _domains, "domains", exact)
         write_json_lines(path, [{**released, "probabilities": normalise(released["sums"])}])
     released = json.loads(path.read_text(encoding="utf-8"))
     if list(released["probabilities"]) != bins or (released["noise_multiplier"] is None) != exact:
@@ -57,6 +57,10 @@ def histogram(
     write_json_lines(out, ({"domain": name} for name in names))
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {released['noise_multiplier']:g}"
     print(f"{out}: {num_samples} prompts of {len(bins)} labels ({noise})")
+
+
+def _domains(turns: list[Turn]) -> list[dict[str, float]]:
+    return [{turn.domain: 1.0} if turn.domain else {} for turn in turns]
 
 
 def read_labels(path: Path) -> list[str]:
@@ -77,7 +81,7 @@ def read_labels(path: Path) -> list[str]:
 def release(
     stage_dir: Path,
     bins: Iterable[str],
-    vector: Callable[[Turn], Mapping[str, float]],
+    vectors: Callable[[list[Turn]], Iterable[Mapping[str, float]]],
     name: str,
     exact: bool = False,
 ) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def release(
     Args:
         stage_dir: Folder of the trained model.
         bins: Public labels, or labels that come from the private model.
-        vector: Entries of a turn by label: a function of this turn and of public things.
+        vectors: Entries of each turn by label: a function of this turn and of public things.
         name: What is counted, in words.
         exact: No noise: NOT PRIVATE.
 
@@ -144,7 +148,7 @@ def release(
                 kind=KIND,
             )
             ledger.spend(mechanism)
-    sums = unit_sums(((turn.unit, vector(turn)) for turn in turns), bins)
+    sums = unit_sums(zip((turn.unit for turn in turns), vectors(turns), strict=True), bins)
     if sigma is not None:
         sums = add_noise(sums, sigma)
     return {"unit": data["unit"], "num_units": num_units, "noise_multiplier": sigma, "sums": sums}

@@ -230,7 +230,31 @@ def test_calibrated_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsil
     assert not any("pool" in str(stage) for stage in listed if "trees" not in stage.name)
 
 
+def test_calibrated_utterances_are_drawn_after_all_passes(tmp_path: Path) -> None:
+    changes = {"systems": ["one_stage", "two_stage", "unconstrained"], "num_samples": 100, "public_parser": "P"}
+    changes |= {"calibration.oversample": 5, "calibration.of": "utterances"}
+    listed = Stages(load(EXPERIMENTS / "smcalflow-best-small.yaml", changes), tmp_path).all()
+    stages = {stage.name: stage for stage in listed}
+    for name, file in {"one_stage": "pool_one_stage", "trees": "trees", "utterances": "pool"}.items():
+        config = stages[f"sample_{name}"].config
+        assert config is not None and config["data"]["init_args"]["num_samples"] == 500
+        assert str(tmp_path / f"{file}.jsonl") in str(config["trainer"]["callbacks"])
+    one, two = stages["calibrate_one_stage"], stages["calibrate_utterances"]
+    assert one.argv[:2] == ("calibrate", str(tmp_path / "one_stage")) and one.needs == ("sample_one_stage",)
+    assert two.argv[:2] == ("calibrate", str(tmp_path / "parse2utterance")) and "P" in two.argv
+    assert stages["calibrate_unconstrained_utterances"].needs[-1] == "calibrate_utterances"
+    assert stages["evaluate_one_stage"].needs == ("calibrate_one_stage",)
+    assert stages["evaluate_two_stage"].needs == ("calibrate_utterances",)
+    for name in ("one_stage", "parse_tree", "parse2utterance"):
+        assert (stages[name].config or {})["privacy"]["histogram_noise_multiplier"] == 10.0
+
+
 def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["calibration.noise_multiplier=0"], ["calibration.oversample=0"]):
         assert launch("quickstart", tmp_path, "--dry-run", "--set", *words) == 2
         assert "calibration is" in capsys.readouterr().err
+    assert launch("quickstart", tmp_path, "--dry-run", "--set", "calibration.of=utterances") == 2
+    assert "public_parser is not named" in capsys.readouterr().err
+    words = ["calibration.of=utterances", "candidates=2"]
+    assert launch("quickstart", tmp_path, "--dry-run", "--set", *words) == 2
+    assert "leave out candidates" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import yaml
 import cli
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
+from lightning_modules.parsing import annotate
 
 PRIVATE = ["(Yield (Ask))"] * 700 + ["(Yield (Tell))"] * 299 + ["(Secret)"]
 POOL = ["(Yield (Ask))"] * 400 + ["(Yield (Tell))"] * 1600 + ["(Yield (Rare))"] * 3 + ["(Yield"] * 20
@@ -130,3 +131,43 @@ def test_a_pool_without_a_tree_spends_nothing(run: Path, capsys: pytest.CaptureF
     assert calibrate(run) == 2
     assert "no well-formed tree" in capsys.readouterr().err
     assert len(Ledger(run / "ledger.jsonl").summary()["mechanisms"]) == 1
+
+
+class Parser:
+    """Reads an utterance as its last word in brackets; notes how many it was given at once."""
+
+    def __init__(self) -> None:
+        self.max_rows = 0
+        self.calls: list[tuple[int, int]] = []
+
+    def annotate(self, utterances: list[str], progress: bool = False) -> list[str]:
+        self.calls.append((self.max_rows, len(utterances)))
+        return [f"(Yield ({text.split()[-1]}))" for text in utterances]
+
+
+def test_utterances_are_drawn_by_what_a_public_parser_reads(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser, file = Parser(), run / "parser.ckpt"
+    monkeypatch.setattr(annotate, "load_parser", lambda path: parser)
+    file.write_text("weights")
+    words = ["Ask"] * 700 + ["Tell"] * 299 + ["Secret"]
+    turns = [json.dumps({"utterance": f"say {i} {word}"}) for i, word in enumerate(words)]  # no trees at all
+    (run / "train.jsonl").write_text("\n".join(turns) + "\n")
+    texts = [f"{i} {'Ask' if i % 5 else 'Tell'}" for i in range(2000)] + [None, "a ("]
+    pool = [json.dumps({"utterance": text, "parse": "(Prompt)"}) for text in texts]
+    (run / "trees_pool.jsonl").write_text("\n".join(pool) + "\n")
+    trained(run, sigma=5.0)
+    assert calibrate(run, "--parser", str(file)) == 0
+    assert "100 of 2002 utterances" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (run / "trees.jsonl").read_text().splitlines()]
+    assert {line["parse"] for line in lines} == {"(Prompt)"}
+    assert 64 <= sum(line["utterance"].endswith("Ask") for line in lines) <= 76  # 70 %, and 80 % in the pool
+    assert (1, 1000) in parser.calls  # private turns are read each by itself: nobody else's words round one's tree
+    assert "Secret" not in (run / "parse_tree" / "marginals.json").read_text()
+
+    assert calibrate(run) == 2
+    assert "by the parser" in capsys.readouterr().err
+    file.write_text("other weights")
+    assert calibrate(run, "--parser", str(file)) == 2
+    assert len(Ledger(run / "ledger.jsonl").summary()["mechanisms"]) == 2
