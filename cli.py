@@ -37,6 +37,7 @@ COMMANDS = {
     "download": "commands.data.download:download",
     "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",
+    "topics": "commands.data.topics:topics",
     "upweight": "commands.data.upweight:upweight",
 }
 

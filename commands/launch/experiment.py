@@ -76,6 +76,23 @@ class Calibration:
 
 
 @dataclass(frozen=True)
+class Topics:
+    """What the system ``topics`` makes of utterances without labels: see ``python cli.py topics --help``.
+
+    Args:
+        texts: Public utterances that the codebook is made of; null: samples of a first model, within the same ε.
+        num_topics: Topics of the codebook.
+        encoder: Sentence encoder.
+        noise_multiplier: Noise over sensitivity of the topics' shares.
+    """
+
+    texts: str | None = None
+    num_topics: int = 40
+    encoder: str = "minilm"
+    noise_multiplier: float = 10.0
+
+
+@dataclass(frozen=True)
 class Experiment:
     """What is run. A file ``configs/experiments/NAME.yaml`` holds these fields and ``base: OTHER``, whose it changes.
 
@@ -95,7 +112,8 @@ class Experiment:
             utterances counts. It must not have learnt from the private turns: nothing pays for that, and no ε would
             hold.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``.
-        epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``, ``shared`` two-stage's together.
+        epochs: Epochs by stage; left out, ``domain`` and ``topics`` take those of ``one_stage``, ``shared`` those of
+            two-stage together.
         data: Arguments of the DialogueDataModule.
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled.
@@ -110,6 +128,7 @@ class Experiment:
         featurizer: Model folder or hub name whose features MAUVE compares.
         compare_with_private: Also report copies of the private training text; these figures are not private.
         labels: Public list of the domains, one a line, for the system ``domain``.
+        topics: How the system ``topics`` labels utterances that have no label.
         exact_histogram: Draw the domains as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
         calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
         parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
@@ -147,6 +166,7 @@ class Experiment:
     featurizer: str = "models/base"
     compare_with_private: bool = False
     labels: str | None = None
+    topics: Topics | None = None
     exact_histogram: bool = False
     calibration: Calibration | None = None
     parser: str | None = None
@@ -168,7 +188,14 @@ class Experiment:
     @property
     def used(self) -> list[System]:
         """Its systems, of the table."""
-        return [system(name) for name in self.systems]
+        found = [system(name) for name in self.systems]
+        public = self.topics is not None and self.topics.texts is not None
+        return [
+            dataclasses.replace(used, trainings=used.trainings[1:], samplings=used.samplings[1:])
+            if public and used.name == "topics"
+            else used
+            for used in found
+        ]
 
     def epochs_of(self, settings: str) -> float:
         """Epochs of a training.
@@ -176,7 +203,7 @@ class Experiment:
         Raises:
             UserError: The experiment does not say.
         """
-        like = {"domain": ["one_stage"], "shared": ["parse_tree", "parse2utterance"]}
+        like = {"domain": ["one_stage"], "topics": ["one_stage"], "shared": ["parse_tree", "parse2utterance"]}
         names = [settings] if settings in self.epochs else like.get(settings, [settings])
         for name in names:
             if name not in self.epochs:
@@ -227,7 +254,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     named = {**(content.pop("environment", None) or {})}
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
     values = build(Experiment, fill_in(content, {**os.environ, **content["environment"]}, str(path)), path)
-    for key, cls in (("adaptation", Adaptation), ("calibration", Calibration)):
+    for key, cls in (("adaptation", Adaptation), ("calibration", Calibration), ("topics", Topics)):
         if values[key] is not None:
             values[key] = cls(**vars(values[key]))
     experiment = Experiment(**values)

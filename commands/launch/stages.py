@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from commands.launch.experiment import DERIVED, ROOT, SECTIONS, Experiment, Settings, fill_in, merge, read_yaml
+from commands.launch.experiment import (
+    DERIVED,
+    ROOT,
+    SECTIONS,
+    Experiment,
+    Settings,
+    Topics,
+    fill_in,
+    merge,
+    read_yaml,
+)
 from commands.launch.systems import MODEL_FILES, SYSTEMS, Sampling, System, Training, pool_of
 from doppel.errors import UserError
 
@@ -74,14 +84,45 @@ class Stages:
     def synthesise(self, system: System) -> None:
         """From private turns to samples and their metrics."""
         epochs = [self.experiment.epochs_of(training.settings) for training in system.trainings if system.samplings]
+        if system.name == "topics":
+            return self.topics(system, epochs)
         for place, training in enumerate(system.trainings):
             self.fit(training, system, epochs, place)
         if system.name == "domain":
-            self.histogram()
+            self.histogram(system, self.experiment.labels)
         for sampling in system.samplings:
             self.sample(sampling, system)
         if system.samplings:
             self.evaluate(system.name, system.synthetic, self.writer(system))
+
+    def topics(self, system: System, epochs: list[float]) -> None:
+        """A codebook of public texts, or of a first model's samples; then utterances for topics, as for labels."""
+        given, data = self.experiment.topics or Topics(), self.experiment.section("data")
+        texts, needs = given.texts, self.fit_after
+        if texts is None:
+            self.fit(system.trainings[0], system, epochs, 0)
+            self.sample(system.samplings[0], system)
+            texts, needs = str(self.run / system.samplings[0].writes), (system.samplings[0].name,)
+        out, before = self.run / "data_topics" / "train.jsonl", (self.fit_after, self.train_path)
+        self.tool(
+            "assign_topics",
+            "metrics",
+            needs,
+            "topics",
+            texts=texts,
+            train=self.train_path or data.get("train_path"),
+            out=out,
+            num_topics=given.num_topics,
+            encoder=given.encoder,
+            unit=data.get("unit"),
+            seed=self.experiment.seed,
+        )
+        self.fit_after, self.train_path = ("assign_topics",), str(out)
+        self.fit(system.trainings[-1], system, epochs, len(epochs) - 1)
+        self.fit_after, self.train_path = before
+        self.histogram(system, out.with_name("labels.txt"))
+        self.sample(system.samplings[-1], system)
+        self.evaluate(system.name, system.synthetic, self.writer(system))
 
     def fit(
         self, training: Training, system: System, epochs: list[float], place: int, start: Training | None = None
@@ -107,16 +148,18 @@ class Stages:
             derived["data"] |= {"sampling": "shuffle"} if epochs else {"sampling": "shuffle", "is_public": True}
         if epochs:
             derived["trainer"]["max_epochs"] = _plain(epochs[place])
-        if self.train_path is not None:
-            derived["data"]["train_path"] = self.train_path
         if start is not None:
             derived["model"]["init_weights"] = str(self.run / start.folder)
         if experiment.exact_histogram:
             derived["privacy"]["histogram_noise_multiplier"] = None
         elif experiment.calibration and self.calibrated(system):
             derived["privacy"]["histogram_noise_multiplier"] = experiment.calibration.noise_multiplier
+        elif system.name == "topics":
+            derived["privacy"]["histogram_noise_multiplier"] = (experiment.topics or Topics()).noise_multiplier
         file = self._file(MODEL_FILES[settings])
         sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
+        if self.train_path is not None:  # wins over --set, whose file it was made of
+            sections["data"]["train_path"] = self.train_path
         config = self._training(file, sections, DATA)
         config |= {"privacy": sections["privacy"]} if private else {"privacy": None, "not_private": True}
         needs = self.fit_after if start is None else (*self.fit_after, start.folder)
@@ -145,7 +188,7 @@ class Stages:
         writes = sampling.candidates if chooses else sampling.writes
         if sampling.prompts is not None:
             given["prompts_path"] = str(self.run / sampling.prompts)
-            trees = "histogram" if system.name == "domain" else system.samplings[0].name
+            trees = _histogram(system) if system.has_labels else system.samplings[0].name
             needs.append(trees.replace("sample", "calibrate", 1) if drawn is system.samplings[0] else trees)
         if drawn is sampling:
             writes = pool_of(writes)
@@ -225,13 +268,12 @@ class Stages:
         more = [word for option, value in given.items() for word in (option, str(value))]
         self.listed.append(Stage(name, kind, needs, (*words, *more)))
 
-    def histogram(self) -> None:
-        """Prompts of the domain model, from a noised histogram of the private domains."""
-        given, exact = self.experiment, self._exact()
-        options = {"out": self.run / "domains.jsonl", "num_samples": given.num_samples, "labels": given.labels}
-        self.tool(
-            "histogram", "tool", ("domain",), "histogram", str(self.run / "domain"), *exact, **options, seed=given.seed
-        )
+    def histogram(self, system: System, labels: str | Path | None) -> None:
+        """Prompts of a model of utterances given a label, from a noised histogram of the private labels."""
+        given, exact, last = self.experiment, self._exact(), system.samplings[-1]
+        options = {"out": self.run / str(last.prompts), "num_samples": given.num_samples, "labels": labels}
+        words = ("histogram", str(self.run / last.model), *exact)
+        self.tool(_histogram(system), "tool", (last.model,), *words, **options, seed=given.seed)
 
     def _exact(self) -> list[str]:
         """The word that releases shares as they are, which is not private."""
@@ -282,7 +324,8 @@ class Stages:
         """The sections of a stage: of the model's file, of all, of the stage, of the system, derived, overridden."""
         experiment = self.experiment
         common = {name: getattr(experiment, name) for name in SECTIONS}
-        own = (experiment.stages.get(settings, {}), system.changes, experiment.variants.get(system.name, {}))
+        labelled = {"model": {"source": "domain"}} if settings in ("domain", "topics") else {}
+        own = (labelled, experiment.stages.get(settings, {}), system.changes, experiment.variants.get(system.name, {}))
         return merge(_sections_of(file), common, *own, *more, experiment.overrides)
 
     def _overlay(self, path: str) -> Settings:
@@ -316,6 +359,10 @@ class Stages:
         words += ("--run_dir", str(self.run / (folder or name)))
         config = {key: value for key, value in config.items() if value != {}}
         self.listed.append(Stage(name, kind, tuple(dict.fromkeys(needs)), words, config))
+
+
+def _histogram(system: System) -> str:
+    return "histogram" if system.name == "domain" else f"histogram_{system.name}"
 
 
 def _calibrate(sampling: Sampling) -> str:

