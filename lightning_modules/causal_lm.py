@@ -182,9 +182,9 @@ class CausalLM(LogicalBatchModule):
         return nll_BT.sum(1) / (self.loss_divisor or _num_labels(batch).clamp(min=1))
 
     def probe(self) -> tuple[MicroBatch, MicroBatch]:
-        """Random tokens: a row of at most 8 alone, and after a row of ``max_length``."""
-        vocabulary = self.model.get_input_embeddings().num_embeddings
-        ids = torch.randint(vocabulary, (2, self.codec.max_length), generator=torch.Generator().manual_seed(0))
+        """Random tokens: a row of at most 8 alone, and after one of ``max_length``, but of 8,192 at most."""
+        vocabulary, length = self.model.get_input_embeddings().num_embeddings, min(self.codec.max_length, 8192)
+        ids = torch.randint(vocabulary, (2, length), generator=torch.Generator().manual_seed(0))
         labels = ids.clone()
         ids[1, 8:], labels[1, 8:] = self.codec.pad_id, IGNORE_INDEX
         ids, labels = ids.to(self.device), labels.to(self.device)
