@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -79,7 +80,8 @@ def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> Floats:
             f"cannot load the sentence encoder {encoder!r}: give minilm, a folder, or a hub name on a machine that "
             "reaches the hub"
         ) from error
+    shows = len(texts) > 500 and sys.stderr.isatty()  # a log keeps every state of a bar
     vectors: Floats = model.encode(
-        list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=len(texts) > 500
+        list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=shows
     )
     return vectors
