@@ -13,7 +13,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workstea
 help:
 	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
 	@echo "make test        lint, types and the fast tests"
-	@echo "make test-all    the slow tests too, and those on a SLURM of one node (root on Debian installs it)"
+	@echo "make test-all    the slow tests too, those on a SLURM of one node and in Chromium (root on Debian installs both)"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make clean       remove the virtual environment and the quickstart run"
 
@@ -36,6 +36,8 @@ test: lint
 
 test-all: lint
 	bash tests/slurm/install.sh
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	command -v chromium >/dev/null || apt-get install -qq -y chromium chromium-driver || echo "without chromium and its driver the tests of the page in a browser are skipped"
 	$(PYTEST) -m "not gpu and not slurm"
 	$(BIN)/python -m pytest -m slurm
 

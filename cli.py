@@ -27,6 +27,7 @@ COMMANDS = {
     "round-trip": "commands.evaluation.round_trip:round_trip",
     "select": "commands.evaluation.select:select",
     "report": "commands.results.report:report",
+    "page": "commands.results.page.page:page",
     "export": "commands.results.export:export",
     "results": "commands.results.results:results",
     "norms": "commands.privacy.norms:norms",

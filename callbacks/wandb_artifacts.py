@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from wandb import Artifact
     from wandb.sdk.wandb_run import Run
 
-Kind = Literal["model", "synthetic", "report"]
+Kind = Literal["model", "synthetic", "report", "page"]
 
 
 def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upload: bool = False) -> Artifact:
@@ -19,7 +19,7 @@ def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upl
     the run which writes a file and the runs which read it speak of the same artifact.
 
     Args:
-        path: A checkpoint PIPELINE/STAGE/checkpoints/….ckpt, or a file PIPELINE/NAME.
+        path: A checkpoint PIPELINE/STAGE/checkpoints/….ckpt, or a file PIPELINE/NAME; a page is named after its kind.
         kind: What it is.
         metadata: Public facts about it.
         upload: Whether W&B gets the content; otherwise it stays where it is.
@@ -28,6 +28,7 @@ def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upl
 
     path = path.absolute()
     folder, name = (path.parents[2], path.parents[1].name) if kind == "model" else (path.parent, path.stem)
+    name = kind if kind == "page" else name
     entry = f"{kind}{path.suffix}"
     made = wandb.Artifact(_safe(f"{folder.name}-{name}"), type=kind, metadata=metadata)
     if upload:

@@ -132,6 +132,9 @@ class Experiment:
         exact_histogram: Draw the domains as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
         calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
         parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
+        supported: Functions, or labels, that the assistant supports, for the page of the run: names, starts of names
+            with a star, ``!NAME`` for one that it lacks; or a file of them, or a ``.csv`` table of its API. Null: the
+            table under which trees are sampled, if there is one.
         adaptation: What makes the run an adaptation; null: synthesis alone.
         table: Result tables that its runs stand in: main, treedst, best, few_modes, shuffled, large or adaptation.
         sweep: Name of the sweep that a run is a point of; such a run stands in no table.
@@ -170,6 +173,7 @@ class Experiment:
     exact_histogram: bool = False
     calibration: Calibration | None = None
     parser: str | None = None
+    supported: list[str] | str | None = None
     adaptation: Adaptation | None = None
     table: str | None = None
     sweep: str | None = None

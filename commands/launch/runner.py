@@ -36,6 +36,7 @@ _FREE = (
     "save_every",
     "systems",
     "overlays",
+    "supported",
     "parser",
     "parser_digest",
     "table",
@@ -289,6 +290,8 @@ class Runner:
                 for name, values in spent.items()
             )
             _say(f"   ε spent  {told or 'NOT PRIVATE: the run has epsilon inf'}")
+            if (self.run / "report.html").is_file():
+                _say(f"   page     {self.run / 'report.html'}")
             _say(f"   next     python cli.py results {self.run}, or the same command with other --systems")
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from commands.launch.experiment import Experiment, merge, read_yaml
+from commands.launch.supported import read_supported
 from datamodules.readers import expand_path
 from datamodules.turn import Field
 from doppel.errors import UserError
@@ -28,6 +29,7 @@ def check_sources(experiment: Experiment) -> None:
             )
     if not synthesises:
         return
+    read_supported(experiment.supported)
     calibration = experiment.calibration
     if experiment.candidates > 1 or (calibration is not None and calibration.of == "utterances"):
         _check_public_parser(experiment)

@@ -294,6 +294,7 @@ class Stages:
             private=(self.train_path or data.get("train_path")) if given.compare_with_private else None,
             seed=given.seed,
             parser=self.parser,
+            save_parsed=self.run / "evaluation" / f"{name}.parsed.jsonl" if self.parser else None,
             keep_function=data.get("keep_function"),
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 from commands.launch.run_record import RunRecord
 from commands.privacy.attestation import attested
 from commands.privacy.verify import card, write_card
+from commands.results.page.write import write_page
 from commands.results.report_text import render
 from commands.results.wandb_report import log_report
 from doppel.errors import UserError
@@ -25,7 +26,7 @@ SPLIT_FIELDS = ("fingerprint", "missing_function", "public_share", "test_fingerp
 
 
 def report(run_dir: Path, *, samples: int = 10) -> None:
-    """Gather a pipeline's ledger, metrics and timings into report.json, and print them.
+    """Gather a pipeline's ledger, metrics and timings into report.json and the page report.html, and print them.
 
     Args:
         run_dir: Folder of the pipeline, which holds ledger.jsonl and evaluation/.
@@ -42,6 +43,10 @@ def report(run_dir: Path, *, samples: int = 10) -> None:
     write_json(run_dir / "report.json", content)
     shown = "two_stage" if "two_stage" in content["metrics"] else next(iter(content["metrics"]))
     print(render(content, record.synthetic(shown), _utterances(record.synthetic(shown), samples)))
+    try:
+        print(f"For people who read no tables: {write_page(record, content, content.get('card'))}")
+    except UserError as error:
+        print(f"There is no page: {error}")
     print(f"Every number is in {run_dir / 'report.json'}.")
     log_report(record, content)
 

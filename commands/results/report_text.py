@@ -7,6 +7,7 @@ from typing import Any
 
 from commands.evaluation.evaluate import CHOSEN_BY_JUDGE
 from commands.launch.systems import system
+from commands.results.human import human_value, is_baseline
 from commands.results.table import Table, show
 
 _SPENT = ("epsilon", "delta", "unit", "accountant", "noise_multiplier")
@@ -43,16 +44,17 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
 
 
 def metrics_table(report: dict[str, Any]) -> str:
-    """One column a system: what it spent, and every figure."""
+    """One column a system: what it spent, and every figure; the last one has what human turns have in its place."""
     metrics, scopes = report["metrics"], (report["privacy"] or {"systems": {}})["systems"]
-    table = Table(["", *metrics])
+    table = Table(["", *metrics, "human turns"])
     if scopes:
         own = [scopes.get(system(name).scope, {}) for name in metrics]
-        table.rows += [[key, *(scope.get(key) for scope in own)] for key in _SPENT]
+        table.rows += [[key, *(scope.get(key) for scope in own), None] for key in _SPENT]
     for name in dict.fromkeys(name for values in metrics.values() for name in values):
         found = [values.get(name) for values in metrics.values()]
-        if any(isinstance(value, int | float) for value in found):
-            table.rows.append([name, *found])
+        if any(isinstance(value, int | float) for value in found) and not is_baseline(name):
+            human = next((v for values in metrics.values() if (v := human_value(values, name)) is not None), None)
+            table.rows.append([name, *found, human])
     return table.text()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from callbacks.wandb_artifacts import artifact, use_artifact
 from commands.launch.run_folder import wandb_id
 from commands.launch.run_record import RunRecord
+from commands.results.page.write import PAGE
 
 _CONFIG = ("experiment", "seed", "epsilon", "commit", "base_model", "num_samples")
 
@@ -15,7 +16,8 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
     """Log ``report.json`` as an artifact that came from the synthetic files, and its metrics as the run's summary.
 
     Only where the stages of the pipeline have W&B runs: offline if theirs are, and in their project. Figures named
-    ``private/…`` are left out of the summary; they are in the report, whose content stays where it is.
+    ``private/…`` are left out of the summary; they are in the report, whose content stays where it is. The page is sent
+    whole where the privacy card is signed; otherwise it stays where it is too.
 
     Returns:
         Whether there was anything to log to.
@@ -50,4 +52,7 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
         for system, spent in (report["privacy"] or {"systems": {}})["systems"].items():
             run.summary.update({f"{system}/epsilon": spent["epsilon"]})
         run.log_artifact(artifact(record.folder / "report.json", "report"))
+        if (record.folder / PAGE).is_file():
+            is_signed = bool((report.get("card") or {}).get("signed"))
+            run.log_artifact(artifact(record.folder / PAGE, "page", upload=is_signed))
     return True

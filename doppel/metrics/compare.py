@@ -56,6 +56,13 @@ class Corpus:
         rows = sorted(random.Random(seed).sample(range(len(self.utterances)), size))
         return Corpus(tuple(self.utterances[i] for i in rows), tuple(self.trees[i] for i in rows))
 
+    def rest(self, size: int, seed: int) -> Corpus:
+        """As many of the rows that ``sample`` leaves, or none where it does not leave so many."""
+        rows = random.Random(seed).sample(range(len(self.utterances)), min(size, len(self.utterances)))
+        left = sorted(set(range(len(self.utterances))) - set(rows))
+        left = sorted(random.Random(seed + 1).sample(left, len(rows))) if len(left) >= len(rows) else []
+        return Corpus(tuple(self.utterances[i] for i in left), tuple(self.trees[i] for i in left))
+
 
 def _batches(items: Sequence[Any], size: int = 512) -> Iterable[Sequence[Any]]:
     return (items[start : start + size] for start in range(0, len(items), size))
@@ -186,7 +193,7 @@ def compare(
         "num_synthetic": len(synthetic.utterances),
         "num_reference": len(reference.utterances),
     }
-    annotated = annotator or reference
+    annotated, whole = annotator or reference, reference
     synthetic, reference = compared_sides(synthetic, reference, num_samples, seed)
     sizes["num_compared"] = len(synthetic.utterances)
     parts: list[Part] = [
@@ -195,6 +202,7 @@ def compare(
         _own_trees(synthetic, reference, counting),
         _parsed_trees(synthetic, reference, parsed, parsed_reference, counting),
         _nearest_trees(synthetic, reference, annotated, annotator is None, counting),
+        _human(whole.rest(len(reference.utterances), seed), reference, featurizer, counting, seed),
         ({"counting": counting}, []),
     ]
     if private is not None:
@@ -217,6 +225,18 @@ def _mauve(synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, 
     elif len(synthetic.utterances) < _FEW_FOR_MAUVE:
         notes.append(f"mauve on fewer than {_FEW_FOR_MAUVE} samples a side is rough: compare equal counts only")
     return {"mauve": value, "featurizer": str(featurizer)}, notes
+
+
+def _human(others: Corpus, reference: Corpus, featurizer: str | Path | None, counting: Counting, seed: int) -> Part:
+    """What other human turns would score in the samples' place; None where the reference holds too few."""
+    names = ("word_overlap", "mauve", *FUNCTION_KEYS)
+    if not others.utterances:
+        note = "human_…: null, since the reference holds fewer than twice as many turns as are compared"
+        return dict.fromkeys(f"human_{name}" for name in names), [note]
+    values = {"word_overlap": _value(WordOverlap(), others.utterances, reference.utterances)}
+    values["mauve"] = _mauve(others, reference, featurizer, seed)[0]["mauve"]  # type: ignore[assignment]
+    values |= function_metrics(others.trees, reference.trees, counting)  # type: ignore[arg-type]
+    return {f"human_{name}": values[name] for name in names}, []
 
 
 def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting) -> Part:

@@ -18,6 +18,7 @@ from callbacks.slurm_job import SlurmJob
 from commands.launch.run_folder import wandb_id
 from commands.launch.run_record import RunRecord
 from commands.launch.sync import offline_runs
+from commands.results.page.write import write_page
 from commands.results.wandb_report import log_report
 from datamodules.readers import data_fingerprint
 from datamodules.selection import Selection
@@ -72,6 +73,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
     metrics = {"two_stage": {"word_overlap": 0.5, "private/copies": 3}}
     report |= {"metrics": metrics, "privacy": {"systems": {"two_stage": {"epsilon": 7.5}}}}  # type: ignore[dict-item]
     (run / "report.json").write_text(json.dumps(report))
+    write_page(RunRecord(run), report)
     assert log_report(RunRecord(run), report)
     wandb.teardown()  # as at the end of a process: all is written
     yield run
@@ -117,7 +119,7 @@ def test_artifacts_lead_from_the_model_to_the_report(pipeline: Path, runs: dict[
         ("sample_parse_tree", {"tiny-trees"}, {"tiny-parse_tree"}),
         ("parse2utterance", {"tiny-parse2utterance"}, set()),
         ("sample_parse2utterance", {"tiny-synthetic"}, {"tiny-trees", "tiny-parse2utterance"}),
-        ("report", {"tiny-report"}, {"tiny-synthetic"}),
+        ("report", {"tiny-report", "tiny-page"}, {"tiny-synthetic"}),
     ]:
         assert {name for name, _ in last[stage].logged if not name.startswith("run-")} == made, stage
         assert {name for name, _ in last[stage].used} == read, stage
@@ -151,10 +153,15 @@ def test_nothing_private_is_in_any_file(pipeline: Path, corpus: str, runs: dict[
     needles += [turn["unit"].encode() for turn in turns] + [data_fingerprint(corpus, Selection()).encode()]
     files = [path for path in pipeline.glob("*/wandb/**/*") if path.is_file()]
     assert len(files) > 2 * len(STAGES)
+    page = pipeline / "report.html"
+    samples = [json.loads(line) for line in (pipeline / "synthetic.jsonl").read_text().splitlines()]
+    assert page.read_text().count("<li><d") >= len(samples), "the page holds the samples, and is searched too"
     assert any(corpus.encode() in path.read_bytes() for path in files), "only the name of the data is there"
     for path in files:
         content = path.read_bytes()
         assert not [needle for needle in needles if needle in content], path
+    content = page.read_bytes()
+    assert not [needle for needle in needles if needle in content and needle != b"yes"], "a word of the page itself"
 
 
 def test_sync_sends_runs_in_the_order_of_their_start(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
