@@ -156,6 +156,8 @@ def curves(lines: Sequence[Curve], ticks: Mapping[float, str], title: str, told:
         parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}h{:.1f}"/>').format(_LEFT, y, width))
     parts += [_text(xs[x], _TOP + height + 17, text, "middle") for x, text in ticks.items()]
     for place, line in enumerate(lines):
+        if not line.points:
+            continue
         points = sorted((xs[x] + 5 * place, _TOP + height * (1 - y / top), d) for x, y, d in line.points)
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in points)
         parts.append(Markup('<path class="line s{}" d="M{}"/>').format(place, path))

@@ -77,21 +77,25 @@ def _by_section(groups: Sequence[Group]) -> list[tuple[Mapping[str, Any], list[G
 def _section(key: Mapping[str, Any], groups: Sequence[Group]) -> dict[str, Any]:
     """One table with its pictures."""
     groups = sorted(groups, key=lambda group: (-_epsilon(group), str(group.key["system"])))
-    systems = list(dict.fromkeys(str(group.key["system"]) for group in groups))
+    lines_of: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        lines_of.setdefault((str(group.key["system"]), str(group.key["experiment"])), []).append(group)
+    several = len({experiment for _, experiment in lines_of}) > 1
+    labels = {own: label_of(own[0]) + (f", {own[1]}" if several else "") for own in lines_of}
     ticks = {epsilon: format_epsilon(epsilon) for epsilon in sorted({_epsilon(group) for group in groups})}
     chosen = [(name, label, better) for names, label, better in _METRICS if (name := _first(names, groups)) is not None]
     figures = []
     for name, label, better in chosen:
         lines = [
             charts.Curve(
-                label_of(system),
+                labels[own],
                 [
                     (_epsilon(group), cell.mean, cell.std)
-                    for group in groups
-                    if group.key["system"] == system and (cell := group.cell(name)).mean is not None
+                    for group in members
+                    if (cell := group.cell(name)).mean is not None
                 ],
             )
-            for system in systems
+            for own, members in lines_of.items()
         ]
         told = "; ".join(
             f"{line.label}: " + ", ".join(f"{y:.3g} at ε = {ticks[x]}" for x, y, _ in sorted(line.points))
@@ -106,7 +110,7 @@ def _section(key: Mapping[str, Any], groups: Sequence[Group]) -> dict[str, Any]:
     return {
         "title": format_data(key),
         "setting": " · ".join(setting),
-        "systems": [label_of(system) for system in systems],
+        "systems": list(labels.values()),
         "figures": figures,
         "headings": [label for _, label, _ in chosen],
         "rows": [_row(group, [name for name, _, _ in chosen]) for group in groups],

@@ -240,6 +240,7 @@ def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
         for seed in (1, 2, 3):
             run = tmp_path / f"e{epsilon:g}-s{seed}"
             metrics = {"one_stage": {"mauve": 0.1 * seed + epsilon / 100}, "two_stage": {"mauve": 0.2 * seed}}
+            metrics["one_stage"]["parsed_chi_square"] = None  # type: ignore[assignment]
             make_run(run, epsilon=epsilon, seed=seed, metrics=metrics)
             for system in metrics:
                 sample(run, system)
@@ -250,4 +251,5 @@ def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
     assert "0.280 ± 0.100" in rows[0] and "0.230 ± 0.100" in rows[2], rows
     labels = [svg.attributes.get("aria-label", "") for svg in read.all("svg", class_="curves")]
     assert any("MAUVE against ε" in label and "0.28 at ε = 8" in label for label in labels)
+    assert not [path for path in read.all("path") if path.attributes["d"] == "M"], "a line without a point"
     assert len(read.all("script")) == 1
