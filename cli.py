@@ -38,7 +38,6 @@ COMMANDS = {
     "download": "commands.data.download:download",
     "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",
-    "topics": "commands.data.topics:topics",
     "upweight": "commands.data.upweight:upweight",
 }
 

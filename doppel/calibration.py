@@ -54,14 +54,12 @@ def tree_vector(tree: str | None, bins: Mapping[str, float]) -> dict[str, float]
     return {name: weight / norm for name, weight in found.items()}
 
 
-def tree_matrix(trees: Sequence[str], bins: Mapping[str, float]) -> csr_matrix:
-    """`tree_vector` of each tree, [trees, bins]."""
+def matrix(vectors: Sequence[Mapping[str, float]], bins: Mapping[str, float]) -> csr_matrix:
+    """Entries by bin as rows, [vectors, bins]."""
     place = {name: i for i, name in enumerate(bins)}
-    entries = [
-        (i, place[name], value) for i, tree in enumerate(trees) for name, value in tree_vector(tree, bins).items()
-    ]
+    entries = [(i, place[name], value) for i, vector in enumerate(vectors) for name, value in vector.items()]
     rows, columns, values = zip(*entries, strict=True) if entries else ((), (), ())
-    return csr_matrix((values, (rows, columns)), shape=(len(trees), len(bins)), dtype=np.float64)
+    return csr_matrix((values, (rows, columns)), shape=(len(vectors), len(bins)), dtype=np.float64)
 
 
 def projected_weights(vectors_MK: csr_matrix, targets_K: Floats, variance: float, spread: float = 1.0) -> Floats:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from doppel.calibration import draw, pool_bins, projected_weights, tree_matrix, tree_vector
+from doppel.calibration import draw, matrix, pool_bins, projected_weights, tree_vector
 
 TREES = ["(Yield (A))", "(Yield (B))", "(Yield (A :x (B)))", "(C)", '(C :name "Ana")', "(Yield"]
 names = st.sampled_from(["A", "B", "C", "D"])
@@ -40,7 +40,7 @@ def test_bins_are_the_types_of_the_pool_and_weigh_rare_ones_up() -> None:
     bins = pool_bins(TREES)
     assert set(bins) == {"A", "B", "C", "Yield"}  # no literals, nothing of a broken tree
     assert bins["Yield"] < bins["A"] == bins["C"] == pytest.approx(math.sqrt(6 / 2))
-    assert tree_matrix(TREES, bins).shape == (6, 4)
+    assert matrix([tree_vector(tree, bins) for tree in TREES], bins).shape == (6, 4)
 
 
 @settings(max_examples=25, deadline=None)

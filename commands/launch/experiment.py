@@ -77,19 +77,21 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Topics:
-    """What the system ``topics`` makes of utterances without labels: see ``python cli.py topics --help``.
+    """What the system ``topics`` counts of utterances without labels: see ``python cli.py calibrate --help``.
 
     Args:
-        texts: Public utterances that the codebook is made of; null: samples of a first model, within the same ε.
         num_topics: Topics of the codebook.
+        texts: Public utterances that the codebook is made of; null: the over-sample.
         encoder: Sentence encoder.
         noise_multiplier: Noise over sensitivity of the topics' shares.
+        oversample: Samples that are written for each that is drawn.
     """
 
-    texts: str | None = None
     num_topics: int = 40
+    texts: str | None = None
     encoder: str = "minilm"
     noise_multiplier: float = 10.0
+    oversample: int = 5
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,7 @@ class Experiment:
             utterances counts. It must not have learnt from the private turns: nothing pays for that, and no ε would
             hold.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``.
-        epochs: Epochs by stage; left out, ``domain`` and ``topics`` take those of ``one_stage``, ``shared`` those of
-            two-stage together.
+        epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``, ``shared`` two-stage's together.
         data: Arguments of the DialogueDataModule.
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled.
@@ -192,14 +193,7 @@ class Experiment:
     @property
     def used(self) -> list[System]:
         """Its systems, of the table."""
-        found = [system(name) for name in self.systems]
-        public = self.topics is not None and self.topics.texts is not None
-        return [
-            dataclasses.replace(used, trainings=used.trainings[1:], samplings=used.samplings[1:])
-            if public and used.name == "topics"
-            else used
-            for used in found
-        ]
+        return [system(name) for name in self.systems]
 
     def epochs_of(self, settings: str) -> float:
         """Epochs of a training.
@@ -207,7 +201,7 @@ class Experiment:
         Raises:
             UserError: The experiment does not say.
         """
-        like = {"domain": ["one_stage"], "topics": ["one_stage"], "shared": ["parse_tree", "parse2utterance"]}
+        like = {"domain": ["one_stage"], "shared": ["parse_tree", "parse2utterance"]}
         names = [settings] if settings in self.epochs else like.get(settings, [settings])
         for name in names:
             if name not in self.epochs:

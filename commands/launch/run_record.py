@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", "settings.env"}
 #: Sections of an experiment that its trainings depend on; ``variants`` count for their own system.
 _TRAINING = ("epochs", "trainer", "model", "data", "privacy", "stages", "overlays", "overrides", "exact_histogram")
+#: Sections of an experiment that the draw from an over-sample depends on.
+_SHARES = ("calibration", "public_parser", "topics")
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class RunRecord:
             found[each.output] = {name: v for name, v in settings.items() if name not in ("seed", "max_rows")}
         sampled = self._sampled(of)
         for name in [name for name in sampled if pool_of(name) in found]:
-            told = {key: self.experiment.get(key) for key in ("calibration", "public_parser") if key in self.experiment}
+            told = {key: self.experiment.get(key) for key in _SHARES if key in self.experiment}
             found[name] = found[pool_of(name)] | told
         candidates = sampled[-1].replace("synthetic", "candidates")
         if candidates in found:  # of which a parser chose

