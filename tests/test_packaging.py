@@ -28,7 +28,7 @@ def undeclared(room: str, declared: list[str]) -> set[str]:
     known, installed = set(map(distribution, declared)), packages_distributions()
     names = {name.split(".")[0] for module in modules() if module.split(".")[0] == room for name in imported(module)}
     others = names - sys.stdlib_module_names - set(ROOMS)
-    return {name for name in others if not known & set(map(distribution, installed.get(name, [])))}
+    return {name for name in others if not known & set(map(distribution, installed.get(name, [name])))}
 
 
 @pytest.mark.parametrize("room", ROOMS)

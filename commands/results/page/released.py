@@ -15,7 +15,6 @@ from commands.launch.run_record import RunRecord
 from commands.launch.systems import system
 from commands.privacy.attestation import FILE_NAME
 from doppel.calibration import tree_vector
-from doppel.privacy.histogram import KIND
 from doppel.privacy.ledger import Ledger
 
 #: Of an interval, for each row by itself.
@@ -73,6 +72,8 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
     ledger = Ledger(record.folder / FILE_NAME)
     own = ledger.summary()["mechanisms"] if ledger.exists() else []
     scope = system(of).scope
+    from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for
+
     if not any(m["scope"] == scope and (m["stage"] == "histogram" or m.get("kind") == KIND) for m in own):
         return None
     prompts = system(of).samplings[-1].prompts if system(of).samplings else None
