@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datamodules.batch import PromptBatch
+from datamodules.columns import Columns
 from datamodules.data_module import PredictionDataModule
 from datamodules.readers import Unit, expand_path, read_turns
 from datamodules.turn import Turn
@@ -12,21 +13,25 @@ class AnnotationDataModule(PredictionDataModule):
     """Every utterance of a file in batches of similar length, sharded by rank, less those already annotated.
 
     Args:
-        path: Whatever ``DialogueDataModule`` reads: dialogues, JSON lines with ``utterance``, ``embedded:…``; trees are
-            not looked at. ``$VARIABLE`` is filled in.
+        path: Whatever ``DialogueDataModule`` reads: tables, text, dialogues, ``embedded:…``; trees are not looked at.
+            ``$VARIABLE`` is filled in.
         unit: ``dialogue`` or ``user`` also writes the ``unit`` of each line; ``utterance`` writes none.
+        columns: What the columns of the file are called; null for the usual names.
         batch_size: Most utterances on a rank that are annotated together, and written together.
     """
 
-    def __init__(self, path: str, unit: Unit = "utterance", batch_size: int = 1024) -> None:
+    def __init__(
+        self, path: str, unit: Unit = "utterance", batch_size: int = 1024, columns: Columns | None = None
+    ) -> None:
         super().__init__(batch_size)
         self.path = expand_path(path)
         self.unit = unit
+        self.columns = columns
         self._turns: list[Turn] = []
 
     def setup(self, stage: str) -> None:
         """Read the turns."""
-        self._turns = read_turns(self.path, self.unit, with_trees=False)
+        self._turns = read_turns(self.path, self.unit, with_trees=False, columns=self.columns)
 
     @property
     def num_total(self) -> int:

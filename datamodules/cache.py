@@ -22,7 +22,7 @@ from doppel.files import whole_file
 log = logging.getLogger(__name__)
 
 #: Raise it when the arrays, the readers or the text format change.
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 
 
 def cached(parts: Sequence[str], build: Callable[[], EncodedTurns], cache_dir: str | None = None) -> EncodedTurns:

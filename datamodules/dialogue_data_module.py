@@ -10,10 +10,11 @@ from torch.utils.data import DataLoader
 
 from datamodules.balanced_shares import share
 from datamodules.batch import LogicalBatch
+from datamodules.columns import Columns, check_unit
 from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.loading import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
-from datamodules.readers import Unit, data_fingerprint, expand_path, is_embedded
+from datamodules.readers import Unit, data_fingerprint, expand_path, is_embedded, reference_columns
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
 from doppel.errors import DataError
@@ -34,12 +35,14 @@ class DialogueDataModule(TrainingDataModule):
     trainer's ``global_step``.
 
     Args:
-        train_path: Training file: dialogue JSON lines or plain lines (``.jsonl``, ``.gz``, ``.zip``), or
-            ``embedded:train?num=4000&seed=1&skew=1.0`` for the embedded grammar. ``$VARIABLE`` is filled in.
+        train_path: Training file: a table (``.csv``, ``.tsv``, ``.parquet``, ``.jsonl``, ``.json``), text (``.txt``,
+            one utterance a line), dialogue JSON lines, each also as ``.gz`` or ``.zip``; a folder that Hugging Face's
+            ``save_to_disk`` wrote; ``hf:NAME?split=train`` of its hub; or ``embedded:train?num=4000&seed=1&skew=1.0``
+            for the embedded grammar. ``$VARIABLE`` is filled in.
         val_path: Validation file, likewise; null for none.
         test_path: Test file, likewise; null for none.
         unit: What the guarantee protects: one ``utterance``, all turns of a ``dialogue`` together, or all of a
-            ``user``, whom the field ``unit`` of plain lines names.
+            ``user``, whom the column ``unit`` names.
         batch_size: Expected number of units in a logical batch, over all ranks.
         max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
         max_turns_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
@@ -47,6 +50,8 @@ class DialogueDataModule(TrainingDataModule):
             writes several rows for a turn has as many times more rows, which the privacy specification tells.
         sampling: ``poisson`` as the guarantee demands, or ``shuffle`` (fixed size) for runs that make no
             claim.
+        columns: Which column holds the text, the labels, the unit and the tree; null for the usual names. Validation
+            and test files may also have these.
         is_public: Whether all files are public, as those of the embedded grammar are: they may then be trained on
             without privacy, and metrics on them may leave the process.
         val_is_public: Whether the validation file is public, so that metrics on it may leave the process.
@@ -89,6 +94,7 @@ class DialogueDataModule(TrainingDataModule):
         shuffle_trees: int | None = None,
         keep_share: float | None = None,
         is_public: bool = False,
+        columns: Columns | None = None,
     ) -> None:
         super().__init__(val_path, test_path, num_workers)
         check_limits(
@@ -113,13 +119,17 @@ class DialogueDataModule(TrainingDataModule):
         self.sampling_seed = sampling_seed
         self.fixed_shapes = fixed_shapes
         self.selection = Selection(keep_function, shuffle_trees, keep_share)
+        self.columns = Columns.from_config({"columns": columns})
+        check_unit(unit, self.columns)
         self._units: EncodedUnits | None = None
 
     def load_train(self) -> None:
         """Read, tokenise and group the training turns."""
         if self.privacy_caveat:
             log.warning(self.privacy_caveat)
-        encoded = load_encoded(self.train_path, self.require_codec(), self.unit, self.cache_dir, self.selection)
+        encoded = load_encoded(
+            self.train_path, self.require_codec(), self.unit, self.cache_dir, self.selection, self.columns
+        )
         units = EncodedUnits(encoded, self.limit_train_units)
         if self.batch_size > len(units):
             raise DataError(
@@ -131,7 +141,8 @@ class DialogueDataModule(TrainingDataModule):
     def load_evaluation(self, name: str, path: str) -> AllTurns:
         """Read and tokenise the turns of a validation or test file."""
         codec = self.require_codec()
-        encoded = load_encoded(path, codec, "utterance", self.cache_dir)
+        columns = reference_columns(path, self.columns)
+        encoded = load_encoded(path, codec, "utterance", self.cache_dir, columns=columns)
         return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
 
     def empty_batch(self, name: str) -> LogicalBatch:
@@ -164,7 +175,7 @@ class DialogueDataModule(TrainingDataModule):
     @cached_property
     def data_fingerprint(self) -> str:
         """Keyed hash of the training file's content and of what is selected from it."""
-        return data_fingerprint(self.train_path, self.selection)
+        return data_fingerprint(self.train_path, self.selection, self.columns)
 
     def train_dataloader(self) -> DataLoader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from datamodules.batch import ParserBatch, TurnBatch
+from datamodules.columns import Columns
 from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.readers import expand_path, is_embedded, read_turns
 from datamodules.shuffling import BucketedBatches
@@ -42,6 +43,7 @@ class ParserDataModule(TrainingDataModule):
         limit_val_turns: Validate on the first turns only, at most this many; the test takes all turns.
         train_seed: Seed of that choice.
         num_workers: Worker processes of the training loader.
+        columns: What the columns of all files are called; null for the usual names.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class ParserDataModule(TrainingDataModule):
         limit_val_turns: int | None = None,
         train_seed: int = 1,
         num_workers: int = 0,
+        columns: Columns | None = None,
     ) -> None:
         super().__init__(val_path, test_path, num_workers)
+        self.columns = columns
         check_limits(
             max_tokens_per_batch=max_tokens_per_batch,
             eval_batch_size=eval_batch_size,
@@ -90,7 +94,7 @@ class ParserDataModule(TrainingDataModule):
         self._refuse_private_training()
         if not self.train_paths:
             raise DataError("there is nothing to train on: set train_paths")
-        turns = [turn for path in self.train_paths for turn in _with_trees(path)]
+        turns = [turn for path in self.train_paths for turn in self._with_trees(path)]
         if self.limit_train_turns is not None and self.limit_train_turns < len(turns):
             order = np.random.default_rng(self.train_seed).permutation(len(turns))
             turns = [turns[i] for i in sorted(order[: self.limit_train_turns])]
@@ -102,7 +106,7 @@ class ParserDataModule(TrainingDataModule):
 
     def load_evaluation(self, name: str, path: str) -> list[TurnBatch]:
         """Read turns, and write as actions those that the vocabulary can express."""
-        turns = _with_trees(path)[: self.limit_val_turns if name == "val" else None]
+        turns = self._with_trees(path)[: self.limit_val_turns if name == "val" else None]
         turns.sort(key=lambda turn: len(_tree(turn)))
         batches = []
         for start in range(0, len(turns), self.eval_batch_size):
@@ -128,6 +132,9 @@ class ParserDataModule(TrainingDataModule):
 
         return self.steps(BucketedBatches(lengths, self.max_tokens_per_batch, self.seed, source_lengths), make)
 
+    def _with_trees(self, path: str) -> list[Turn]:
+        return read_turns(path, "utterance", needs=("parse",), columns=self.columns)
+
     def _refuse_private_training(self) -> None:
         callbacks = self.trainer.callbacks if self.trainer else []  # type: ignore[attr-defined]
         if any(type(callback).__name__ == "DifferentialPrivacy" for callback in callbacks):
@@ -152,10 +159,6 @@ def _examples(turns: Sequence[Turn], vocabulary: ActionVocabulary) -> list[_Exam
     """Pieces of the utterance and actions of the turns that can be written as such."""
     encoded = ((turn, encode(_tree(turn), turn.utterance, vocabulary)) for turn in turns)
     return [(split_source(turn.utterance), actions) for turn, actions in encoded if actions is not None]
-
-
-def _with_trees(path: str) -> list[Turn]:
-    return read_turns(path, "utterance", needs=("parse",))
 
 
 def _tree(turn: Turn) -> str:

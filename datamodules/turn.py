@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Field = Literal["utterance", "parse", "domain"]
+Unit = Literal["utterance", "dialogue", "user"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Turn:
         utterance: The text that the user typed or spoke.
         parse: The Lispress tree of the utterance, or None where the data has none.
         unit: Name of the privacy unit the turn belongs to; all turns of a unit are clipped together.
-        domain: Domain label of the turn, for domain-conditioned models.
+        domain: Label of the turn, such as its domain, for models of utterances given a label.
         weight: How much the turn counts in training, in [0, 1]. A function of this turn alone, by public means: see
             :mod:`commands.data.upweight`.
     """

@@ -82,8 +82,22 @@ def read_json_lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         DataError: The file, or a line of it, cannot be read; the message names both and never quotes the content.
     """
-    path = Path(path)
-    with _open(path) as lines:
+    for number, line in read_lines(path):
+        if not line.isspace():
+            yield number, _parse(line, f"{path}:{number}")
+
+
+def read_lines(path: str | Path, kind: str = ".jsonl") -> Iterator[tuple[int, bytes]]:
+    """Read the lines of a file as bytes, ends of lines included, with their numbers from 1.
+
+    Args:
+        path: A file, plain, compressed as ``.gz``, or a ``.zip``.
+        kind: What a ``.zip`` must hold exactly one file of: the end of its name.
+
+    Raises:
+        DataError: The file cannot be read; the message says where it ends.
+    """
+    with _open(Path(path), kind) as lines:
         number = 0
         while True:
             number += 1
@@ -93,19 +107,30 @@ def read_json_lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise DataError(f"{path}:{number}: the compressed file is damaged here: fetch it again") from None
             if not line:
                 return
-            if not line.isspace():
-                yield number, _parse(line, f"{path}:{number}")
+            yield number, line
+
+
+def as_text(line: bytes, where: str) -> str:
+    """Bytes as UTF-8.
+
+    Raises:
+        DataError: They are in another encoding.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: byte {error.start + 1} is not UTF-8: convert the file to UTF-8") from None
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def _open(path: Path, kind: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
     """Open a file for reading lines of bytes, decompressed by its suffix."""
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
-                members = [n for n in archive.namelist() if n.endswith(".jsonl") and not n.startswith("__MACOSX")]
+                members = [n for n in archive.namelist() if n.endswith(kind) and not n.startswith("__MACOSX")]
                 if len(members) != 1:
-                    raise DataError(f"{path} holds {len(members)} .jsonl files: it must hold exactly one")
+                    raise DataError(f"{path} holds {len(members)} {kind} files: it must hold exactly one")
                 with archive.open(members[0]) as member:
                     yield member
         elif path.suffix == ".gz":
@@ -123,10 +148,9 @@ def _open(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
+    text = as_text(line, where)
     try:
-        record = json.loads(line)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start + 1} is not UTF-8: convert the file to UTF-8") from None
+        record = json.loads(text.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: broken JSON at column {error.colno} ({error.msg}): each line must be one JSON object"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from markdown_blocks import ROOT, blocks, commands, words
 
 import cli
+from commands.launch.experiment import load
+from commands.launch.run import read_values
+from commands.launch.sources import read_sources
+from datamodules.columns import Columns
 from doppel.grammar import generate
 
 README = ROOT / "README.md"
@@ -35,7 +40,7 @@ def test_files_that_are_copied_exist() -> None:
 
 def test_the_line_of_data_is_one_that_can_be_read() -> None:
     (example,) = [block.text for block in blocks(README) if block.language == "json"]
-    assert json.loads(example).keys() == {"utterance", "parse", "unit"}
+    assert json.loads(example).keys() == {"text", "parse", "label", "unit"} == {*asdict(Columns())}
 
 
 @pytest.mark.parametrize(
@@ -45,10 +50,14 @@ def test_runs_are_rehearsed(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every `run`, from a folder that holds the files it names; what submits is told to print instead."""
-    for name in ("private.jsonl", "public.jsonl"):
-        turns = [{"utterance": turn.utterance, "parse": turn.parse} for turn in generate(600, seed=len(name))]
-        (tmp_path / name).write_text("".join(f"{json.dumps(turn)}\n" for turn in turns), encoding="utf-8")
+    texts = [turn.utterance for turn in generate(600, seed=1)]
+    (tmp_path / "private.csv").write_text("review\n" + "".join(f'"{text}"\n' for text in texts[:500]), encoding="utf-8")
+    (tmp_path / "public.txt").write_text("\n".join(texts[500:]), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    if "data.train_path=private.csv" in line:
+        start = line.index("--set") + 1
+        changes = read_values(line[start:]) | {"systems": ["one_stage"]}
+        assert read_sources(load(ROOT / line[3], changes)) == []
     monkeypatch.delenv("DOPPEL_DATA", raising=False)
     words = [str(ROOT / word) if word.startswith("configs/") else word for word in line[2:] if word != "--submit"]
     status = cli.main([*words, *([] if "--dry-run" in words else ["--dry-run"])])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from datamodules.columns import Columns
 from datamodules.readers import data_fingerprint, expand_path, read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -34,6 +35,7 @@ def partition(
     seed: int = 1,
     by: By = "turn",
     private_diagnostics: bool = False,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
     """Split annotated turns into a public part that lacks a function, a private part without trees, and a test part.
 
@@ -44,7 +46,7 @@ def partition(
     for human annotators.
 
     Args:
-        train: Annotated turns: dialogue or plain JSON lines, or embedded:…
+        train: Annotated turns: whatever training reads.
         out: Folder for the parts and partition.json.
         missing: Function that the public part must lack: a name, or a prefix with a star, such as 'EventOnDate*';
             without it the public part is a uniform share.
@@ -54,14 +56,15 @@ def partition(
         seed: Seed of the split.
         by: Split turns (as the paper) or whole dialogues.
         private_diagnostics: Also count the function in the private part (private/…: these values are not DP).
+        columns: What the columns of both files are called; those of what is written have the usual names.
 
     Raises:
         DataError: An input cannot be used, or the function does not occur.
     """
-    turns = _read(train, by)
+    turns = _read(train, by, columns)
     parts = split(
         turns,
-        None if test is None else _read(test, by),
+        None if test is None else _read(test, by, columns),
         missing=missing,
         public_share=public_share,
         test_share=test_share,
@@ -75,9 +78,9 @@ def partition(
     num_in_test = sum(_uses(turn, missing) for turn in parts.test)
     summary: dict[str, Any] = {
         "train": train,
-        "fingerprint": data_fingerprint(expand_path(train)),
+        "fingerprint": data_fingerprint(expand_path(train), columns=columns),
         "test": test,
-        "test_fingerprint": None if test is None else data_fingerprint(expand_path(test)),
+        "test_fingerprint": None if test is None else data_fingerprint(expand_path(test), columns=columns),
         "missing_function": missing,
         "public_share": public_share,
         "test_share": test_share,
@@ -208,12 +211,14 @@ def _order(turns: Sequence[Turn], seed: int, by: By) -> list[list[int]]:
     return order
 
 
-def _read(path: str, by: By) -> list[Turn]:
+def _read(path: str, by: By, columns: Columns) -> list[Turn]:
     """Turns whose ``unit`` is the dialogue or user wherever the file names one."""
     path = expand_path(path)
     if by == "dialogue":
-        return read_turns(path, "dialogue")
-    turns = read_turns(path, "utterance")  # their units are NAME/NUMBER, or NUMBER where there is no name
+        return read_turns(path, "dialogue", columns=columns)
+    turns = read_turns(
+        path, "utterance", columns=columns
+    )  # their units are NAME/NUMBER, or NUMBER where there is no name
     return [replace(turn, unit=turn.unit.rpartition("/")[0] or turn.unit) for turn in turns]
 
 

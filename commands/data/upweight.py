@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from datamodules.columns import Columns
 from datamodules.readers import Unit, content_digest, data_fingerprint, expand_path, read_turns
 from datamodules.turn import Turn
 from doppel.errors import UserError
@@ -16,7 +17,14 @@ from doppel.files import write_json_lines
 
 
 def upweight(
-    *, parser: str, train: str, out: Path, floor: float = 0.2, scale: float = 0.5, unit: Unit = "utterance"
+    *,
+    parser: str,
+    train: str,
+    out: Path,
+    floor: float = 0.2,
+    scale: float = 0.5,
+    unit: Unit = "utterance",
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
     """Weigh turns by how unsure a public parser is of them, for training that upweights what the parser lacks.
 
@@ -33,11 +41,12 @@ def upweight(
 
     Args:
         parser: Checkpoint of the public parser.
-        train: Turns: dialogue or plain JSON lines, or embedded:…
+        train: Turns: whatever training reads.
         out: Plain JSON lines with weights, for train_path.
         floor: Weight where the parser is sure.
         scale: Nats an action that add 1 to the weight; public.
         unit: Unit that training will protect.
+        columns: What the columns of --train are called; those of --out have the usual names.
 
     Raises:
         DataError: The turns cannot be read.
@@ -50,12 +59,12 @@ def upweight(
     from lightning_modules.parsing.annotate import load_parser
 
     path = expand_path(train)
-    turns = read_turns(path, unit)
+    turns = read_turns(path, unit, columns=columns)
     scored = load_parser(parser).annotate_with_scores([turn.utterance for turn in turns], progress=True)
     write_json_lines(out, map(asdict, weigh(turns, scored, floor, scale)))
     how: dict[str, Any] = {
         "train": train,
-        "train_fingerprint": data_fingerprint(path),
+        "train_fingerprint": data_fingerprint(path, columns=columns),
         "parser": parser,
         "parser_fingerprint": content_digest(parser),
         "floor": floor,

@@ -9,7 +9,8 @@ from typing import Any
 
 from commands.evaluation.round_trip import record_of
 from commands.results.table import Table, show
-from datamodules.readers import content_digest, read_turns
+from datamodules.columns import Columns
+from datamodules.readers import content_digest, read_turns, reference_columns
 from datamodules.selection import Selection
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -39,6 +40,7 @@ def evaluate(
     save_parsed_reference: Path | None = None,
     private: str | None = None,
     seed: int = 0,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
     """How synthetic utterances compare with human ones: overlap, χ², MAUVE, validity, copies.
 
@@ -47,7 +49,7 @@ def evaluate(
 
     Args:
         synthetic: JSON lines with "utterance" and, if sampled, "parse".
-        reference: Human turns: dialogue or plain JSON lines (.jsonl, .gz, .zip) or embedded:….
+        reference: Human turns: a table, text, JSON lines or dialogues, or embedded:….
         out: Also write the values here, as JSON.
         featurizer: Model folder or hub name whose hidden states MAUVE compares; the default is the shipped base model.
         no_mauve: Leave MAUVE out (no model is loaded).
@@ -62,6 +64,7 @@ def evaluate(
         save_parsed_reference: Write those of the reference here, for --parsed-reference.
         private: Private training turns: also report copies of them (private/…: these values are not DP).
         seed: Seed of the subsets and of MAUVE's clustering.
+        columns: What the columns of --private are called, and those of the reference where it has them.
 
     Raises:
         DataError: An input or output cannot be used, or annotations lack an utterance or a source.
@@ -81,7 +84,8 @@ def evaluate(
     if num_samples is not None and num_samples < 1:
         raise DataError(f"--num-samples is {num_samples}: give at least 1")
     source = None if no_mauve else _featurizer(featurizer)
-    kept = Selection(keep_function).apply(read_turns(reference, "utterance"), reference, "utterance")
+    turns = read_turns(reference, "utterance", columns=reference_columns(reference, columns))
+    kept = Selection(keep_function).apply(turns, reference, "utterance")
     corpora = _corpus(read_synthetic(synthetic)), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
     found = _parsed_trees(sides, ready, parser)
@@ -93,7 +97,7 @@ def evaluate(
         *corpora,
         featurizer=source,
         annotator=_corpus(read_turns(annotator, unit="utterance")) if annotator else None,
-        private=[turn.utterance for turn in read_turns(private, unit="utterance")] if private else None,
+        private=[t.utterance for t in read_turns(private, "utterance", columns=columns)] if private else None,
         parsed=found[0],
         parsed_reference=found[1],
         counting=counting,

@@ -72,7 +72,9 @@ class AdaptationStages(Stages):
         """Split the annotated turns."""
         given = {name: value for name, value in vars(self.given).items() if not name.startswith("round")}
         seed = self.experiment.seed or 1
-        self.tool("partition", "tool", (), "partition", **given, seed=seed, out=self.run / "data")
+        own = {"seed": seed, "out": self.run / "data", "columns": self.columns}
+        self.tool("partition", "tool", (), "partition", **given, **own)
+        self.columns = None  # what the split writes has the usual ones
 
     def annotate(self, parser: str, name: str, path: str, writes: str, needs: tuple[str, ...]) -> None:
         """Trees of a parser of the run (or of ``full``, the high-resource one) for a file's utterances."""

@@ -72,10 +72,12 @@ class StageConfig:
         Raises:
             DataError: The file is gone, or a variable in its path is not set.
         """
+        from datamodules.columns import Columns
         from datamodules.readers import data_fingerprint, expand_path
         from datamodules.selection import Selection
 
-        return data_fingerprint(expand_path(self.data["train_path"]), Selection.from_config(self.data))
+        selection, columns = Selection.from_config(self.data), Columns.from_config(self.data)
+        return data_fingerprint(expand_path(self.data["train_path"]), selection, columns)
 
 
 @dataclass(frozen=True)

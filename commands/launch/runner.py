@@ -273,7 +273,8 @@ class Runner:
             UserError: One cannot be read.
         """
         if any(stage.kind == "fit" for stage in self.waiting()):
-            read_sources(self.experiment)
+            for sentence in read_sources(self.experiment):
+                _say(f"── note: {sentence}")
 
     def _tell_result(self, seconds: float) -> None:
         trained = [stage.name for stage in self.stages if stage.kind == "fit"]

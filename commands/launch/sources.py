@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from commands.launch.experiment import Experiment, merge, read_yaml
+from commands.launch.experiment import ROOT, Experiment, merge, read_yaml
 from commands.launch.supported import read_supported
 from datamodules.readers import expand_path
-from datamodules.turn import Field
+from datamodules.turn import Field, Turn
 from doppel.errors import UserError
+
+#: Tokens that every base model takes.
+_SHORTEST = 256
 
 
 def check_sources(experiment: Experiment) -> None:
@@ -56,33 +62,72 @@ def check_sources(experiment: Experiment) -> None:
         )
 
 
-def read_sources(experiment: Experiment) -> None:
+def read_sources(experiment: Experiment) -> list[str]:
     """Read every file as its stage will.
+
+    Returns:
+        Sentences for the console of whoever starts the run, see :func:`datamodules.check.check`.
 
     Raises:
         UserError: One cannot be read; the message names the line.
     """
-    from datamodules.readers import check
+    from commands.privacy.histogram import read_labels
+    from datamodules.check import check
+    from datamodules.columns import Columns, check_unit
+    from datamodules.readers import reference_columns
 
     data, given = experiment.section("data"), experiment.adaptation
     settings = {training.settings for used in experiment.used for training in used.trainings}
     needs: list[Field] = ["parse"] if settings & {"parse_tree", "parse2utterance", "shared"} else []
     needs += ["domain"] if "domain" in settings else []
-    unit = data.get("unit", "utterance")
+    unit, columns, is_over_long = data.get("unit", "utterance"), Columns.from_config(data), _over_long(experiment)
+    told: list[str] = []
     if given is None and any(used.samplings for used in experiment.used):
-        own = [
-            used.name
-            for used in experiment.used
-            if "train_path" in experiment.variants.get(used.name, {}).get("data", {})
-        ]
-        paths = [data["train_path"], *(experiment.variants[name]["data"]["train_path"] for name in own)]
-        for path in dict.fromkeys(paths):
-            check(path, unit=unit, needs=needs)
+        check_unit(unit, columns)
+        paths = {data["train_path"]: columns}
+        for used in experiment.used:
+            own = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
+            paths[own["train_path"]] = Columns.from_config(own)
+        labels = read_labels(Path(experiment.labels)) if experiment.labels and "domain" in settings else None
+        for path, own_columns in paths.items():
+            told += check(path, unit, needs, own_columns, is_over_long=is_over_long, labels=labels)
     elif given is not None:
         for path in filter(None, (given.train, given.test)):
-            check(path, unit="utterance", needs=["parse"])
-    for path in filter(None, (data.get("val_path"), experiment.reference)):
-        check(path, unit="utterance")
+            told += check(path, needs=["parse"], columns=columns, is_over_long=is_over_long)
+    for path, is_public in ((data.get("val_path"), data.get("val_is_public", False)), (experiment.reference, True)):
+        if path is not None:
+            found = reference_columns(expand_path(path), columns)
+            told += check(path, columns=found, is_public=is_public, is_over_long=is_over_long)
+    return told
+
+
+def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
+    """Whether an utterance alone is longer than what the models of an experiment take.
+
+    The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
+    """
+    model = experiment.section("model")
+    wanted, base = model.get("max_length"), str(model.get("base_model", ROOT / "models/base"))
+
+    @cache
+    def codec() -> Any:
+        from transformers import AutoConfig
+
+        from datamodules.codec import Codec
+        from lightning_modules.backbone.base_models import load_tokenizer
+
+        tokenizer = load_tokenizer(base)
+        positions = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
+        bounds = [bound for bound in (wanted, positions) if bound is not None]
+        prefix = model.get("task_prefix", True)
+        return Codec(tokenizer, None, "utterance", min(bounds, default=1 << 30), "raw", prefix)
+
+    def is_over_long(turn: Turn) -> bool:
+        if len(turn.utterance.encode()) + 8 <= min(wanted or _SHORTEST, _SHORTEST):
+            return False
+        return len(codec().encode(turn).input_ids) > codec().max_length
+
+    return is_over_long
 
 
 def _check_public_parser(experiment: Experiment) -> None:

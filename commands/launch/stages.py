@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from commands.launch.experiment import (
     read_yaml,
 )
 from commands.launch.systems import MODEL_FILES, SYSTEMS, Sampling, System, Training, pool_of
+from datamodules.columns import Columns
 from doppel.errors import UserError
 
 DATA = "datamodules.dialogue_data_module.DialogueDataModule"
@@ -67,6 +69,8 @@ class Stages:
         self.evaluate_after: tuple[str, ...] = ()  # what trains the parser of the evaluation
         self.parser = experiment.parser
         self.train_path: str | None = None  # in place of the experiment's
+        columns = Columns.from_config(experiment.section("data")).as_dict()
+        self.columns = json.dumps(columns) if columns else None  # of the user's files
         self.overlays = [self._overlay(path) for path in dict.fromkeys([*experiment.overlays, *overlays])]
 
     def all(self) -> list[Stage]:
@@ -128,6 +132,7 @@ class Stages:
         sections = self._sections(file, settings, system, (derived, *map(_sections_of, self.overlays)))
         if self.train_path is not None:  # wins over --set, whose file it was made of
             sections["data"]["train_path"] = self.train_path
+            sections["data"].pop("columns", None)  # it has the usual ones
         config = self._training(file, sections, DATA)
         config |= {"privacy": sections["privacy"]} if private else {"privacy": None, "not_private": True}
         needs = self.fit_after if start is None else (*self.fit_after, start.folder)
@@ -271,6 +276,7 @@ class Stages:
             parser=self.parser,
             save_parsed=self.run / "evaluation" / f"{name}.parsed.jsonl" if self.parser else None,
             keep_function=data.get("keep_function"),
+            columns=self.columns,
         )
 
     def fit_parser(self, name: str, layer: str, files: list[str] | None = None, after: tuple[str, ...] = ()) -> None:

@@ -27,6 +27,7 @@ from datamodules.canaries import (
     write_canaries,
     write_turns,
 )
+from datamodules.columns import Columns
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import encode_turns
 from datamodules.logical_batches import cut, micro_batch
@@ -92,11 +93,14 @@ class AuditTrainer(Trainer):
         """
         folder = Path(self.default_root_dir)
         self._check(model, datamodule, num_canaries, num_samples, confidence, ckpt_path)
-        turns = first_units(read_turns(datamodule.train_path, datamodule.unit), datamodule.limit_train_units)
+        turns = first_units(
+            read_turns(datamodule.train_path, datamodule.unit, columns=datamodule.columns), datamodule.limit_train_units
+        )
         hidden = self._canaries(folder, model, turns, num_canaries, canaries, coin_seed)
         train_path, original = folder / "train.jsonl", datamodule.train_path
         write_turns(audit_turns(turns, hidden, model.codec), train_path)
         datamodule.train_path, datamodule.limit_train_units = str(train_path), None
+        datamodule.columns = Columns()  # of what was written
         last = folder / "checkpoints" / "last.ckpt"
         self.fit(model, datamodule=datamodule, ckpt_path=str(last) if last.is_file() else None)
         if not self.state.finished:

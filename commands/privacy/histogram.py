@@ -102,6 +102,7 @@ def release(
     Returns:
         ``unit``, ``num_units``, ``noise_multiplier`` (None if exact) and ``sums`` by label.
     """
+    from datamodules.columns import Columns
     from datamodules.readers import expand_path, read_turns
     from datamodules.selection import Selection
     from doppel.privacy.accounting import default_delta
@@ -127,7 +128,8 @@ def release(
             "again with keep_share"
         )
     path = expand_path(data["train_path"])
-    turns = Selection.from_config(data).apply(read_turns(path, data["unit"]), path, data["unit"])
+    read = read_turns(path, data["unit"], columns=Columns.from_config(data))
+    turns = Selection.from_config(data).apply(read, path, data["unit"])
     turns = first_units(turns, data.get("limit_train_units"))
     num_units = len({turn.unit for turn in turns})
     if privacy is not None:

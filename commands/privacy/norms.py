@@ -98,6 +98,7 @@ def protects(experiment: Experiment, trainings: Iterable[Stage], path: str) -> b
 
     The embedded grammar is public.
     """
+    from datamodules.hub import is_on_hub
     from datamodules.readers import content_digest, expand_path, is_embedded
 
     named: list[str | None] = [experiment.adaptation.train] if experiment.adaptation else []
@@ -108,7 +109,7 @@ def protects(experiment: Experiment, trainings: Iterable[Stage], path: str) -> b
         return False
     digest = content_digest(expand_path(path))
     files = {expand_path(name) for name in named if name and not is_embedded(name)}
-    return any(os.path.isfile(file) and content_digest(file) == digest for file in files)
+    return any((is_on_hub(file) or os.path.exists(file)) and content_digest(file) == digest for file in files)
 
 
 def build(config: Mapping[str, Any]) -> CausalLM:
@@ -129,9 +130,16 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
     from datamodules.dialogue_data_module import DialogueDataModule
     from datamodules.loading import load_encoded
     from datamodules.logical_batches import EncodedUnits, LogicalBatches
+    from datamodules.readers import reference_columns
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
-    encoded = load_encoded(module.train_path, model.codec, module.unit, module.cache_dir)
+    encoded = load_encoded(
+        module.train_path,
+        model.codec,
+        module.unit,
+        module.cache_dir,
+        columns=reference_columns(module.train_path, module.columns),
+    )
     units, num_rows = EncodedUnits(encoded, num_units), module.max_turns_per_unit * encoded.rows_per_turn
     batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, num_rows)
     return batches.make(0, range(len(units)), len(units)).micro_batches

@@ -49,7 +49,7 @@ def stages_of(name: str, run: Path) -> list[Stage]:
 def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "data")
     monkeypatch.setenv("PUBLIC", "public.jsonl")
-    monkeypatch.setattr("commands.launch.runner.read_sources", lambda experiment: None)  # the files are not here
+    monkeypatch.setattr("commands.launch.runner.read_sources", lambda experiment: [])  # the files are not here
 
 
 @pytest.fixture

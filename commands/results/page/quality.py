@@ -10,12 +10,15 @@ from typing import Any
 
 from markupsafe import Markup
 
+from commands.launch.experiment import merge
 from commands.launch.run_record import RunRecord
 from commands.launch.systems import system
 from commands.results.human import human_value
 from commands.results.page import charts
 from commands.results.page.asked import Sample
-from datamodules.readers import expand_path, is_embedded, read_turns
+from datamodules.columns import Columns
+from datamodules.hub import is_on_hub
+from datamodules.readers import expand_path, is_embedded, read_turns, reference_columns
 from doppel.errors import UserError
 
 #: Metric, or those of which the first that a system has is shown; its name; what it says; what is better.
@@ -105,14 +108,16 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         (:func:`commands.launch.sources.check_sources`), and so does this. Only shares of it are shown.
     """
     given = record.experiment.get("reference") or str(record.folder / "data" / "test.jsonl")
-    train = (record.experiment.get("data") or {}).get("train_path")
-    if given == train:
+    settings = (record.experiment, record.experiment.get("overrides") or {})  # what --set gave stands in the second
+    data = merge(*(section.get("data") or {} for section in settings))
+    if given == data.get("train_path"):
         return [], "the reference is the private file itself"
     try:
         path = expand_path(given)
-        if not is_embedded(path) and not Path(path).is_file():
+        if not is_embedded(path) and not is_on_hub(path) and not Path(path).exists():
             return [], f"the reference {given} is not there any more"
-        return [Sample(turn.utterance, turn.parse) for turn in read_turns(path, "utterance")], ""
+        columns = reference_columns(path, Columns.from_config(data))
+        return [Sample(turn.utterance, turn.parse) for turn in read_turns(path, "utterance", columns=columns)], ""
     except UserError as error:
         return [], str(error)
 

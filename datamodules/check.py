@@ -1,0 +1,66 @@
+"""What is worth knowing of a file before anything is trained on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from datamodules.columns import Columns
+from datamodules.readers import expand_path, place_turns
+from datamodules.turn import Field, Turn, Unit
+from doppel.errors import DataError
+
+
+def check(
+    path: str,
+    unit: Unit = "utterance",
+    needs: Sequence[Field] = (),
+    columns: Columns | None = None,
+    is_public: bool = False,
+    is_over_long: Callable[[Turn], bool] | None = None,
+    labels: Collection[str] | None = None,
+) -> list[str]:
+    """Read a file as training will, and say what it does with rows that teach nothing.
+
+    Formal guarantees:
+        What is said of a private file is the place of the first row of a kind. That is meant for the console of whoever
+        holds the file and starts the run, as every error is: it is neither logged nor written, and no stage of the run
+        learns of it. How many such rows there are is told of public files alone. What becomes of a row is decided by
+        this row: one without text is no turn; one that is too long for the model, or whose label is not in the public
+        list, keeps its place and contributes zero (:class:`~datamodules.encoded_turns.EncodedTurns`), or nothing to the
+        histogram of labels.
+
+    Args:
+        path: As in a configuration; ``$VARIABLE`` is filled in.
+        unit: As for :func:`~datamodules.readers.read_turns`; likewise ``needs`` and ``columns``.
+        is_public: Whether counts may be told.
+        is_over_long: Whether the model takes no text of this length; None asks for nothing.
+        labels: The public list of labels, if the run has one.
+
+    Returns:
+        Sentences for the console.
+
+    Raises:
+        DataError: The file cannot be used; the message names the line.
+    """
+    path = expand_path(path)
+    found: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
+    num_turns = 0
+    for placed in place_turns(path, unit, needs=needs, columns=columns):
+        turn = placed.turn
+        if turn is None:
+            found["empty"].append(placed.where)
+            continue
+        num_turns += 1
+        if is_over_long is not None and (is_public or not found["long"]) and is_over_long(turn):
+            found["long"].append(placed.where)
+        if labels is not None and turn.domain is not None and turn.domain not in labels:
+            found["unknown"].append(placed.where)
+    if not num_turns:
+        raise DataError(f"{path} holds no user turn: give a file with at least one")
+    what = {
+        "empty": "has no text; such rows are left out",
+        "long": "is longer than the model's max_length; such rows teach nothing: shorten them, or raise it",
+        "unknown": "has a label that the public list lacks; none of it will be sampled: add it there if it is public",
+    }
+    count = {name: f" ({len(places)} of {num_turns} rows)" if is_public else "" for name, places in found.items()}
+    return [f"{places[0]} {what[name]}{count[name]}" for name, places in found.items() if places]

@@ -1,0 +1,139 @@
+"""Which column of a file holds what, and several labels as one text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from doppel.errors import DataError
+
+#: What a column is called unless ``Columns`` says otherwise; the first that there is counts.
+USUAL = {"text": ("utterance", "text"), "label": ("domain", "label"), "unit": ("unit",), "parse": ("parse",)}
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,39}")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns of a table, or of the keys of JSON lines. Published dialogues and plain text have their own.
+
+    A column that is named here for one thing is not read as another: ``label: parse`` says that there are no trees.
+
+    Attributes:
+        text: What was said; null: ``utterance``, or ``text``.
+        label: Label of the row, or a list of columns that make one label together (:func:`control_code`); null:
+            ``domain``, or ``label``.
+        unit: Whose row it is: a dialogue or a user; null: ``unit``.
+        parse: The Lispress tree of the text; null: ``parse``.
+    """
+
+    text: str | None = None
+    label: str | list[str] | None = None
+    unit: str | None = None
+    parse: str | None = None
+
+    @classmethod
+    def from_config(cls, init_args: Mapping[str, Any]) -> Columns:
+        """The columns of a data module, from its arguments in a configuration.
+
+        Raises:
+            DataError: They are not these fields, or a value is no name.
+        """
+        given = init_args.get("columns") or {}
+        if isinstance(given, cls):
+            return given
+        known = {field.name for field in fields(cls)}
+        if not isinstance(given, Mapping) or not given.keys() <= known:
+            raise DataError(f"data.columns is {given!r}: give names for {', '.join(sorted(known))}")
+        for name, value in given.items():
+            values = value if name == "label" and isinstance(value, list) and value else [value]
+            if not all(isinstance(v, str) for v in values) and value is not None:
+                more = ", or a list of them" if name == "label" else ""
+                raise DataError(f"data.columns.{name} is {value!r}: give the name of a column{more}")
+        return cls(**given)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without what has its usual name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def key(self) -> str:
+        """Names the columns in cache keys and fingerprints; empty where all are the usual ones."""
+        given = self.as_dict()
+        return f"columns={json.dumps(given, sort_keys=True)}" if given else ""
+
+    @property
+    def given(self) -> dict[str, list[str]]:
+        """The columns that are named here, by what they hold."""
+        return {name: [v] if isinstance(v, str) else list(v) for name, v in self.as_dict().items()}
+
+    def among(self, names: Collection[str]) -> Columns:
+        """These columns as far as a file has them, the usual ones else: for a reference of another form."""
+        kept = {what for what, given in self.given.items() if set(given) <= set(names)}
+        return Columns(**{what: value for what, value in asdict(self).items() if what in kept})
+
+    def of(self, what: str, names: Collection[str]) -> list[str]:
+        """The columns that hold something, whether or not the file has them.
+
+        Args:
+            what: ``text``, ``label``, ``unit`` or ``parse``.
+            names: Columns of the file.
+        """
+        given = self.given
+        if what in given:
+            return given[what]
+        others = {name for columns in given.values() for name in columns}
+        usual = [name for name in USUAL[what] if name not in others]
+        return [next((name for name in usual if name in names), (usual or USUAL[what])[0])] if usual else []
+
+
+def check_unit(unit: str, columns: Columns) -> None:
+    """Refuse a column of units that nothing would ask for: an ε for rows where one for people was meant.
+
+    Raises:
+        DataError: ``columns.unit`` names a column, and a unit is one utterance.
+    """
+    if columns.unit is not None and unit == "utterance":
+        raise DataError(
+            f"data.columns.unit is {columns.unit}, but data.unit is utterance, so that each row would be protected by "
+            "itself: set data.unit=user (or dialogue), or leave columns.unit out"
+        )
+
+
+def control_code(labels: Mapping[str, str]) -> str:
+    """Several labels of a row as one text: ``Business Category: Restaurants | Review Stars: 5.0``.
+
+    This is the form of Yue et al. (2023), *Synthetic Text Generation with Differential Privacy*. A function of this row
+    alone.
+
+    Args:
+        labels: Value of each column, in order. A value that names itself (``Review Stars: 5.0``) is taken as it is;
+            else ``review_stars`` becomes ``Review Stars``.
+    """
+    parts = []
+    for column, value in labels.items():
+        name = re.sub(r"[_\s]+", " ", column).strip()
+        name = name.title() if name.islower() else name
+        parts.append(value if re.match(r"[A-Z][\w &/-]{0,39}: \S", value) else f"{name}: {value}")
+    return " | ".join(parts)
+
+
+def told(names: Collection[str], from_content: bool = True) -> str:
+    """The columns there are, for an error message.
+
+    The first line of a table without a header is somebody's row, and what stands there is content. So the names are
+    told only where all of them look like names: one word each of letters, digits, ``_`` and ``.``.
+
+    Args:
+        names: Columns of the file.
+        from_content: Whether they may be such a row; a Parquet file says which names are its columns.
+    """
+    if from_content and not all(_PLAIN_NAME.fullmatch(name) for name in names if name):
+        return (
+            f"its {len(names)} column names are not shown, for not all are plain words, and a first line that names no "
+            "columns is somebody's row"
+        )
+    return f"there are {', '.join(name or '(no name)' for name in names)}"

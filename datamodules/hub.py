@@ -1,0 +1,104 @@
+"""Data sets of the Hugging Face hub, read into memory: none of their text is kept on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import PurePosixPath
+from urllib.parse import parse_qsl
+
+from doppel.errors import DataError
+
+#: Where the hub keeps what it made of data sets of other forms, and where the rest lies.
+_REVISIONS = ("refs/convert/parquet", "main")
+_ARGUMENTS = ("split", "config", "revision")
+
+
+def is_on_hub(path: str) -> bool:
+    """Whether a path names a data set of the hub rather than a file."""
+    return path.startswith("hf:")
+
+
+def hub_files(path: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each Parquet file of a split, in order.
+
+    The key of a private data set is that of ``hf auth login``, or ``HF_TOKEN``. Nodes without a network need a copy:
+    ``hf download NAME --repo-type dataset --local-dir FOLDER``, and its Parquet files as ``data.train_path``.
+
+    Args:
+        path: ``hf:NAME?split=train``, with ``&config=…`` where the data set has several, and ``&revision=…`` for
+            another branch or commit than the newest.
+
+    Raises:
+        DataError: The path says less or more than that, there is no such split, or the hub cannot be reached.
+    """
+    name, _, query = path.removeprefix("hf:").partition("?")
+    arguments = dict(parse_qsl(query, keep_blank_values=True))
+    for argument in arguments:
+        if argument not in _ARGUMENTS:
+            raise DataError(f"{path}: unknown argument {argument!r}; known are {', '.join(_ARGUMENTS)}")
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise DataError(f"{path}: give hf:OWNER/NAME?split=train")
+    revision = arguments.get("revision")
+    for own in (revision,) if revision else _REVISIONS:
+        files = _list(name, own, path)
+        if files:
+            break
+    chosen = _of_split(files, arguments.get("split", "train"), arguments.get("config"), path)
+    for file in chosen:
+        yield f"hf:{name}/{file}", _content(name, own, file, path)
+
+
+def _of_split(files: list[str], split: str, config: str | None, path: str) -> list[str]:
+    """The files of one split of one configuration: ``CONFIG/SPLIT/0000.parquet``, ``data/SPLIT-00000-….parquet``."""
+    found: dict[str, list[str]] = {}
+    for file in map(PurePosixPath, files):
+        folders = list(file.parts[:-1])
+        own = folders.pop() if folders and re.match(r"\d", file.stem) else re.split(r"[-.]", file.stem)[0]
+        if own == split:
+            found.setdefault("/".join(folders), []).append(str(file))
+    if config is not None:
+        found = {folder: listed for folder, listed in found.items() if config in folder.split("/")}
+    if len(found) == 1:
+        return sorted(*found.values())
+    if found:
+        raise DataError(f"{path}: the data set has several configurations: add &config= and one of {sorted(found)}")
+    what = f"Parquet file of the split {split!r}" + (f" and the configuration {config!r}" if config else "")
+    raise DataError(f"{path}: the hub has no {what}: name another, or download the data set and give its file")
+
+
+def _list(name: str, revision: str, path: str) -> list[str]:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError, RevisionNotFoundError
+
+    try:
+        tree = HfApi().list_repo_tree(name, repo_type="dataset", revision=revision, recursive=True)
+        return [entry.path for entry in tree if entry.path.endswith(".parquet")]
+    except RevisionNotFoundError:
+        return []
+    except (HTTPError, OSError, ValueError) as error:
+        raise _unreachable(path, error) from None
+
+
+@lru_cache(maxsize=8)
+def _content(name: str, revision: str, file: str, path: str) -> bytes:
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.errors import HTTPError
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    try:
+        url = hf_hub_url(name, file, repo_type="dataset", revision=revision)
+        response = get_session().get(url, headers=build_hf_headers(), follow_redirects=True, timeout=600)
+        hf_raise_for_status(response)
+    except (HTTPError, OSError, ValueError) as error:
+        raise _unreachable(path, error) from None
+    content: bytes = response.content
+    return content
+
+
+def _unreachable(path: str, error: Exception) -> DataError:
+    return DataError(
+        f"{path} cannot be read from the hub ({type(error).__name__}): check the name, `hf auth login` for a private "
+        "data set, and the network; or download it elsewhere and name its Parquet file"
+    )

@@ -1,0 +1,226 @@
+"""Tables, text and folders of every form become the same turns, and what cannot be read is named by its line."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from table_files import FORMS, TEXT_FORMS, write_table
+
+from datamodules.check import check
+from datamodules.codec import Codec
+from datamodules.columns import Columns, control_code
+from datamodules.dialogue_data_module import DialogueDataModule
+from datamodules.readers import data_fingerprint, read_turns, reference_columns
+from datamodules.turn import Turn
+from doppel.errors import DataError
+from doppel.privacy.spec import plan
+
+SECRET = "zebra"
+OWN = Columns(text="review", label=["category", "review_stars"], unit="user id", parse="tree")
+ROWS = [
+    {
+        "review": 'say "hi", then\nleave; or\tstay',
+        "category": "Food",
+        "review_stars": 5.0,
+        "user id": "ana",
+        "tree": "(A)",
+    },
+    {"review": "no news", "category": "Bars", "review_stars": 1.0, "user id": "zoé", "tree": '(Find "a, b")'},
+    {"review": " two spaces ", "category": "Bars", "review_stars": 2.5, "user id": "zoe\u0301", "tree": "(B (C))"},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_columns_that_are_named_are_read(tmp_path: Path, form: str) -> None:
+    path = write_table(tmp_path / form, form, ROWS)
+    first, second, third = read_turns(path, "user", columns=OWN)
+    assert first == Turn(str(ROWS[0]["review"]), "(A)", "ana", "Category: Food | Review Stars: 5.0")
+    assert (second.unit, second.parse) == (third.unit, '(Find "a, b")')
+    assert third.utterance == " two spaces " and third.parse == "(B (C))"
+
+
+names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30)
+table = st.lists(st.fixed_dictionaries({"text": texts, "label": names, "unit": names}), min_size=1, max_size=12)
+
+
+@given(rows=table.filter(lambda rows: any(row["text"].strip() for row in rows)))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_same_rows_are_the_same_turns_and_units_in_every_form(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    paths = [write_table(tmp_path / form, form, rows) for form in FORMS]
+    for unit in ("utterance", "user"):
+        found = [read_turns(path, unit) for path in paths]  # type: ignore[arg-type]
+        assert all(turns == found[0] for turns in found)
+        assert [turn.utterance for turn in found[0]] == [row["text"] for row in rows if row["text"].strip()]
+
+
+@given(rows=table.filter(lambda rows: all(row["text"].strip() for row in rows)), place=st.integers(0, 11))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("form", ["csv", "parquet", "saved"])
+def test_a_person_less_takes_the_turns_of_this_person_alone(
+    tmp_path: Path, form: str, rows: list[dict[str, Any]], place: int
+) -> None:
+    everybody = read_turns(write_table(tmp_path / form, form, rows), "user")
+    person = everybody[place % len(rows)].unit
+    others = [row for row, turn in zip(rows, everybody, strict=True) if turn.unit != person]
+    if others:
+        left = read_turns(write_table(tmp_path / form, form, others), "user")
+        assert left == [turn for turn in everybody if turn.unit != person]
+
+
+@pytest.mark.parametrize("form", TEXT_FORMS)
+def test_text_alone_is_one_utterance_a_line(tmp_path: Path, form: str) -> None:
+    path = write_table(tmp_path, form, [{"text": "hello"}, {"text": " "}, {"text": "café"}])
+    columns = None if form == "strings" else Columns(text="review")  # the lines of a text have no names
+    assert [turn.utterance for turn in read_turns(path, "utterance", columns=columns)] == ["hello", "café"]
+
+
+def test_every_form_gives_the_same_units_to_a_training_and_the_same_epsilon(tmp_path: Path, tokenizer: Any) -> None:
+    rows = [{"text": f"find {i}", "unit": f"u{i % 10}"} for i in range(30)]
+    found, calibrate = set(), cache(plan)
+    for form in FORMS:
+        data = DialogueDataModule(write_table(tmp_path / form, form, rows), unit="user", batch_size=5)
+        data.codec = Codec(tokenizer, None, "utterance", 64)
+        data.setup("fit")
+        spec = calibrate(data.num_units, 5, 1.0, target_epsilon=8.0, unit=data.unit)
+        found.add((data.num_units, tuple(data._train_units().turns.ids.tolist()), repr(spec)))
+    assert len(found) == 1
+
+
+def test_a_fingerprint_knows_the_columns_and_all_files_of_a_folder(tmp_path: Path) -> None:
+    rows = [{"text": "a", "other": "b"}, {"text": "c", "other": "d"}]
+    paths = [write_table(tmp_path / form, form, rows) for form in FORMS]
+    prints = {data_fingerprint(path, columns=columns) for path in paths for columns in (None, Columns(text="other"))}
+    assert len(prints) == 2 * len(FORMS)
+    saved = paths[FORMS.index("saved")]
+    before = data_fingerprint(saved)
+    write_table(Path(saved), "saved", [*rows[:1], {"text": "c", "other": "e"}])
+    assert data_fingerprint(saved) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.csv", f'text,unit\nhi,u\n"{SECRET}\nhi\n', ":3: the row that begins here is broken"),
+        ("a.csv", f'text,unit\nhi,u\n"a\nb",u\n"{SECRET}"x\n', ":5: the row that begins here is broken"),
+        ("a.csv", f"text,unit\nhi,a\n{SECRET}\n", ":3: 1 cells in this row, 2 in the first line"),
+        ("a.csv", f"text,label,text\n{SECRET},a,b\n", ":1: columns 1 and 3 have one name"),
+        ("a.csv", f"{SECRET} is here\nhi\n", ":2: no 'utterance' (its 1 column names are not shown"),
+        ("a.csv", f"review,stars\n{SECRET},5\n", ":2: no 'utterance' (there are review, stars)"),
+        ("a.tsv", f"text\tunit\n{SECRET}\t \n", ":2: 'unit' is empty"),
+        ("a.csv", f"text,unit\n{SECRET},\n", ":2: no 'unit', which says whose line this is (there are text, unit)"),
+        ("a.csv", f"text,unit,parse\nhi,u,(A)\n{SECRET},u,{SECRET}\n", ":3: a word alone is no parse tree"),
+        ("a.csv", f"text,unit,weight\n{SECRET},u,70\n", ":2: 'weight' is no number in [0, 1]"),
+        ("a.json", f'[{{"text": "{SECRET}", "unit": "u"}}, 7]', ", entry 2: a JSON int: every entry"),
+        ("a.json", f'[{{"text": "{SECRET}",\n "unit": }}]', ":2: broken JSON at column"),
+        ("a.json", f'{{"text": ["{SECRET}"], "unit": "u"}}\n', ":1: 'text' is a list, not a string"),
+        ("a.txt", f"{SECRET}\n", ":1: no 'unit', which says whose line this is (there are text)"),
+        ("a.xlsx", SECRET, " is in a form that is not read: save the sheet as .csv"),
+        ("a.parquet", SECRET, " is no readable Parquet file"),
+        ("a.csv", "", " holds no user turn"),
+        ("a.csv", "text,unit\n", " holds no user turn"),
+    ],
+)
+def test_what_cannot_be_read_is_named_and_never_quoted(tmp_path: Path, name: str, content: str, says: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    with pytest.raises(DataError) as refused:
+        read_turns(str(path), "user")
+    assert f"{path}{says}" in str(refused.value)
+    assert SECRET not in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "line"), [("a.csv", 3), ("a.tsv", 3), ("a.txt", 3), ("a.json", 3)])
+def test_latin_1_is_refused_by_its_line(tmp_path: Path, name: str, line: int) -> None:
+    start = '[\n"hi",\n"' if name == "a.json" else "text\nhi\n"
+    (tmp_path / name).write_bytes(f"{start}café".encode("latin-1"))
+    with pytest.raises(DataError, match=rf"{name}:{line}: byte \d+ is not UTF-8: convert"):
+        read_turns(str(tmp_path / name), "utterance")
+
+
+@pytest.mark.parametrize(("form", "where"), [("csv", "rows.csv:2"), ("parquet", "rows.parquet, row 1")])
+def test_a_wrong_column_names_those_there_are(tmp_path: Path, form: str, where: str) -> None:
+    path = write_table(tmp_path, form, [{"review": SECRET, "stars": "5"}])
+    with pytest.raises(DataError) as refused:
+        read_turns(path, "utterance", columns=Columns(text="revue"))
+    assert f"{where}: no 'revue' (there are review, stars): name the column" in str(refused.value)
+    with pytest.raises(DataError, match=r"no row has 'star', which data.columns names; there are review, stars"):
+        read_turns(path, "utterance", columns=Columns(text="review", label="star"))
+    with pytest.raises(
+        DataError, match=rf"{where}: no 'star', which this model needs: .* \(there are review, stars\)$"
+    ):
+        read_turns(path, "utterance", needs=("domain",), columns=Columns(text="review", label="star"))
+
+
+def test_folders_that_hold_several_data_sets_are_refused_with_their_names(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "train-00000-of-00001.parquet")
+    assert len(read_turns(str(tmp_path), "utterance")) == 1
+    parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "test-00000-of-00001.parquet")
+    with pytest.raises(DataError, match=r"Parquet files of 2 names \(test, train\): name one"):
+        read_turns(str(tmp_path), "utterance")
+    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    with pytest.raises(DataError, match=r"holds the splits train, test: name the folder of one, .*/train"):
+        read_turns(str(tmp_path), "utterance")
+
+
+def test_the_classes_of_a_hugging_face_data_set_are_labels_by_their_names(tmp_path: Path) -> None:
+    features = {"info": {"features": {"label": {"names": ["bars", "food"], "_type": "ClassLabel"}}}}
+    schema = pyarrow.schema([("text", "string"), ("label", "int64")], {"huggingface": json.dumps(features)})
+    parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1, None]}, schema), tmp_path / "a.parquet")
+    assert [turn.domain for turn in read_turns(str(tmp_path / "a.parquet"), "utterance")] == ["food", None]
+
+
+def test_control_codes_have_the_form_of_the_paper() -> None:
+    wanted = "Business Category: Restaurants | Review Stars: 5.0"
+    assert control_code({"business_category": "Restaurants", "review_stars": "5.0"}) == wanted
+    assert control_code({"label1": "Business Category: Restaurants", "label2": "Review Stars: 5.0"}) == wanted
+
+
+def test_a_column_that_is_a_label_is_no_tree(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "csv", [{"text": "hi", "parse": "calendar"}])
+    with pytest.raises(DataError, match=r"rows.csv:2: a word alone .* data.columns.label=parse and systems=\[domain\]"):
+        read_turns(path, "utterance")
+    (turn,) = read_turns(path, "utterance", columns=Columns(label="parse"))
+    assert (turn.parse, turn.domain) == (None, "calendar")
+
+
+def test_a_reference_of_another_form_is_read_by_its_usual_names(tmp_path: Path) -> None:
+    plain = write_table(tmp_path / "a", "jsonl", [{"utterance": "hi", "tree": "(A)"}])
+    assert reference_columns(plain, OWN) == Columns(parse="tree")
+    assert read_turns(plain, "utterance", columns=reference_columns(plain, OWN))[0].parse == "(A)"
+    assert reference_columns(write_table(tmp_path / "b", "csv", ROWS), OWN) == OWN
+
+
+@pytest.mark.parametrize("columns", [{"txt": "review"}, {"text": ["a", "b"]}, {"label": []}, ["review"]])
+def test_columns_that_are_none_are_refused(columns: Any) -> None:
+    with pytest.raises(DataError, match=r"data.columns.* give "):
+        Columns.from_config({"columns": columns})
+
+
+def test_a_column_of_users_is_not_passed_over_where_each_row_would_be_protected(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="each row would be protected by itself: set data.unit=user"):
+        DialogueDataModule(str(tmp_path / "a.csv"), columns=Columns(unit="user_id"))
+
+
+def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_path: Path) -> None:
+    texts = ["hi", "", "x" * 50, " ", "y" * 60]
+    path = write_table(tmp_path, "csv", [{"text": text, "label": "a" if text else "b"} for text in texts])
+    known = {"labels": ["b"], "is_over_long": lambda turn: len(turn.utterance) > 20}
+    empty, long, unknown = check(path, **known)  # type: ignore[arg-type]
+    assert empty == f"{path}:3 has no text; such rows are left out"
+    assert long.startswith(f"{path}:4 is longer than the model's max_length") and "of" not in long.split()
+    assert unknown.startswith(f"{path}:2 has a label that the public list lacks")
+    counted = check(path, is_public=True, **known)  # type: ignore[arg-type]
+    assert counted[0].endswith("(2 of 3 rows)") and counted[1].endswith("(2 of 3 rows)")
+    with pytest.raises(DataError, match=r"rows.csv:2: no 'parse', which this model needs: add the tree, drop"):
+        check(path, needs=("utterance", "parse"))
+    with pytest.raises(DataError, match="the environment variable NOWHERE is not set"):
+        check("$NOWHERE/own.jsonl")
