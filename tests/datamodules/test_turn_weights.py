@@ -38,7 +38,7 @@ def test_a_weight_is_read_and_cached_and_one_by_default(write_lines: WriteLines,
     assert plain.weights is None
 
 
-@pytest.mark.parametrize("weight", [-0.1, 1.5, "0.5", None, True, float("nan"), float("inf")])
+@pytest.mark.parametrize("weight", [-0.1, 1.5, "half", True, float("nan"), float("inf")])
 def test_a_weight_that_is_none_is_told_with_its_line(write_lines: WriteLines, weight: object) -> None:
     good = {"utterance": "hello"}
     path = write_lines([good, {**good, "weight": weight}])
