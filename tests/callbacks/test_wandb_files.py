@@ -150,6 +150,7 @@ def test_nothing_private_is_in_any_file(pipeline: Path, corpus: str, runs: dict[
             assert not [key for key in piece.keys if any(word in key.lower() for word in forbidden)], stage
     turns = [json.loads(line) for line in Path(corpus).read_text().splitlines()]
     needles = [turn[field].rsplit(" ", 1)[0].encode() for turn in turns[:6] for field in ("utterance", "parse")]
+    needles = [needle for needle in needles if len(needle) > 8]  # "yes" stands in any file, by chance
     needles += [turn["unit"].encode() for turn in turns] + [data_fingerprint(corpus, Selection()).encode()]
     files = [path for path in pipeline.glob("*/wandb/**/*") if path.is_file()]
     assert len(files) > 2 * len(STAGES)
@@ -161,7 +162,7 @@ def test_nothing_private_is_in_any_file(pipeline: Path, corpus: str, runs: dict[
         content = path.read_bytes()
         assert not [needle for needle in needles if needle in content], path
     content = page.read_bytes()
-    assert not [needle for needle in needles if needle in content and needle != b"yes"], "a word of the page itself"
+    assert not [needle for needle in needles if needle in content]
 
 
 def test_sync_sends_runs_in_the_order_of_their_start(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
