@@ -167,6 +167,12 @@ def test_utterances_alone_give_a_page(tmp_path: Path) -> None:
     assert not read.all("section", id="asked")
 
 
+def test_a_wrapper_of_every_request_is_not_what_people_ask_for(tmp_path: Path) -> None:
+    trees = ["(Yield (Ask))"] * 12 + ["(Yield (Tell))"] * 8
+    lines = [{"utterance": f"say {i}", "parse": tree} for i, tree in enumerate(trees)]
+    assert "Most often they ask for ask, in 60 of 100" in page(make_samples(tmp_path / "run", lines)).words
+
+
 def test_a_run_that_says_nothing_of_support_is_told_how(tmp_path: Path) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
     run = make_samples(tmp_path / "run", lines)
