@@ -97,7 +97,9 @@ def evaluate(
         *corpora,
         featurizer=source,
         annotator=_corpus(read_turns(annotator, unit="utterance")) if annotator else None,
-        private=[t.utterance for t in read_turns(private, "utterance", columns=columns)] if private else None,
+        private=[t.utterance for t in read_turns(private, "utterance", columns=reference_columns(private, columns))]
+        if private
+        else None,
         parsed=found[0],
         parsed_reference=found[1],
         counting=counting,

@@ -17,9 +17,7 @@ from dataclasses import replace
 
 from commands.launch.experiment import Adaptation
 from commands.launch.stages import Stage, Stages
-from commands.launch.systems import MODEL_FILES, SYSTEMS, Training, synthetic_file, two_passes
-
-PRIVATE = "data/private_annotated.jsonl"
+from commands.launch.systems import SYSTEMS, Training, synthetic_file, two_passes
 
 
 class AdaptationStages(Stages):
@@ -42,13 +40,14 @@ class AdaptationStages(Stages):
         self.partition()
         self.fit_parser("parser_none", "parser_low", [self.data("public")], ("partition",))
         self.score("none", "parser_none")
-        self.annotate("none", "private", self.data("private"), PRIVATE, ("partition", "parser_none"))
+        self.annotate_private(
+            self.checkpoint("parser_none"), self.data("private"), ("partition", "parser_none"), "dialogue"
+        )
         if self.parser is None:
             self.fit_parser("parser_full", "parser_full", [self.data("full")], ("partition",))
             self.parser, self.evaluate_after = self.checkpoint("parser_full"), ("parser_full",)
         if "full" in names:
             self.score("full", *self.evaluate_after)
-        self.fit_after, self.train_path = ("annotate_private",), str(self.run / PRIVATE)
         for system in used:
             self.synthesise(system)
         for system in used:
@@ -76,19 +75,11 @@ class AdaptationStages(Stages):
         self.tool("partition", "tool", (), "partition", **given, **own)
         self.columns = None  # what the split writes has the usual ones
 
-    def annotate(self, parser: str, name: str, path: str, writes: str, needs: tuple[str, ...]) -> None:
-        """Trees of a parser of the run (or of ``full``, the high-resource one) for a file's utterances."""
-        checkpoint = self.parser if parser == "full" else self.checkpoint(f"parser_{parser}")
-        unit = "dialogue" if name.startswith("private") else "utterance"  # the private part keeps its units
-        model = self._file(MODEL_FILES["parser"])["model"]
-        config = {"model": model, "data": {"init_args": {"path": path, "unit": unit}}, "ckpt_path": checkpoint}
-        stage = f"annotate_{name}"
-        self.predict(stage, needs, "annotate", config, name, writes, stage)
-
     def score(self, name: str, *needs: str) -> None:
         """Accuracy of a parser on the test."""
         predicted = f"parsed_test/{name}.jsonl"
-        self.annotate(name, f"test_{name}", self.data("test"), predicted, ("partition", *needs))
+        parser = str(self.parser) if name == "full" else self.checkpoint(f"parser_{name}")
+        self.annotate(f"test_{name}", self.data("test"), parser, predicted, ("partition", *needs))
         out, given = (
             self.run / "parser_metrics" / f"{name}.json",
             {"function": self.given.missing, "gold": self.data("test")},
@@ -99,7 +90,8 @@ class AdaptationStages(Stages):
     def retrain(self, name: str, synthetic: str, after: str) -> None:
         """Annotate the samples as experts would, and teach them to a new parser."""
         annotated = f"annotated_{name}.jsonl"
-        self.annotate("full", name, str(self.run / synthetic), annotated, (after, *self.evaluate_after))
+        samples, needs = str(self.run / synthetic), (after, *self.evaluate_after)
+        self.annotate(name, samples, str(self.parser), annotated, needs)
         files = [self.data("public"), str(self.run / annotated)]
         self.fit_parser(f"parser_{name}", "parser_augmented", files, ("partition", f"annotate_{name}"))
         self.score(name, f"parser_{name}")
@@ -113,10 +105,8 @@ class AdaptationStages(Stages):
             own = f"iterative_{index}_"
             name = "iterative" if index == number else f"iterative_{index}"
             if index > 1:
-                last = f"private_{index}"
-                annotated = f"data/private_annotated_{index}.jsonl"
-                self.annotate(parser, last, self.data("private"), annotated, (f"parser_{parser}",))
-                self.fit_after, self.train_path = (f"annotate_{last}",), str(self.run / annotated)
+                needs = (f"parser_{parser}",)
+                self.annotate_private(self.checkpoint(needs[0]), self.data("private"), needs, "dialogue", f"_{index}")
             passes = two_passes(own, own, synthetic_file(name))
             trainings = tuple(Training(sampling.model, sampling.settings) for sampling in passes)
             system = replace(SYSTEMS["iterative"], trainings=trainings, samplings=passes)

@@ -111,9 +111,11 @@ class Experiment:
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
             it reads as the tree (``python cli.py round-trip``); 1 keeps what is drawn.
         public_parser: Checkpoint of the parser that chooses among the candidates, or reads what a calibration of
-            utterances counts. It must not have learnt from the private turns: nothing pays for that, and no ε would
-            hold.
-        reference: Human turns that the samples are compared with: a file, or ``embedded:…``.
+            utterances counts, or writes their trees. It must not have learnt from the private turns: nothing pays for
+            that, and no ε would hold.
+        write_parses: The private rows have no trees: ``public_parser`` writes them, on the machine that trains.
+        reference: Human turns that the samples are compared with: a file, or ``embedded:…``; null: a page of what was
+            sampled and its privacy, and no metrics.
         epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``, ``shared`` two-stage's together.
         data: Arguments of the DialogueDataModule.
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
@@ -154,6 +156,7 @@ class Experiment:
     num_samples: int = 1000
     candidates: int = 1
     public_parser: str | None = None
+    write_parses: bool = False
     reference: str | None = None
     epochs: dict[str, float] = field(default_factory=dict)
     data: Settings = field(default_factory=dict)
@@ -435,6 +438,12 @@ def _check(experiment: Experiment, path: Path) -> None:
     if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
         raise UserError(f"{path}: a calibration of utterances draws from all of them: leave out candidates")
     given = experiment.adaptation
+    own_files = [name for name, sections in experiment.variants.items() if "train_path" in sections.get("data", {})]
+    if experiment.write_parses and (given is not None or own_files):
+        what = (
+            f"variants.{own_files[0]} has a train_path of its own" if own_files else "an adaptation has its own parser"
+        )
+        raise UserError(f"{path}: write_parses is for data.train_path, and {what}: leave one of them out")
     has = {"": True, "labels": experiment.labels is not None, "adaptation": given is not None}
     for place, used in enumerate(experiment.used):
         described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}

@@ -291,8 +291,9 @@ class Runner:
                 for name, values in spent.items()
             )
             _say(f"   ε spent  {told or 'NOT PRIVATE: the run has epsilon inf'}")
-            if (self.run / "report.html").is_file():
-                _say(f"   page     {self.run / 'report.html'}")
+        if (self.run / "report.html").is_file():
+            _say(f"   page     {self.run / 'report.html'}")
+        if report is not None:
             _say(f"   next     python cli.py results {self.run}, or the same command with other --systems")
 
 

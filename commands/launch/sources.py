@@ -31,8 +31,7 @@ def check_sources(experiment: Experiment) -> None:
     """Refuse an experiment whose numbers would mean nothing, because a file is missing or stands for another.
 
     Raises:
-        UserError: The private file or the reference is not named, or both are the same, or one alone is embedded; or a
-            model that trains without privacy would read the private file, or the parser that chooses has read it.
+        UserError: The private file is not named, or is the reference too, or one alone of them is embedded; or a model that trains without privacy would read the private file, or the parser that chooses has read it.
     """
     data, synthesises = experiment.section("data"), any(used.samplings for used in experiment.used)
     for name in {"public", "sifter"} & set(experiment.systems):
@@ -46,18 +45,19 @@ def check_sources(experiment: Experiment) -> None:
         return
     read_supported(experiment.supported)
     calibration = experiment.calibration
-    if experiment.candidates > 1 or (calibration is not None and calibration.of == "utterances"):
+    counts_trees = calibration is not None and calibration.of == "utterances"
+    if experiment.candidates > 1 or experiment.write_parses or counts_trees:
         _check_public_parser(experiment)
     given = experiment.adaptation
     train = data.get("train_path") if given is None else given.train
-    named = {"data.train_path": train}
-    if given is None or experiment.reference is not None:
-        named["reference"] = experiment.reference
-    for field, value in named.items():
-        if value is None:
-            raise UserError(f"{experiment.name} names no {field}: set it in its file, or give --set {field}=FILE")
+    if train is None:
+        raise UserError(
+            f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
+        )
+    if "topics" in experiment.systems:
+        _check_topics(experiment.topics or Topics(), train)
     reference = experiment.reference
-    if reference is None or train is None:
+    if reference is None:
         return
     if _is_embedded(train) != _is_embedded(reference):
         raise UserError(
@@ -66,8 +66,6 @@ def check_sources(experiment: Experiment) -> None:
         )
     if _is_same(train, reference):
         raise UserError(_PRIVATE_REFERENCE.format(train))
-    if "topics" in experiment.systems:
-        _check_topics(experiment.topics or Topics(), train)
 
 
 def read_sources(experiment: Experiment) -> list[str]:
@@ -86,7 +84,8 @@ def read_sources(experiment: Experiment) -> list[str]:
 
     data, given = experiment.section("data"), experiment.adaptation
     settings = {training.settings for used in experiment.used for training in used.trainings}
-    needs: list[Field] = ["parse"] if settings & {"parse_tree", "parse2utterance", "shared"} else []
+    has_trees = settings & {"parse_tree", "parse2utterance", "shared"} and not experiment.write_parses
+    needs: list[Field] = ["parse"] if has_trees else []
     needs += ["domain"] if "domain" in settings else []
     unit, columns, is_over_long = data.get("unit", "utterance"), Columns.from_config(data), _over_long(experiment)
     told: list[str] = []
@@ -102,6 +101,11 @@ def read_sources(experiment: Experiment) -> list[str]:
     elif given is not None:
         for path in filter(None, (given.train, given.test)):
             told += check(path, needs=["parse"], columns=columns, is_over_long=is_over_long)
+    if given is None and experiment.reference is None and any(used.samplings for used in experiment.used):
+        told.append(
+            "the experiment names no reference, so nothing says how near the samples come to what people say: add "
+            "--set reference=PUBLIC, human turns that anybody may see"
+        )
     train = data.get("train_path") if given is None else given.train
     texts = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
     for path, told_of in ((experiment.reference, _PRIVATE_REFERENCE), (texts, _PRIVATE_TOPICS)):
@@ -149,7 +153,7 @@ def _check_public_parser(experiment: Experiment) -> None:
     parser, given = experiment.public_parser, experiment.adaptation
     if parser is None or not Path(parser).is_file():
         raise UserError(
-            f"public_parser is {parser or 'not named'}, and is to choose among the samples: give "
+            f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
             "RUN/parser/checkpoints/last.ckpt of a parser that never saw the private turns"
         )
     config = Path(parser).resolve().parents[1] / "config.yaml"

@@ -27,6 +27,8 @@ from doppel.errors import UserError
 
 DATA = "datamodules.dialogue_data_module.DialogueDataModule"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
+#: Private utterances with the trees that a parser of public turns wrote, in the run folder.
+PRIVATE = "data/private_annotated.jsonl"
 Kind = Literal["fit", "predict", "metrics", "tool"]
 
 
@@ -55,6 +57,12 @@ class Stage:
 class Stages:
     """Lists the stages of an experiment, in an order in which they can be run.
 
+    Formal guarantees:
+        Where a public parser writes the trees of the private utterances, a tree is a function of its utterance and of
+        this parser: utterances go through it one by one (``max_rows`` 1), so that no rounding in a batch lets one unit
+        change another's tree. A neighbour of the private file is then a neighbour of the annotated one, with the same
+        units, and what trains on that is as private as what would train on private trees.
+
     Args:
         experiment: What is run.
         run: The run folder.
@@ -75,16 +83,69 @@ class Stages:
 
     def all(self) -> list[Stage]:
         """All stages."""
+        given, data = self.experiment, self.experiment.section("data")
+        if given.write_parses:
+            self.annotate_private(str(given.public_parser), data["train_path"], (), data.get("unit"))
         for system in self.experiment.used:
             self.synthesise(system)
         self.report()
         return self.listed
 
+    def annotate_private(
+        self, parser: str, path: str, needs: tuple[str, ...], unit: str | None = None, number: str = ""
+    ) -> None:
+        """Trees for the private utterances, each by itself; the models of what follows train on them.
+
+        Args:
+            parser: Checkpoint of a parser that is public, or made of what was released.
+            path: The private file.
+            needs: Stages that write either.
+            unit: Whom the guarantee protects; None: an utterance.
+            number: Ending of the names, where it is done again.
+        """
+        writes = PRIVATE.replace(".jsonl", f"{number}.jsonl")
+        self.annotate(f"private{number}", path, parser, writes, needs, unit or "utterance", self.columns, 1)
+        self.fit_after, self.train_path = (f"annotate_private{number}",), str(self.run / writes)
+
+    def annotate(
+        self,
+        name: str,
+        path: str,
+        parser: str,
+        writes: str,
+        needs: tuple[str, ...],
+        unit: str = "utterance",
+        columns: str | None = None,
+        max_rows: int | None = None,
+    ) -> None:
+        """Trees that a parser writes for the utterances of a file.
+
+        Args:
+            name: Of the stage, behind ``annotate_``.
+            path: The file.
+            parser: The parser's checkpoint.
+            writes: What to write, in the run folder.
+            needs: Stages that write either.
+            unit: Whose line it is; ``utterance`` writes none.
+            columns: What the columns of the file are called, as JSON; None: the usual names.
+            max_rows: Most utterances that are parsed together; None: as in the parser's file.
+        """
+        model: Settings = merge(self._file(MODEL_FILES["parser"])["model"], {})
+        if max_rows is not None:
+            model["init_args"]["max_rows"] = max_rows
+        data: Settings = {"path": path, "unit": unit}
+        if columns is not None:
+            data["columns"] = json.loads(columns)
+        config: Settings = {"model": model, "data": {"init_args": data}, "ckpt_path": parser}
+        self.predict(f"annotate_{name}", needs, "annotate", config, name, writes, f"annotate_{name}")
+
     def report(self) -> None:
-        """The report, made anew every time, of a run that has something to tell."""
+        """The report, or the page alone, made anew every time, of a run that has something to tell."""
         results = tuple(stage.name for stage in self.listed if stage.name.startswith(("evaluate_", "score_")))
-        if results:
-            self.listed.append(Stage("report", "tool", results, ("report", str(self.run)), is_once=False))
+        samples = tuple(self.writer(system) for system in self.experiment.used if system.samplings)
+        if results or samples:  # without a reference there is nothing to report but the samples and their privacy
+            verb = "report" if results else "page"
+            self.listed.append(Stage(verb, "tool", results or samples, (verb, str(self.run)), is_once=False))
 
     def synthesise(self, system: System) -> None:
         """From private turns to samples and their metrics."""
@@ -260,8 +321,10 @@ class Stages:
         return ["--exact"] if self.experiment.exact_histogram or not self.experiment.is_private else []
 
     def evaluate(self, name: str, synthetic: str, after: str) -> None:
-        """Compare a system's samples with the reference."""
+        """Compare a system's samples with the reference, if there is one."""
         given, data = self.experiment, self.experiment.section("data")
+        if given.reference is None and given.adaptation is None:
+            return
         self.tool(
             f"evaluate_{name}",
             "metrics",

@@ -99,7 +99,7 @@ def protects(experiment: Experiment, trainings: Iterable[Stage], path: str) -> b
     """
     from datamodules.readers import is_copy
 
-    named: list[str | None] = [experiment.adaptation.train] if experiment.adaptation else []
+    named = [experiment.adaptation.train if experiment.adaptation else experiment.section("data").get("train_path")]
     for stage in trainings:
         data = (stage.config or {})["data"]["init_args"]
         named += [data.get("train_path"), None if data.get("val_is_public") else data.get("val_path")]

@@ -15,6 +15,7 @@ from commands.launch.cluster import load_site
 from commands.launch.experiment import load
 from commands.launch.runner import Runner
 from commands.launch.stages import Stages
+from doppel.errors import UserError
 from tests.slurm.launches import EXPERIMENTS, ROOT, launch, write_experiment
 
 EMBEDDED = "embedded:test?num=120&seed=9"
@@ -183,7 +184,6 @@ def test_a_run_whose_domains_are_released_as_they_are_ends_by_saying_so(
         (["quickstart.yaml", "RUN", "--local", "--set", "privacy.scope=x"], "systems"),
         (["quickstart.yaml", "RUN", "--local", "--parser=no/such.ckpt"], "no/such.ckpt"),
         (["own-data.yaml", "RUN", "--local"], "names no data.train_path"),
-        (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl"], "names no reference"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl"], "embedded toy grammar"),
         (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl", "reference=./a.jsonl"], "itself"),
         (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=BAD", f"reference={ROOT}/x"], "bad.jsonl:2"),
@@ -263,6 +263,39 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
     assert drawn[:2] == ("calibrate", str(tmp_path / "topics")) and "7" in drawn and "--texts" not in drawn
     assert str(tmp_path / "synthetic_topics.jsonl") in drawn
     assert stages["evaluate_topics"].needs == ("calibrate_topics",)
+
+
+def test_a_public_parser_writes_the_trees_of_private_utterances_one_by_one(tmp_path: Path) -> None:
+    """A tree must be a function of its own utterance: rows that are parsed together round each other's numbers."""
+    changes = {"write_parses": True, "public_parser": "P", "data.train_path": "mine.csv", "reference": "public.txt"}
+    changes |= {"data.columns": {"text": "review", "unit": "who"}, "data.unit": "user", "compare_with_private": True}
+    stages = {s.name: s for s in Stages(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path).all()}
+    annotate = stages["annotate_private"].config or {}
+    assert (annotate["ckpt_path"], annotate["model"]["init_args"]["max_rows"]) == ("P", 1)
+    told = {"path": "mine.csv", "unit": "user", "columns": {"text": "review", "unit": "who"}}
+    assert told.items() <= annotate["data"]["init_args"].items()
+    annotated = str(tmp_path / "data" / "private_annotated.jsonl")
+    for name in ("one_stage", "parse_tree", "parse2utterance"):
+        assert "annotate_private" in stages[name].needs
+        data = (stages[name].config or {})["data"]["init_args"]
+        assert (data["train_path"], data["unit"], data.get("columns")) == (annotated, "user", None)
+    assert annotated in stages["evaluate_two_stage"].argv
+
+
+@pytest.mark.parametrize(
+    "changes", [{"variants.mine.data.train_path": "other.jsonl"}, {"adaptation": {"train": "a", "missing": "B"}}]
+)
+def test_parses_are_written_for_one_file(changes: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="write_parses is for data.train_path"):
+        load(EXPERIMENTS / "own-data.yaml", {"write_parses": True, "public_parser": "P", **changes})
+
+
+def test_without_a_reference_there_is_a_page_and_nothing_is_compared(tmp_path: Path) -> None:
+    changes = {"systems": ["one_stage", "domain"], "data.train_path": "mine.csv", "labels": "labels.txt"}
+    stages = Stages(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path).all()
+    assert not any(stage.name.startswith("evaluate") for stage in stages)
+    assert stages[-1].argv == ("page", str(tmp_path))
+    assert stages[-1].needs == ("sample_one_stage", "sample_domain")
 
 
 def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,8 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         (:func:`commands.launch.sources.check_sources`), and so does this. Only shares of it are shown.
     """
     given = record.experiment.get("reference") or str(record.folder / "data" / "test.jsonl")
+    if "reference" not in record.experiment and record.split() is None:
+        return [], "the run names no reference: human turns that anybody may see"
     settings = (record.experiment, record.experiment.get("overrides") or {})  # what --set gave stands in the second
     data = merge(*(section.get("data") or {} for section in settings))
     if given == data.get("train_path"):
