@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -91,8 +92,8 @@ def evaluate(
     found = _parsed_trees(sides, ready, parser)
     for path, utterances, trees in zip(saved.values(), sides, found, strict=True):
         if path is not None and trees is not None:
-            pairs = zip(utterances, trees, strict=True)
-            write_json_lines(path, ({"utterance": utterance, "parse": tree} for utterance, tree in pairs))
+            lines = zip(utterances, trees, strict=True)
+            write_json_lines(path, ({"utterance": u, "parse": tree, "confidence": c} for u, (tree, c) in lines))
     values: dict[str, Any] = compare(
         *corpora,
         featurizer=source,
@@ -100,8 +101,8 @@ def evaluate(
         private=[t.utterance for t in read_turns(private, "utterance", columns=reference_columns(private, columns))]
         if private
         else None,
-        parsed=found[0],
-        parsed_reference=found[1],
+        parsed=None if found[0] is None else [tree for tree, _ in found[0]],
+        parsed_reference=None if found[1] is None else [tree for tree, _ in found[1]],
         counting=counting,
         num_samples=num_samples,
         seed=seed,
@@ -146,10 +147,16 @@ def format_value(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else show(value)
 
 
+#: Tree and confidence by utterance.
+_Read = dict[str, tuple[str | None, float | None]]
+
+
 def _parsed_trees(
     sides: Sequence[Sequence[str]], ready: Mapping[str, Path | None], parser: Path | None
-) -> list[list[str | None] | None]:
+) -> list[list[tuple[str | None, float | None]] | None]:
     """A semantic parser's trees of both sides: those of a file, else the parser's, else None.
+
+    With the parser's own trees goes its confidence, the mean probability of an action (the geometric mean, in (0, 1]).
 
     A file's lines are found by their utterance, so that order and further lines do not matter; of several lines of one
     utterance the first counts. The parser is loaded only where it is needed, and parses equal utterances once.
@@ -158,9 +165,11 @@ def _parsed_trees(
         DataError: A file lacks an utterance.
         UserError: The checkpoint cannot be loaded.
     """
-    known: list[dict[str, str | None] | None] = []
+    known: list[_Read | None] = []
     for (option, path), side in zip(ready.items(), sides, strict=True):
-        lines = None if path is None else {turn.utterance: turn.parse for turn in reversed(read_synthetic(path))}
+        lines = (
+            None if path is None else {turn.utterance: (turn.parse, None) for turn in reversed(read_synthetic(path))}
+        )
         missing = 0 if lines is None else sum(utterance not in lines for utterance in side)
         if missing:
             raise DataError(
@@ -172,8 +181,8 @@ def _parsed_trees(
     if parser is not None and todo:
         from lightning_modules.parsing.annotate import load_parser
 
-        trees = load_parser(parser).annotate(todo, progress=True)
-        parsed: dict[str, str | None] = dict(zip(todo, trees, strict=True))
+        scored = load_parser(parser).annotate_with_scores(todo, progress=True)
+        parsed: _Read = {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}
         known = [parsed if lines is None else lines for lines in known]
     return [None if lines is None else [lines[u] for u in side] for side, lines in zip(sides, known, strict=True)]
 

@@ -31,7 +31,9 @@ def check_sources(experiment: Experiment) -> None:
     """Refuse an experiment whose numbers would mean nothing, because a file is missing or stands for another.
 
     Raises:
-        UserError: The private file is not named, or is the reference too, or one alone of them is embedded; or a model that trains without privacy would read the private file, or the parser that chooses has read it.
+        UserError: The private file is not named, or is the reference or the source of topics too, or one alone of it
+            and the reference is embedded; or a model that trains without privacy would read the private file, or the
+            parser that chooses has read it.
     """
     data, synthesises = experiment.section("data"), any(used.samplings for used in experiment.used)
     for name in {"public", "sifter"} & set(experiment.systems):

@@ -29,6 +29,7 @@ class Sample:
         tree: Its parse tree, which need not be well-formed; None without one.
         label: What it was written for, such as a domain or a topic; None without one.
         read_tree: The tree that a semantic parser reads in it; None where none did.
+        confidence: Of that parser in what it reads, in (0, 1]; None where it did not say.
         system: Who wrote it.
     """
 
@@ -36,6 +37,7 @@ class Sample:
     tree: str | None = None
     label: str | None = None
     read_tree: str | None = None
+    confidence: float | None = None
     system: str = ""
 
     @cached_property
@@ -66,6 +68,7 @@ class Row:
         num_samples: Samples that use it.
         is_supported: None where nobody says what is.
         read_back: Share of these samples in which a semantic parser reads it too; None where none read them.
+        confidence: Mean confidence of this parser in what it reads in them; None where it did not say.
         examples: Synthetic utterances.
     """
 
@@ -74,6 +77,7 @@ class Row:
     num_samples: int
     is_supported: bool | None
     read_back: float | None
+    confidence: float | None
     examples: tuple[str, ...]
 
     @property
@@ -170,12 +174,14 @@ def _row(
     else:
         share = Share(min(1.0, release.shares[name]), *release.interval(name))
     read = [Sample("", tree=s.read_tree).names for s in own if s.read_tree is not None and s.label is None]
+    sure = [s.confidence for s in own if s.confidence is not None and s.label is None]
     return Row(
         name=name,
         share=share,
         num_samples=len(own),
         is_supported=None if supported is None else supported.holds(name),
         read_back=sum(name in names for names in read) / len(read) if read else None,
+        confidence=sum(sure) / len(sure) if sure else None,
         examples=_examples(own),
     )
 

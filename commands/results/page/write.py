@@ -152,11 +152,11 @@ def _samples(record: RunRecord, name: str) -> list[Sample]:
     """The samples of a system; lines without an utterance are passed over."""
     path = record.folder / "evaluation" / f"{name}.parsed.jsonl"
     lines = (line for _, line in read_json_lines(path)) if path.is_file() else ()
-    read = {str(line.get("utterance")): line.get("parse") or "" for line in lines}
+    read = {str(line.get("utterance")): (line.get("parse") or "", line.get("confidence")) for line in lines}
     return [
-        Sample(line["utterance"], _text(line, "parse"), _text(line, "domain"), read.get(line["utterance"]), name)
+        Sample(u, _text(line, "parse"), _text(line, "domain"), *read.get(u, (None, None)), name)
         for _, line in read_json_lines(record.synthetic(name))
-        if isinstance(line.get("utterance"), str)
+        if isinstance(u := line.get("utterance"), str)
     ]
 
 

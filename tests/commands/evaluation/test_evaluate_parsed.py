@@ -115,7 +115,7 @@ def test_a_checkpoint_annotates_and_its_annotations_serve_again(
         lines = read_lines(saved[name])
         assert len(lines) == 7
         assert {line["utterance"] for line in lines} <= {row["utterance"] for row in rows}
-        assert all(is_valid(line["parse"]) for line in lines)
+        assert all(is_valid(line["parse"]) and 0 < line["confidence"] <= 1 for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -114,10 +114,12 @@ def test_what_few_samples_use_is_too_rare_to_show() -> None:
 
 
 def test_a_parser_that_reads_the_words_has_its_say() -> None:
-    samples = [Sample("a", "(Yield (Ask))", read_tree=tree) for tree in ["(Yield (Ask))"] * 6 + ["(Yield (Tell))"] * 2]
+    trees = ["(Yield (Ask))"] * 6 + ["(Yield (Tell))"] * 2
+    samples = [Sample("a", "(Yield (Ask))", read_tree=tree, confidence=0.9 if "Ask" in tree else 0.5) for tree in trees]
     asked = ask(samples, None, None)
     assert asked is not None
     assert {row.name: row.read_back for row in asked.rows} == {"Yield": 1.0, "Ask": 0.75}
+    assert [row.confidence for row in asked.rows] == pytest.approx([0.8, 0.8])
 
 
 def test_names_are_spelled_in_words() -> None:
