@@ -167,9 +167,9 @@ def _parsed_trees(
     """
     known: list[_Read | None] = []
     for (option, path), side in zip(ready.items(), sides, strict=True):
-        lines = (
-            None if path is None else {turn.utterance: (turn.parse, None) for turn in reversed(read_synthetic(path))}
-        )
+        lines: _Read | None = None
+        if path is not None:
+            lines = {turn.utterance: (turn.parse, None) for turn in reversed(read_synthetic(path))}
         missing = 0 if lines is None else sum(utterance not in lines for utterance in side)
         if missing:
             raise DataError(
