@@ -21,8 +21,8 @@ PROGRAMS = {
     f'now => ( {MOVIE} ) filter not param:award:String == " a " ^^tt:x and count ( param:b:C ) >= NUMBER_0 => notify': (
         f'(filter ({MOVIE}) (and (not (== (param:award:String) (\\^^tt:x "a"))) (>= (count (param:b:C)) (NUMBER_0))))'
     ),
-    f"now => aggregate count of ( ( {MOVIE} ) filter param:d:Date >= new Date ( 2020 , , , ) + 1 unit:year ) => notify": (
-        f"(aggregate_count (filter ({MOVIE}) (>= (param:d:Date) (+ (Date 2020 (_) (_) (_)) (unit:year 1)))))"
+    f"now => aggregate count of ( ( {MOVIE} ) filter param:d:E >= new Date ( 2020 , , , ) + 1 unit:year ) => notify": (
+        f"(aggregate_count (filter ({MOVIE}) (>= (param:d:E) (+ (Date 2020 (_) (_) (_)) (unit:year 1)))))"
     ),
 }
 
