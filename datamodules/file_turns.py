@@ -14,6 +14,7 @@ from datamodules.records import Record, kind, read_records
 from datamodules.turn import Field, Turn, Unit, unit_name
 from doppel.errors import DataError
 from doppel.lispress import first_error
+from doppel.thingtalk import ThingTalkError, is_program, to_lispress
 
 #: What to do about a turn without a field that the model needs.
 _WAYS_OUT = {
@@ -180,6 +181,11 @@ def _text(record: dict[str, Any], key: str, where: str) -> str:
 
 
 def _tree(text: str, where: str, column: str) -> str:
+    if is_program(text):
+        try:
+            return to_lispress(text)
+        except ThingTalkError as fault:
+            raise DataError(f"{where}: unreadable ThingTalk: {fault}: correct the program or drop the line") from None
     error = first_error(text)
     if error is None and "(" in text:
         return text

@@ -13,7 +13,10 @@ from typing import Any
 from datamodules.hub import hub_files, is_on_hub
 from doppel.errors import DataError
 from doppel.files import as_text, read_json_lines, read_lines
+from doppel.thingtalk import is_program
 
+#: Columns of the published files of Schema2QA, which do not name them.
+_SCHEMA2QA = ("id", "utterance", "parse", "domain", "typed_template", "template")
 #: A place such as ``reviews.csv:7``, and what stands there by column.
 Record = tuple[str, dict[str, Any]]
 
@@ -25,7 +28,7 @@ def read_records(path: str) -> Iterator[Record]:
     ``.jsonl``, ``.ndjson``         one JSON object a line; also any name without a known ending
     ``.json``                       a JSON list of objects or of texts; or JSON lines
     ``.csv``, ``.tsv``              first line: the columns. Commas, semicolons where the first line has no comma, or
-                                    tabs. An empty cell is null
+                                    tabs. An empty cell is null. The published files of Schema2QA have no such line
     ``.txt``                        one text a line, as the column ``text``; blank lines are passed over
     ``.parquet``                    rows by column
     a folder                        a data set of Hugging Face's ``save_to_disk``, or Parquet files of one name
@@ -132,14 +135,18 @@ def _table(path: str) -> Iterator[Record]:
     first = next(lines, "").removeprefix("\ufeff")
     delimiter = "\t" if kind(path) == ".tsv" else ";" if ";" in first and "," not in first else ","
     reader = csv.reader(_chain(first, lines), delimiter=delimiter, strict=True)
-    names = [name.strip() for name in _row(reader, path, 1) or []]
+    header = _row(reader, path, 1) or []
+    names = [name.strip() for name in header]
+    is_row = delimiter == "\t" and 3 <= len(header) <= len(_SCHEMA2QA) and is_program(header[2])
+    if is_row:
+        names = list(_SCHEMA2QA[: len(header)])
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         places = [str(place) for place, name in enumerate(names, 1) if name == twice[0]]
         raise DataError(f"{path}:1: columns {' and '.join(places)} have one name: give every column its own")
     while True:
-        start = reader.line_num + 1
-        row = _row(reader, path, start)
+        start, row = (1, header) if is_row else (reader.line_num + 1, _row(reader, path, reader.line_num + 1))
+        is_row = False
         if row is None:
             return
         if row and len(row) != len(names):

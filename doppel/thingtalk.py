@@ -41,6 +41,11 @@ class ThingTalkError(ValueError):
     """A text is no ThingTalk program, or a tree stands for none. The message quotes nothing of either."""
 
 
+def is_program(text: str) -> bool:
+    """Whether a text begins as a program does."""
+    return text.split(maxsplit=2)[:2] == ["now", "=>"]
+
+
 def to_lispress(program: str) -> str:
     """A program as Lispress.
 

@@ -22,6 +22,7 @@ from datamodules.readers import data_fingerprint, read_turns, reference_columns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.privacy.spec import plan
+from doppel.thingtalk import from_lispress
 
 SECRET = "zebra"
 OWN = Columns(text="review", label=["category", "review_stars"], unit="user id", parse="tree")
@@ -224,3 +225,20 @@ def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_
         check(path, needs=("utterance", "parse"))
     with pytest.raises(DataError, match="the environment variable NOWHERE is not set"):
         check("$NOWHERE/own.jsonl")
+
+
+def test_rows_of_schema2qa_have_no_header_and_their_programs_become_trees(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    program = 'now => ( @org.schema.Book.Book ) filter param:id:Entity(org.schema.Book:Book) =~ " emma " => notify'
+    quoted = '"{}"'.format(program.replace('"', '""'))
+    rows = [
+        ["books-1", "find emma", quoted, "books"],
+        ["books-2", "all", "now => @org.schema.Book.Book => notify", "books"],
+    ]
+    path.write_text("".join("\t".join(row) + "\n" for row in rows))
+    first, second = read_turns(str(path), "utterance", needs=["parse", "domain"])
+    assert (first.utterance, first.domain, second.parse) == ("find emma", "books", "(@org.schema.Book.Book)")
+    assert first.parse is not None and from_lispress(first.parse) == program
+    path.write_text("books-1\tfind emma\tnow => ( @org.schema.Book.Book => notify\tbooks\n")
+    with pytest.raises(DataError, match=r"rows.tsv:1: unreadable ThingTalk: token 5 of 6"):
+        read_turns(str(path), "utterance")
