@@ -23,7 +23,9 @@ def parser_metrics(
 ) -> None:
     """How accurate a parser is: graph match, API match and bag of nodes of its trees against gold trees.
 
-    A missing or invalid tree of the parser is wrong; a turn without a gold tree is left out on both sides.
+    A missing or invalid tree of the parser is wrong; a turn without a gold tree is left out on both sides. Below the
+    table, strictly: trees that are identical with their quoted strings, and groups of gold trees that differ in strings
+    alone in which all are.
 
     Args:
         predicted: A parser's JSON lines with "utterance" and "parse".
@@ -35,7 +37,7 @@ def parser_metrics(
     Raises:
         DataError: A file cannot be used, the two do not hold the same turns, or a function is no pattern.
     """
-    from doppel.metrics import SMCALFLOW_APIS, TREEDST_APIS
+    from doppel.metrics import SMCALFLOW_APIS, TREEDST_APIS, identical_trees
     from doppel.metrics import parser_metrics as compute
 
     guesses, truths = read_synthetic(predicted), read_turns(gold, unit="utterance")
@@ -55,12 +57,19 @@ def parser_metrics(
         values = compute([guess for guess, _ in pairs], [truth for _, truth in pairs], function, lists[apis])
     except ValueError as error:
         raise DataError(f"--function: {error}") from error
+    strict = identical_trees([guess for guess, _ in pairs], [truth for _, truth in pairs])
     if out is not None:
-        write_json(out, values)
+        write_json(out, values | strict)
     groups = dict.fromkeys(name.partition("@")[2] for name in values)
     keys = dict.fromkeys(name.partition("@")[0] for name in values)
     table = Table(["turns", *keys])  # a row for all turns, and for the turns with and without each function
     for group in groups:
         cells = (values[f"{key}@{group}" if group else key] for key in keys)
         table.rows.append([group or "all", *map(format_value, cells)])
-    sys.stdout.write(table.text() + "\n")
+    told = f"identical trees, strings included: {format_value(strict['identical_trees'])}"
+    if strict["num_groups"]:
+        told += (
+            f"; of {strict['num_groups']} groups of gold trees that differ in strings alone, all are identical in "
+            f"{format_value(strict['consistent_groups'])}"
+        )
+    sys.stdout.write(f"{table.text()}\n{told}\n")

@@ -8,7 +8,7 @@ from doppel.metrics.faithfulness import graph_overlap, names_said
 from doppel.metrics.function_types import ChiSquare, FunctionOverlap, TopKOverlap
 from doppel.metrics.mauve import Mauve
 from doppel.metrics.nearest_trees import NearestTrees
-from doppel.metrics.parser_metrics import PARSER_KEYS, parser_metric_collection, parser_metrics
+from doppel.metrics.parser_metrics import PARSER_KEYS, identical_trees, parser_metric_collection, parser_metrics
 from doppel.metrics.text_featurizer import FeaturizerError, TextFeaturizer
 from doppel.metrics.texts import Commonest, Distinct, MeanWords, ValidTrees
 from doppel.metrics.tree_pairs import SMCALFLOW_APIS, TREEDST_APIS, ApiMatch, BagOfNodes, GraphMatch
@@ -40,6 +40,7 @@ __all__ = [
     "compared_sides",
     "graph_overlap",
     "names_said",
+    "identical_trees",
     "parser_metric_collection",
     "parser_metrics",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from torchmetrics import MetricCollection
 
+from doppel.lispress import LispressError, anonymise, read, write
 from doppel.metrics.plain_number import plain_number
 from doppel.metrics.tree_pairs import SMCALFLOW_APIS, ApiMatch, BagOfNodes, GraphMatch
 
@@ -59,3 +60,40 @@ def parser_metrics(
     computed = collection.compute()
     suffixes = ("", *(f"{sign}{pattern}" for pattern in dict.fromkeys(functions) for sign in ("@", "@not ")))
     return {f"{key}{suffix}": plain_number(computed[f"{key}{suffix}"]) for suffix in suffixes for key in PARSER_KEYS}
+
+
+def identical_trees(predicted: Sequence[str | None], gold: Sequence[str]) -> dict[str, float | int | None]:
+    """How many trees are right with their strings, and whether they stay right as the strings change.
+
+    Args:
+        predicted: As for :func:`parser_metrics`.
+        gold: Likewise.
+
+    Returns:
+        ``identical_trees``: share of turns whose tree is the gold one, quoted strings included (exact match of Oren et
+        al., 2021, section 4.1), None without a turn; ``num_groups``: gold trees that differ in quoted strings alone,
+        where there are several; ``consistent_groups``: share of these in which every tree is identical (Table 6 there,
+        robustness to the replacement of an entity), None without a group.
+
+    Raises:
+        ValueError: The sides differ in length.
+        LispressError: A gold tree is no Lispress.
+    """
+    is_right = [guess is not None and _same(guess, truth) for guess, truth in zip(predicted, gold, strict=True)]
+    groups: dict[str, list[int]] = {}
+    for place, tree in enumerate(gold):
+        groups.setdefault(write(anonymise(read(tree))), []).append(place)
+    several = [places for places in groups.values() if len({gold[place] for place in places}) > 1]
+    consistent = sum(all(is_right[place] for place in places) for places in several)
+    return {
+        "identical_trees": sum(is_right) / len(is_right) if is_right else None,
+        "num_groups": len(several),
+        "consistent_groups": consistent / len(several) if several else None,
+    }
+
+
+def _same(guess: str, truth: str) -> bool:
+    try:
+        return read(guess) == read(truth)
+    except LispressError:
+        return False

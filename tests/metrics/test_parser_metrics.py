@@ -17,6 +17,7 @@ from doppel.metrics import (
     ApiMatch,
     BagOfNodes,
     GraphMatch,
+    identical_trees,
     parser_metric_collection,
     parser_metrics,
 )
@@ -208,3 +209,12 @@ def test_facts_of_smcalflow(data_folder: Path) -> None:
     # the paper's low-resource parser: no match on turns with a function it lacks
     assert values["exact_match@WeatherQueryApi"] == values["exact_match@EventOnDate*"] == 0
     assert values["node_recall@EventOnDate*"] > values["api_recall@EventOnDate*"]
+
+
+def test_identical_trees_count_strings_and_groups_of_entities_stand_or_fall_together() -> None:
+    gold = ['(F "a")', '(F "b")', '(G "a" (H))', '(G "c" (H))', '(G "c" (H))', "(K)", "(K)"]
+    predicted = ['(F "a")', '(F  "b")', '(G "a" (H))', '(G "x" (H))', '(G "c" (H))', "(K)", None]
+    found = identical_trees(predicted, gold)
+    assert found["identical_trees"] == pytest.approx(5 / 7)
+    assert (found["num_groups"], found["consistent_groups"]) == (2, 0.5)  # (K) has no string to replace
+    assert identical_trees([], []) == {"identical_trees": None, "num_groups": 0, "consistent_groups": None}

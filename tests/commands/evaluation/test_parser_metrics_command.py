@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cli
-from doppel.metrics import parser_metrics
+from doppel.metrics import identical_trees, parser_metrics
 
 GOLD = [
     ("will it rain", "(Yield (WeatherQueryApi (Now)))"),
@@ -40,8 +40,12 @@ def test_table_and_json(files: tuple[str, str], tmp_path: Path, capsys: pytest.C
     arguments = ["--predicted", files[0], "--gold", files[1], "--function", *functions[:2], "--out", str(out)]
     arguments += ["--function", functions[2]]  # the option may stand twice
     assert cli.main(["parser-metrics", *arguments]) == 0
-    assert json.loads(out.read_text()) == parser_metrics(PREDICTED, [tree for _, tree in GOLD], functions)
-    lines = capsys.readouterr().out.splitlines()
+    gold = [tree for _, tree in GOLD]
+    strict = identical_trees(PREDICTED, gold)
+    assert strict == {"identical_trees": 0.5, "num_groups": 0, "consistent_groups": None}
+    assert json.loads(out.read_text()) == parser_metrics(PREDICTED, gold, functions) | strict
+    *lines, told = capsys.readouterr().out.splitlines()
+    assert told == "identical trees, strings included: 0.5000"
     rows = {line[:20].strip(): line[20:].split() for line in lines}
     assert rows["turns"][0] == "exact_match"
     assert (rows["all"][0], rows["all"][-1]) == ("0.5000", "4")
