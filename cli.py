@@ -24,6 +24,7 @@ COMMANDS = {
     "ledger": "commands.privacy.ledger:ledger",
     "evaluate": "commands.evaluation.evaluate:evaluate",
     "parser-metrics": "commands.evaluation.parser_metrics:parser_metrics",
+    "classify": "commands.evaluation.classify:classify",
     "round-trip": "commands.evaluation.round_trip:round_trip",
     "select": "commands.evaluation.select:select",
     "report": "commands.results.report:report",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -12,6 +12,10 @@ from doppel.errors import DataError
 
 #: What a column is called unless ``Columns`` says otherwise; the first that there is counts.
 USUAL = {"text": ("utterance", "text"), "label": ("domain", "label"), "unit": ("unit",), "parse": ("parse",)}
+
+#: A label that names itself, as in ``Review Stars: 5.0``; a whole code is a row of these.
+_NAME = r"[A-Z][\w &/-]{0,39}"
+_CODE = re.compile(rf"(?:^| \| )({_NAME}): (\S.*?)(?= \| {_NAME}: |$)")
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,39}")
 
@@ -117,8 +121,22 @@ def control_code(labels: Mapping[str, str]) -> str:
     for column, value in labels.items():
         name = re.sub(r"[_\s]+", " ", column).strip()
         name = name.title() if name.islower() else name
-        parts.append(value if re.match(r"[A-Z][\w &/-]{0,39}: \S", value) else f"{name}: {value}")
+        parts.append(value if re.match(rf"{_NAME}: \S", value) else f"{name}: {value}")
     return " | ".join(parts)
+
+
+def labels_of(codes: Sequence[str]) -> dict[str, list[str]]:
+    """The labels that texts of :func:`control_code` were made of, by their names; the inverse of it.
+
+    Args:
+        codes: Of each row. Codes without names are one label, ``label``.
+
+    Returns:
+        Values of each label, one a row; a row that has no value of a label has an empty one.
+    """
+    rows = [_CODE.findall(code) or [("label", code)] for code in codes]
+    names = dict.fromkeys(name for row in rows for name, _ in row)
+    return {name: [dict(row).get(name, "") for row in rows] for name in names}
 
 
 def told(names: Collection[str], from_content: bool = True) -> str:

@@ -14,20 +14,23 @@ if TYPE_CHECKING:
 
     from datamodules.codec import Codec
 
-Fault = Literal["cut off", "empty", "a tree", "malformed"]
+Fault = Literal["cut off", "empty", "too short", "a tree", "malformed"]
 
 
-def fault_of(sampled: SampledText, target: Field) -> Fault | None:
+def fault_of(sampled: SampledText, target: Field, min_words: int = 1) -> Fault | None:
     """Why a text is no sample of its kind; None for one that is.
 
     Args:
         sampled: A text, and whether the model ended it.
         target: What it was to be: an utterance that has a tree in it is none, a tree has to be well-formed.
+        min_words: Fewest words of an utterance.
     """
     if not sampled.finished:
         return "cut off"
     if not sampled.text.strip():
         return "empty"
+    if target == "utterance" and len(sampled.text.split()) < min_words:
+        return "too short"
     if target == "utterance" and holds_tree(sampled.text):
         return "a tree"
     return "malformed" if target == "parse" and not is_valid(sampled.text) else None
@@ -39,7 +42,9 @@ def draw_samples(
     """Sample one target for each prompt of a batch.
 
     What is no sample (:func:`fault_of`) is drawn again for the same prompt, up to ``arguments.redraws`` times. So the
-    texts follow the model's distribution given that they are samples, for each prompt alone: prompts keep their shares.
+    texts follow the model's distribution given that they are samples, for each prompt alone: prompts keep their shares,
+    as they would not where more is drawn than needed and the faulty thrown away. A text that came before is a sample:
+    how often the model says it is part of its distribution.
     The draws depend on the indices in the batch and on nothing else, so a resumed run draws the same.
 
     *Privacy.* Whether a text is a sample is a function of the text: post-processing of the trained model, which costs
@@ -63,7 +68,7 @@ def draw_samples(
         for i, sampled in zip(left, texts, strict=True):
             sample = samples[i]
             sample.text, sample.finished = sampled
-            fault = None if arguments.redraws is None else fault_of(sampled, codec.target)
+            fault = None if arguments.redraws is None else fault_of(sampled, codec.target, arguments.min_words)
             sample.is_dropped = fault is not None
             if fault is not None:
                 sample.faults.append(fault)

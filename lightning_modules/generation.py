@@ -46,6 +46,7 @@ class SamplingArguments:
         redraws: How often a text that is no sample (cut off, empty, an utterance with a tree in it, a malformed tree)
             is drawn again for its prompt before it is given up, see
             :func:`lightning_modules.drawing.draw_samples`; null keeps every text, as the paper does.
+        min_words: Fewest words of an utterance that is a sample; a public bound, which the data do not choose.
         grammar: Lets a model of parse trees write well-formed Lispress alone, which always ends within max_new_tokens:
             ``lispress`` with any names, or the CSV table of a public API (or a list of them) with its names only, see
             :func:`doppel.lispress.api_table.read_api_names`. Null writes freely, as the paper does. Privacy: a public
@@ -61,6 +62,7 @@ class SamplingArguments:
     max_rows: int = 128
     guidance: float = 0.0
     redraws: int | None = 20
+    min_words: int = 1
     grammar: str | list[str] | None = None
 
     def __post_init__(self) -> None:
@@ -73,6 +75,7 @@ class SamplingArguments:
             "guidance must be at least 0 (0 draws from the model itself)": not 0 <= self.guidance < math.inf,
             "guidance is for one beam: set num_beams to 1": self.guidance > 0 and self.num_beams > 1,
             "redraws must be at least 0, or null": self.redraws is not None and self.redraws < 0,
+            "min_words must be at least 1": self.min_words < 1,
             "max_new_tokens must be at least 1, or null": self.max_new_tokens is not None and self.max_new_tokens < 1,
         }
         for message, is_wrong in wrong.items():

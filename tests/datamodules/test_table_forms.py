@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from table_files import FORMS, TEXT_FORMS, write_table
 
 from datamodules.check import check
 from datamodules.codec import Codec
-from datamodules.columns import Columns, control_code
+from datamodules.columns import Columns, control_code, labels_of
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.readers import data_fingerprint, read_turns, reference_columns
 from datamodules.turn import Turn
@@ -183,6 +184,15 @@ def test_control_codes_have_the_form_of_the_paper() -> None:
     wanted = "Business Category: Restaurants | Review Stars: 5.0"
     assert control_code({"business_category": "Restaurants", "review_stars": "5.0"}) == wanted
     assert control_code({"label1": "Business Category: Restaurants", "label2": "Review Stars: 5.0"}) == wanted
+
+
+@given(st.lists(st.tuples(st.text("aZ é1.&/:|-", min_size=1), st.sampled_from("12345")), min_size=1, max_size=3))
+def test_the_labels_of_a_control_code_are_those_that_it_was_made_of(rows: list[tuple[str, str]]) -> None:
+    rows = [(re.sub(r"[:|]", "", kind).strip() or "none", stars) for kind, stars in rows]
+    codes = [control_code({"business_kind": kind, "stars": stars}) for kind, stars in rows]
+    assert labels_of(codes) == {"Business Kind": [kind for kind, _ in rows], "Stars": [stars for _, stars in rows]}
+    assert labels_of(["calendar", "travel"]) == {"label": ["calendar", "travel"]}
+    assert labels_of(["Kind: a | Stars: 1", "Kind: b"]) == {"Kind": ["a", "b"], "Stars": ["1", ""]}
 
 
 def test_a_column_that_is_a_label_is_no_tree(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.batch import PromptBatch
+from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import holds_tree
 from lightning_modules import drawing
@@ -42,10 +43,10 @@ class Writer:
         drawn = torch.tensor([p for *_, p in LAW]).multinomial(len(ids), True, generator=generator).tolist()
         return [SampledText(*LAW[i][:2]) for i in drawn]
 
-    def draw(self, indices: list[int], redraws: int | None) -> list[drawing.Sample]:
+    def draw(self, indices: list[int], redraws: int | None, min_words: int = 1) -> list[drawing.Sample]:
         batch = PromptBatch(indices, [f"y{i % 2}" for i in indices], [[0]] * len(indices))
         model: Any = None
-        return draw_samples(model, self.codec, batch, SamplingArguments(redraws=redraws))
+        return draw_samples(model, self.codec, batch, SamplingArguments(redraws=redraws, min_words=min_words))
 
 
 def test_what_is_kept_follows_the_law_given_that_it_is_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,3 +110,11 @@ def test_brackets_and_colons_of_people_are_no_tree(text: str) -> None:
 )
 def test_faults(text: str, finished: bool, target: Any, fault: str | None) -> None:
     assert fault_of(SampledText(text, finished), target) == fault
+
+
+def test_an_utterance_of_fewer_words_than_asked_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Writer(monkeypatch).draw(list(range(400)), 40, min_words=3)
+    assert {s.text for s in samples} == {"book a table"} and any("too short" in s.faults for s in samples)
+    assert fault_of(SampledText("(Do)", True), "parse", 3) is None  # of utterances alone
+    with pytest.raises(UserError, match="min_words must be at least 1"):
+        SamplingArguments(min_words=0)
