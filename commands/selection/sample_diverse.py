@@ -1,0 +1,98 @@
+"""A small sample of a large pool that shows its structures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from commands.selection.pool_file import good_rows, read_pool
+from doppel.errors import UserError
+from doppel.files import write_json_lines
+
+
+def sample_diverse(
+    *,
+    pool: Path,
+    method: Literal["uat", "cmaxent", "hybrid", "uniform"],
+    k: int,
+    out: Path,
+    seed: int = 1,
+    alpha: float = 0.0,
+    fixed_weights: bool = False,
+    skip_bad_rows: bool = False,
+) -> None:
+    """Choose k rows of a synthetic or public pool that differ in structure, to annotate or to train on.
+
+    The methods of Oren et al. (2021). uat: uniform over abstract templates (`templates` shows them), so that rare ones
+    are seen. cmaxent: each next row makes the entropy of atoms and of compounds (parts of trees) largest. hybrid: a
+    template by chance, then cmaxent inside it. uniform: by chance, to compare with.
+
+    --pool must be public, or synthetic text of a private model: choosing from the latter is post-processing, which
+    spends no privacy. Chosen rows of a private file are private text, and nothing here can tell that a file is private:
+    never give one.
+
+    Rows come in the order of choice, so the first are worth most; a smaller k with the same seed gives the first of
+    these. Nothing is resumed: a sample takes seconds, one of cmaxent minutes for a million rows. (`select` is another
+    command: it chooses among trained setups.)
+
+    Args:
+        pool: Rows with an utterance and a program: JSON lines such as synthetic.jsonl, a table with named columns, or a
+            Schema2QA .tsv.
+        method: How to choose.
+        k: Rows wanted.
+        out: JSON lines: the columns of the pool and the row's template.
+        seed: Equal seeds give equal rows.
+        alpha: Of uat: 0 is uniform over templates, 1 as frequent as in the pool.
+        fixed_weights: Of uat: keep the weights of rows while templates are used up, as the published code; else
+            templates are drawn anew among those with rows left, as the paper.
+        skip_bad_rows: Name broken rows and pass over them, instead of stopping at the first.
+
+    Raises:
+        DataError: The pool cannot be read, or a row of it is broken.
+        UserError: The pool has fewer than k rows, or an option is out of range or does not fit the method.
+    """
+    import numpy as np
+
+    from doppel.selection import SAMPLERS, uat
+
+    if method != "uat" and (alpha or fixed_weights):
+        raise UserError(f"--alpha and --fixed-weights belong to --method uat, not {method}: leave them out")
+    found = read_pool(str(pool), skip_bad_rows)
+    try:
+        rows = uat(found, k, seed, alpha, fixed_weights) if method == "uat" else SAMPLERS[method](found, k, seed)
+    except ValueError as error:
+        raise UserError(f"{pool}: {error}") from None
+    order = {int(row): place for place, row in enumerate(rows)}
+    records: list[dict[str, Any]] = [{}] * k
+    for place, (row, _) in enumerate(good_rows(str(pool), skip_bad_rows, with_trees=True)):
+        if place in order:
+            template = found.templates[found.template_of_row[place]]
+            records[order[place]] = row.record | {"template": template}
+    write_json_lines(out, records)
+    print(format_table(found, np.bincount(found.query_of_row[rows], minlength=len(found.queries))))
+    print(f"{k} rows in {out}, first chosen first")
+
+
+def format_table(pool: Any, chosen: Any) -> str:
+    """How diverse a sample is beside its pool.
+
+    Args:
+        pool: The pool, see :class:`doppel.selection.Pool`.
+        chosen: Rows of the sample of each query, (queries,).
+    """
+    import numpy as np
+
+    from commands.results.table import Table
+    from doppel.selection import divergence
+
+    table = Table(["", "rows", "templates", "queries", "H(atoms)", "H(compounds)"])
+    for name, counts in (("pool", pool.counts), ("sample", chosen)):
+        atoms, compounds = pool.structures.entropies(counts)
+        kinds = len(np.unique(pool.template_of_query[counts > 0]))
+        table.rows.append([name, counts.sum(), kinds, np.count_nonzero(counts), f"{atoms:.3f}", f"{compounds:.3f}"])
+    differ = [
+        divergence(matrix.T @ chosen, matrix.T @ pool.counts, alpha)
+        for matrix, alpha in ((pool.structures.atoms, 0.5), (pool.structures.compounds, 0.1))
+    ]
+    told = "entropies in nats; divergence of the sample from the pool (1 - Chernoff coefficient): "
+    return f"{table.text('<')}\n{told}atoms {differ[0]:.3f}, compounds {differ[1]:.3f}"
