@@ -92,7 +92,7 @@ class Programs:
 def measure(path: str, method: str, k: int, seed: int) -> dict[str, Any]:
     """Choose from one pool, and say what it took; called in a process of its own."""
     start, times = time.perf_counter(), [time.process_time()]
-    pool = read_pool(path, skip_bad_rows=False)
+    pool, _ = read_pool(path, skip_bad_rows=False)
     times.append(time.process_time())
     if method in ("cmaxent", "hybrid"):
         _ = pool.structures

@@ -21,7 +21,11 @@ _SCHEMA2QA = ("id", "utterance", "parse", "domain", "typed_template", "template"
 Record = tuple[str, dict[str, Any]]
 
 
-def read_records(path: str) -> Iterator[Record]:
+class _BadRowError(DataError):
+    """A row of a table that does not keep its form; the rows after it can still be read."""
+
+
+def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> Iterator[Record]:
     """Read a file row by row, in order.
 
     ==============================  ====================================================================================
@@ -39,6 +43,11 @@ def read_records(path: str) -> Iterator[Record]:
     Text is in UTF-8, with or without a byte order mark; files may be compressed as ``.gz``, or as ``.zip`` of one file.
     Nothing is written anywhere: there is no cache of the text.
 
+    Args:
+        path: The file.
+        on_bad_row: Called with what would be raised for a row of a text table (``.csv``, ``.tsv``) whose cells are too
+            few, too many or badly quoted, and the row is passed over; None raises.
+
     Raises:
         DataError: The file, or a row of it, cannot be read; the message names the line (the row of a table that has no
             lines) and never quotes the content.
@@ -50,8 +59,10 @@ def read_records(path: str) -> Iterator[Record]:
         for file in data_files(path):
             read = _arrow if file.suffix == ".arrow" else _parquet
             yield from read(file.read_bytes(), str(file))
+    elif (form := _FORMS.get(kind(path), _json_lines)) is _table:
+        yield from _table(path, on_bad_row)
     else:
-        yield from _FORMS.get(kind(path), _json_lines)(path)
+        yield from form(path)
 
 
 def kind(path: str) -> str:
@@ -129,7 +140,7 @@ def _text(path: str) -> Iterator[Record]:
             yield where, {"text": text}
 
 
-def _table(path: str) -> Iterator[Record]:
+def _table(path: str, on_bad_row: Callable[[str], None] | None = None) -> Iterator[Record]:
     """Rows of a table of text; each stands where it begins, for a quoted cell may hold ends of lines."""
     lines = (as_text(line, f"{path}:{number}") for number, line in read_lines(path, kind(path)))
     first = next(lines, "").removeprefix("\ufeff")
@@ -145,15 +156,22 @@ def _table(path: str) -> Iterator[Record]:
         places = [str(place) for place, name in enumerate(names, 1) if name == twice[0]]
         raise DataError(f"{path}:1: columns {' and '.join(places)} have one name: give every column its own")
     while True:
-        start, row = (1, header) if is_row else (reader.line_num + 1, _row(reader, path, reader.line_num + 1))
-        is_row = False
-        if row is None:
-            return
-        if row and len(row) != len(names):
-            raise DataError(
-                f"{path}:{start}: {len(row)} cells in this row, {len(names)} in the first line, which names the "
-                "columns: put cells with separators in quotes (or give one utterance a line as .txt)"
-            )
+        start = 1 if is_row else reader.line_num + 1
+        try:
+            row = header if is_row else _row(reader, path, start)
+            is_row = False
+            if row is None:
+                return
+            if row and len(row) != len(names):
+                raise _BadRowError(
+                    f"{path}:{start}: {len(row)} cells in this row, {len(names)} in the first line, which names the "
+                    "columns: put cells with separators in quotes (or give one utterance a line as .txt)"
+                )
+        except _BadRowError as error:
+            if on_bad_row is None:
+                raise
+            on_bad_row(str(error))
+            continue
         if row:
             yield f"{path}:{start}", {name: cell or None for name, cell in zip(names, row, strict=True)}
 
@@ -163,13 +181,14 @@ def _chain(first: str, lines: Iterable[str]) -> Iterator[str]:
     yield from lines
 
 
-def _row(reader: Iterator[list[str]], path: str, start: int) -> list[str] | None:
+def _row(reader: Any, path: str, start: int) -> list[str] | None:
     try:
         return next(reader, None)
     except csv.Error as error:  # its text never quotes a cell
-        raise DataError(
-            f"{path}:{start}: the row that begins here is broken ({error}): a cell in quotes ends with a quote, and a "
-            "quote inside it is written twice"
+        ends = f"; it ends in line {reader.line_num}" if reader.line_num > start else ""
+        raise _BadRowError(
+            f"{path}:{start}: the row that begins here is broken ({error}{ends}): a cell in quotes ends with a quote, "
+            "and a quote inside it is written twice"
         ) from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from commands.selection.pool_file import good_rows, read_pool
+from commands.selection.pool_file import read_pool, read_rows
 from doppel.errors import UserError
 from doppel.files import write_json_lines
 
@@ -57,17 +57,17 @@ def sample_diverse(
 
     if method != "uat" and (alpha or fixed_weights):
         raise UserError(f"--alpha and --fixed-weights belong to --method uat, not {method}: leave them out")
-    found = read_pool(str(pool), skip_bad_rows)
+    found, numbers = read_pool(str(pool), skip_bad_rows)
     try:
         rows = uat(found, k, seed, alpha, fixed_weights) if method == "uat" else SAMPLERS[method](found, k, seed)
     except ValueError as error:
         raise UserError(f"{pool}: {error}") from None
-    order = {int(row): place for place, row in enumerate(rows)}
+    templates = [found.templates[number] for number in found.template_of_row[rows]]
+    wanted = {int(number): place for place, number in enumerate(numbers[rows])}
     records: list[dict[str, Any]] = [{}] * k
-    for place, (row, _) in enumerate(good_rows(str(pool), skip_bad_rows, with_trees=True)):
-        if place in order:
-            template = found.templates[found.template_of_row[place]]
-            records[order[place]] = row.record | {"template": template}
+    for row in read_rows(str(pool)):
+        if (place := wanted.get(row.number)) is not None:
+            records[place] = row.record | {"template": templates[place]}
     write_json_lines(out, records)
     print(format_table(found, np.bincount(found.query_of_row[rows], minlength=len(found.queries))))
     print(f"{k} rows in {out}, first chosen first")

@@ -15,10 +15,10 @@ GOOD = [
     f'b-{n}\tbooks called {n}\t"now => {BOOK} filter param:id:String =~ "" {n} "" => notify"\tbooks' for n in range(9)
 ] + [f"c-{n}\thow many books\tnow => aggregate count of {BOOK} => notify\tbooks" for n in range(3)]
 BAD = {
-    "d\tno program": "2 columns, 4 in line 1",
+    "d\tno program": "2 cells in this row, 4 in the first line",
     "d\t \tnow => @a.B => notify\tbooks": "no utterance",
     "d\tsay\tnow => ( secret => notify\tbooks": "a broken program (a bracket that is never closed)",
-    'd\tsay\t"now" => notify\tbooks': "a broken row",
+    'd\tsay\t"now" => notify\tbooks': "the row that begins here is broken",
 }
 
 
@@ -119,9 +119,9 @@ def test_what_does_not_fit_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_an_empty_file_and_too_few_columns_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("templates", written(tmp_path / "two.tsv", ["a\tb"])) == 2
-    assert "two.tsv:1: 2 columns" in capsys.readouterr().err
+def test_an_empty_file_and_one_without_programs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("templates", written(tmp_path / "two.tsv", ["id\ttext", "a\tb"])) == 2
+    assert "two.tsv:2: no program" in capsys.readouterr().err
     (tmp_path / "empty.jsonl").touch()
     assert run("templates", tmp_path / "empty.jsonl") == 2
     assert "holds no row" in capsys.readouterr().err
