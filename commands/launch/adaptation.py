@@ -17,7 +17,9 @@ from dataclasses import replace
 
 from commands.launch.experiment import Adaptation
 from commands.launch.stages import Stage, Stages
-from commands.launch.systems import SYSTEMS, Training, synthetic_file, two_passes
+from commands.launch.systems import SYSTEMS, System, Training, synthetic_file, two_passes
+
+_SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 
 
 class AdaptationStages(Stages):
@@ -51,7 +53,7 @@ class AdaptationStages(Stages):
         for system in used:
             self.synthesise(system)
         for system in used:
-            self.retrain(system.name, system.synthetic, self.writer(system))
+            self.retrain(system.name, system, system.synthetic)
         if self.given.rounds > 1:
             self.rounds()
         self.report()
@@ -69,7 +71,7 @@ class AdaptationStages(Stages):
 
     def partition(self) -> None:
         """Split the annotated turns."""
-        given = {name: value for name, value in vars(self.given).items() if not name.startswith("round")}
+        given = {name: getattr(self.given, name) for name in _SPLIT}
         seed = self.experiment.seed or 1
         own = {"seed": seed, "out": self.run / "data", "columns": self.columns}
         self.tool("partition", "tool", (), "partition", **given, **own)
@@ -87,11 +89,16 @@ class AdaptationStages(Stages):
         needed = (f"annotate_test_{name}",)
         self.tool(f"score_{name}", "tool", needed, "parser-metrics", predicted=self.run / predicted, **given, out=out)
 
-    def retrain(self, name: str, synthetic: str, after: str) -> None:
-        """Annotate the samples as experts would, and teach them to a new parser."""
-        annotated = f"annotated_{name}.jsonl"
-        samples, needs = str(self.run / synthetic), (after, *self.evaluate_after)
-        self.annotate(name, samples, str(self.parser), annotated, needs)
+    def retrain(self, name: str, system: System, synthetic: str) -> None:
+        """Annotate the samples as experts would, all or those that are worth most, and teach them to a new parser."""
+        annotated, samples, given = f"annotated_{name}.jsonl", self.run / synthetic, self.given
+        after = self.writer(system)
+        if given.num_annotated is not None and system.has_trees:
+            chosen = self.run / f"chosen_{name}.jsonl"
+            options = {"pool": samples, "method": given.annotate_by, "k": given.num_annotated, "out": chosen}
+            self.tool(f"diverse_{name}", "tool", (after,), "sample-diverse", **options, seed=self.experiment.seed)
+            samples, after = chosen, f"diverse_{name}"
+        self.annotate(name, str(samples), str(self.parser), annotated, (after, *self.evaluate_after))
         files = [self.data("public"), str(self.run / annotated)]
         self.fit_parser(f"parser_{name}", "parser_augmented", files, ("partition", f"annotate_{name}"))
         self.score(name, f"parser_{name}")
@@ -115,6 +122,6 @@ class AdaptationStages(Stages):
             before = trainings
             for sampling in passes:
                 self.sample(sampling, system)
-            self.retrain(name, synthetic_file(name), self.writer(system))
+            self.retrain(name, system, synthetic_file(name))
             parser = name
         self.evaluate("iterative", synthetic_file("iterative"), self.writer(system))

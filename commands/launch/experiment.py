@@ -48,6 +48,8 @@ class Adaptation:
         rounds: Above 1: also the system ``iterative``. Each round annotates the private turns with the parser of the
             round before, so that trees of later rounds know the function.
         round_epochs: Epochs of p(y) and p(x|y) in each round; all share one budget and one noise multiplier.
+        num_annotated: Samples of each system with trees that are annotated, of all; null: all.
+        annotate_by: How they are chosen, see ``python cli.py sample-diverse --help``.
     """
 
     train: str
@@ -58,6 +60,8 @@ class Adaptation:
     by: Literal["turn", "dialogue"] = "turn"
     rounds: int = 1
     round_epochs: list[float] = field(default_factory=list)
+    num_annotated: int | None = None
+    annotate_by: Literal["uat", "cmaxent", "hybrid", "uniform"] = "uat"
 
 
 @dataclass(frozen=True)
@@ -461,6 +465,11 @@ def _check(experiment: Experiment, path: Path) -> None:
         raise UserError(
             f"{path}: adaptation.rounds is {given.rounds}, but round_epochs is {given.round_epochs}: "
             "give epochs of p(y) and p(x|y) for each round"
+        )
+    if given.num_annotated is not None and not 1 <= given.num_annotated <= experiment.num_samples:
+        raise UserError(
+            f"{path}: adaptation.num_annotated is {given.num_annotated}, of {experiment.num_samples} samples: give a "
+            "number between, or leave it out to annotate all"
         )
     if "iterative" in experiment.systems:
         raise UserError(f"{path}: set adaptation.rounds for the system iterative, instead of naming it in systems")

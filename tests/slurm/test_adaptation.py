@@ -181,3 +181,19 @@ def test_the_pipeline_ends_with_parsers_compared_and_every_round_paid_for(
     assert launch(experiment, run, *words) == 0
     assert "── partition (1 of 34): done already, skipped" in capfd.readouterr().out
     assert (run / "ledger.jsonl").read_text() == ledger
+
+
+def test_those_samples_are_annotated_that_show_most_structures() -> None:
+    changes = {"systems": ["one_stage", "two_stage"], "adaptation.num_annotated": 500}
+    listed = AdaptationStages(load(EXPERIMENTS / f"{SMALL}.yaml", changes), Path("run")).all()
+    stages = {stage.name: stage for stage in listed}
+    chosen = stages["diverse_two_stage"]
+    assert chosen.needs == ("sample_utterances",)
+    words = ["sample-diverse", "--pool", "run/synthetic.jsonl", "--method", "uat", "--k", "500"]
+    assert list(chosen.argv[:7]) == words
+    annotate = stages["annotate_two_stage"]
+    assert (annotate.config or {})["data"]["init_args"]["path"] == "run/chosen_two_stage.jsonl"
+    assert annotate.needs[0] == "diverse_two_stage"
+    assert (stages["annotate_one_stage"].config or {})["data"]["init_args"]["path"] == "run/synthetic_one_stage.jsonl"
+    with pytest.raises(UserError, match="num_annotated is 5000, of 4000 samples"):
+        trainings(EXPERIMENTS / f"{SMALL}.yaml", adaptation__num_annotated=5000)
