@@ -40,6 +40,7 @@ COMMANDS = {
     "histogram": "commands.privacy.histogram:histogram",
     "calibrate": "commands.privacy.calibrate:calibrate",
     "download": "commands.data.download:download",
+    "schema2qa-pool": "commands.data.schema2qa_pool:schema2qa_pool",
     "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",
     "upweight": "commands.data.upweight:upweight",

@@ -1,0 +1,222 @@
+"""Questions to a database with their ThingTalk programs: a grammar for the six domains of Schema2QA.
+
+What is the document's (Oren et al., 2021, section 4.1; Xu et al., 2020, arXiv 2001.05609): the six domains, their
+tables, properties and operators, and the notation of programs. What is ours: the phrases, the values
+(``schema2qa.yaml``), how shapes compose, and their weights. The weights fall with the rank of a shape, as the natural
+ones do, which ``skew`` makes steeper or flatter.
+
+Every query is built of one table, at most three filters, and operators around them: sort, distance, count, slice,
+projection, aggregation. Filters stand in the alphabetical order that Schema2QA has.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import resources
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import yaml
+
+from doppel.grammar import lexicon
+from doppel.grammar.synchronous import Draw, Pair, Rule, SynchronousGrammar, rule
+
+_LISTS = "[find|show me|list|search for|give me|i want|what are the|which are the|are there|look for|i need]"
+_ONE = "[find|show me|give me|what is|which is|i want|look for]"
+_DISTANCE = "compute distance ( param:geo:Location , location:current_location ) of"
+_PLACEHOLDER = re.compile(r"\b(?:NUMBER|TIME|DATE)_0\b")
+_FORMATS = {"ebook": "EBook", "audiobook": "AudiobookFormat", "hardcover": "Hardcover", "paperback": "Paperback"}
+
+
+class Question(NamedTuple):
+    """What somebody asks.
+
+    Attributes:
+        utterance: In lower case, its tokens with single blanks between them, as Schema2QA has them.
+        program: ThingTalk.
+        domain: One of the six.
+    """
+
+    utterance: str
+    program: str
+    domain: str
+
+
+def questions(seed: int = 1, skew: float = 1.0) -> Iterator[Question]:
+    """Draw questions for ever; they may repeat.
+
+    Args:
+        seed: Equal seeds give equal questions.
+        skew: Exponent of all weights: 0 makes shapes equally frequent, above 1 the frequent ones more frequent.
+    """
+    grammar, rng = SynchronousGrammar(_rules(), skew), random.Random(seed)
+    domains = list(_content()["domains"])
+    while True:
+        domain = domains[int(rng.random() * len(domains))]
+        utterance, query = grammar.expand(f"{domain}_question", rng)
+        yield Question(" ".join(utterance.split()), f"now => {query} => notify", domain)
+
+
+@cache
+def _content() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("schema2qa.yaml").read_text(encoding="utf-8")
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def _rules() -> dict[str, Sequence[Rule] | Draw]:
+    content = _content()
+    rules: dict[str, Sequence[Rule] | Draw] = {
+        name: [rule(1, f'" {value} "', value) for value in values] for name, values in content["values"].items()
+    }
+    rules |= {
+        "person": _said(lexicon.person),
+        "place": _said(lexicon.city),
+        "venue": _said(lexicon.venue),
+        "title": _said(_title),
+        "hotel": _said(_hotel),
+        "artist": [rule(3, "{person}", "{person}"), rule(2, "{title}", "{title}")],
+        "zip": _said(lambda rng: (f"{rng.randrange(10_000, 99_999)}", "")),
+        "stars": [rule(1, str(n), str(n)) for n in range(1, 6)],
+        "few": [rule(1, str(n), str(n)) for n in range(2, 10)],
+        "price": [rule(1, f"enum:{word}", word) for word in ("cheap", "moderate", "expensive", "luxury")],
+        "format": [rule(1, f"enum:{name}", word) for word, name in _FORMATS.items()],
+        "hour": [rule(1, f"time:{n}:0:0", f"{(n - 1) % 12 + 1} {'am' if n < 12 else 'pm'}") for n in range(6, 24)],
+    }
+    for name, domain in content["domains"].items():
+        rules |= _domain(name, domain)
+    return rules
+
+
+def _domain(d: str, given: dict[str, Any]) -> dict[str, Sequence[Rule] | Draw]:
+    """The rules of a domain, from single filters to whole questions. A query is written without brackets around it."""
+    table = f"@{given['table']}"
+    rules: dict[str, Sequence[Rule] | Draw] = {
+        f"{d}_one_{k}": found for k, found in _filtered(d, given, "noun").items()
+    }
+    rules |= {f"{d}_many_{k}": found for k, found in _filtered(d, given, "nouns").items()}
+    for number, (_, condition, before, after) in enumerate(given["filters"]):
+        rules[f"{d}_{number}_after"] = [rule(1, condition, after)]
+        if before is not None:
+            rules[f"{d}_{number}_before"] = [rule(1, condition, before)]
+    for form, noun in (("one", given["noun"]), ("many", given["nouns"])):
+        rules[f"{d}_{form}"] = [
+            rule(4, f"( {{{d}_{form}_1}} )", f"{{{d}_{form}_1}}"),
+            rule(2, f"( {table} )", noun),
+            rule(1, f"( {{{d}_{form}_2}} )", f"{{{d}_{form}_2}}"),
+        ]
+    rules[f"{d}_name"] = _name(table, given["name"])
+    sort = [rule(8, f"sort {p} {order} of {{{d}_one}}", f"{word} {{{d}_one}}") for p, order, word in given["sorts"]]
+    most = [
+        rule(3, f"sort param:count:Number desc of ( compute count ( {p} ) of {{{d}_one}} )", f"{{{d}_one}} {words}")
+        for p, words, _ in given.get("counts", ())
+    ]
+    near = []
+    if given.get("has_place"):
+        tree = f"sort param:distance:Measure(m) asc of ( {_DISTANCE} {{{d}_one}} )"
+        near = [rule(14, tree, f"[nearest|closest] {{{d}_one}}", f"{{{d}_one}} closest to me")]
+    rules[f"{d}_ranked"] = [*sort, *most, *near]
+    rules[f"{d}_first"] = [rule(1, f"( {{{d}_ranked}} ) [ 1 ]", f"{{{d}_ranked}}")]
+    top = f"{d}_top"
+    rules[top] = [
+        rule(1, f"sort {p} {order} of {{{d}_many}}", f"{word} {{{d}_many}}") for p, order, word in given["sorts"]
+    ]
+    tops = (
+        [rule(0.5, f"( {{{top}}} ) [ 1 : {{few}} ]", f"{_ONE} the {{few}} {{{top}}} [.|?|]")] if given["sorts"] else []
+    )
+    rules[f"{d}_question"] = [
+        *_lists(d, given),
+        *tops,
+        *_asks(d, given),
+        rule(0.3, table, f"{_LISTS} all {given['nouns']}"),
+    ]
+    return rules
+
+
+def _lists(d: str, given: dict[str, Any]) -> list[Rule]:
+    """Questions for the things that pass filters, for how many they are, and for the first of them in some order."""
+    rules = [rule(6, f"{{{d}_first}}", f"{_ONE} the {{{d}_first}} [.|?|]")]
+    for number, weight, count in ((1, 50, 2), (2, 55, 2), (3, 2, 0.5)):
+        many, one = f"{{{d}_many_{number}}}", f"{{{d}_one_{number}}}"
+        rules.append(rule(weight * 0.7, many, f"{_LISTS} {many} [.|?|]"))
+        rules.append(rule(weight * 0.3, one, f"[find|show me|is there|i need|look for] a {one} [.|?|]"))
+        rules.append(rule(count, f"aggregate count of ( {many} )", f"how many {many} are there [?|]"))
+    return rules
+
+
+def _filtered(d: str, given: dict[str, Any], noun: str) -> dict[str, list[Rule]]:
+    """Queries with one, two and three filters, and how they are said around a noun."""
+    table, word, filters = f"@{given['table']}", given[noun], given["filters"]
+    found: dict[str, list[Rule]] = {"1": [], "2": [], "3": []}
+    for chosen in (c for n in (1, 2, 3) for c in combinations(range(len(filters)), n)):
+        conditions = [filters[i][1] for i in chosen]
+        marks = [mark for condition in conditions for mark in _PLACEHOLDER.findall(condition)]
+        properties = [re.findall(r"(?:count \( )?param:[^ :]+", condition)[0] for condition in conditions]
+        if len({*marks}) < len(marks) or len({*properties}) < len(properties):
+            continue  # two numbers would have one name; or a property would stand twice
+        weight = math.prod(filters[i][0] for i in chosen)
+        order = sorted(chosen, key=lambda i: filters[i][1])
+        for first in (None, *(i for i in chosen if filters[i][2] is not None)):
+            slot = {i: f"{d}_{i}_{'before' if i == first else 'after'}" for i in chosen}
+            tree = f"( {table} ) filter " + " and ".join(f"{{{slot[i]}}}" for i in order)
+            rest = [f"{{{slot[i]}}}" for i in chosen if i != first]
+            before = "" if first is None else f"{{{slot[first]}}} "
+            phrases = {f"{before}{word} {' [and |]'.join(part)}" for part in (rest, rest[::-1])}
+            found[str(len(chosen))].append(rule(weight * (1 if first is None else 2), tree, *sorted(phrases)))
+    return found
+
+
+def _name(table: str, condition: str) -> list[Rule]:
+    """The thing of a name."""
+    value = re.findall(r"\{\w+\}", condition)[0]
+    return [rule(1, f"( {table} ) filter {condition}", value)]
+
+
+def _asks(d: str, given: dict[str, Any]) -> list[Rule]:
+    """Questions about properties: of the thing of a name, of the first of a ranking, of all that pass a filter."""
+    rules, weights = [], [1 / (rank + 1) for rank in range(len(given["asks"]))]
+    scale = 50 / sum(weights)
+    for weight, (p, questions_) in zip(weights, given["asks"], strict=True):
+        for share, x in ((1.0, "name"), (0.12, "first"), (0.06, "many_1")):
+            said = [q.replace("{x}", f"{{{d}_{x}}}" if x == "name" else f"[the|] {{{d}_{x}}}") for q in questions_]
+            rules.append(rule(scale * weight * share, f"[ {p} ] of ( {{{d}_{x}}} )", *(f"{q} [?|]" for q in said)))
+    for (p, _), (other, _) in combinations(sorted(given["asks"])[:6], 2):
+        names = (name.split(":")[1].split(".")[-1] for name in (p, other))
+        words = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower() for name in names]
+        tree = f"[ {p} , {other} ] of ( {{{d}_name}} )"
+        rules.append(rule(0.1, tree, f"what are the {words[0]} and the {words[1]} of {{{d}_name}} [?|]"))
+    for p, _, (question,) in given.get("counts", ()):
+        tree = f"[ param:count:Number ] of ( compute count ( {p} ) of ( {{{d}_name}} ) )"
+        rules.append(rule(1.5, tree, question.replace("{x}", f"{{{d}_name}}") + " [?|]"))
+    return rules
+
+
+def _said(draw: Draw) -> Draw:
+    """A value in lower case with its marks apart, and the same between quotes."""
+
+    def value(rng: random.Random) -> Pair:
+        text = re.sub(r"(['.,])", r" \1", draw(rng)[0].lower())
+        return text, f'" {text} "'
+
+    return value
+
+
+def _title(rng: random.Random) -> Pair:
+    word, noun = lexicon.pick(rng, "venue_words"), lexicon.pick(rng, "venue_nouns")
+    draw = rng.random()
+    if draw < 0.3:
+        return f"the {word} {noun}", ""
+    if draw < 0.5:
+        return f"{word} {lexicon.pick(rng, 'activities')}", ""
+    if draw < 0.7:
+        return f"the {noun} of {lexicon.pick(rng, 'places')}", ""
+    return (lexicon.made_up(rng), "") if draw < 0.8 else (f"{lexicon.pick(rng, 'first_names')} and the {noun}", "")
+
+
+def _hotel(rng: random.Random) -> Pair:
+    word = lexicon.made_up(rng) if rng.random() < 0.3 else lexicon.pick(rng, "venue_words")
+    return f"{word} {('hotel', 'inn', 'resort', 'suites', 'lodge')[rng.randrange(5)]}", ""

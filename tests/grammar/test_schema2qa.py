@@ -1,0 +1,67 @@
+"""Questions of the Schema2QA grammar: programs that can be read, whose values are said, distinct, by their seed."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import cli
+from datamodules.readers import read_turns
+from doppel.grammar.schema2qa import questions
+from doppel.thingtalk import to_lispress
+
+MANY = list(islice(questions(seed=3), 3000))
+
+
+def test_every_program_can_be_read_and_its_conditions_stand_in_order() -> None:
+    for question in MANY:
+        to_lispress(question.program)
+        for part in re.findall(r"filter (.*?)(?: \)| =>)", re.sub(r'" [^"]* "', '""', question.program)):
+            conditions = part.split(" and ")
+            if not any("(" in c.replace("(org", "") for c in conditions):
+                assert conditions == sorted(conditions), question
+    assert {question.domain for question in MANY} == {"restaurants", "hotels", "books", "movies", "music", "people"}
+
+
+def test_what_a_program_names_is_said() -> None:
+    for question in MANY:
+        for text in re.findall(r'" ([^"]*) "', question.program):
+            assert f" {text} " in f" {question.utterance} ", question
+        for mark in re.findall(r"\b(?:NUMBER|TIME|DATE)_\d\b", question.program):
+            assert question.utterance.count(mark) == question.program.count(mark) == 1, question
+        assert not re.search(r"[{}\[\]|]", question.utterance), question
+
+
+def test_the_skew_makes_frequent_shapes_more_frequent() -> None:
+    def kinds(skew: float) -> int:
+        return len({re.sub(r'" [^"]* "|\d+', "x", question.program) for question in islice(questions(1, skew), 1000)})
+
+    assert kinds(0.0) > 1.2 * kinds(1.0) > 1.4 * kinds(2.0)
+
+
+def test_a_pool_has_distinct_rows_that_a_parser_can_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "pool.tsv.gz"
+    assert cli.main(["schema2qa-pool", "--num", "500", "--out", str(out)]) == 0
+    assert "500 distinct questions" in capsys.readouterr().out
+    with gzip.open(out, "rt", encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t"))
+    assert len(rows) == len({(row[1], row[2]) for row in rows}) == len({row[0] for row in rows}) == 500
+    turns = read_turns(str(out), "utterance", needs=["parse", "domain"])
+    assert [turn.utterance for turn in turns] == [row[1] for row in rows]
+    fewer = tmp_path / "fewer.tsv"
+    assert cli.main(["schema2qa-pool", "--num", "100", "--out", str(fewer)]) == 0
+    with fewer.open(encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file, delimiter="\t")) == rows[:100]
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--num", "0"], ["--skew", "-1"]):
+        assert cli.main(["schema2qa-pool", "--out", str(tmp_path / "pool.tsv"), *words]) == 2
+    assert cli.main(["schema2qa-pool", "--out", str(tmp_path / "pool.csv")]) == 2
+    assert "a .tsv file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
