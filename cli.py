@@ -29,6 +29,8 @@ COMMANDS = {
     "select": "commands.evaluation.select:select",
     "templates": "commands.selection.templates:templates",
     "sample-diverse": "commands.selection.sample_diverse:sample_diverse",
+    "to-annotators": "commands.selection.annotators:to_annotators",
+    "from-annotators": "commands.selection.annotators:from_annotators",
     "compositional-split": "commands.selection.compositional_split:compositional_split",
     "report": "commands.results.report:report",
     "page": "commands.results.page.page:page",

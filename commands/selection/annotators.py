@@ -1,0 +1,164 @@
+"""Sheets for annotators, and what comes back of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datamodules.columns import USUAL
+from datamodules.records import kind, read_records
+from doppel.errors import DataError
+from doppel.files import write_json_lines, write_text
+
+#: Columns of a sheet; annotators fill the last.
+COLUMNS = ("id", "utterance", "parse", "confidence", "template", "correction")
+RIGHT, USELESS = "ok", "drop"
+
+
+def to_annotators(file: Path, *, out: Path, parser: str | None = None) -> None:
+    """Write a sheet of synthetic utterances for annotators, those first that are worth most.
+
+    A row has the predicted tree, how sure the parser is of it (the mean probability of an action, in (0, 1]), the
+    tree's template and an empty cell `correction`, for `ok`, `drop` (no sensible utterance) or the right tree. What
+    they filled in is read by `from-annotators`.
+
+    Rows come in rounds: one of each template, then a second of each that has two, and so on. Of a template, and inside
+    a round, those come first whose tree is least sure; rows whose tree cannot be read are a template of their own.
+    Annotate from the top for as long as there is time. To annotate few of many, choose them first: `sample-diverse`.
+
+    The utterances must be synthetic or public, since people will read them.
+
+    Args:
+        file: Rows with utterances, such as synthetic.jsonl, or what `sample-diverse` wrote.
+        out: Sheet to write: .csv for a spreadsheet, else JSON lines.
+        parser: Checkpoint of a public parser, which predicts the trees; without it the file's own trees (and its
+            column `confidence`, if there is one) are shown.
+
+    Raises:
+        DataError: The file cannot be read, or a row has no utterance, or no tree and there is no parser.
+        UserError: The parser cannot be loaded.
+    """
+    rows = []
+    for number, (where, record) in enumerate(read_records(str(file)), 1):
+        text = next((record[name] for name in USUAL["text"] if record.get(name)), None)
+        tree = next((record[name] for name in (*USUAL["parse"], "program") if record.get(name)), None)
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"{where}: no utterance: leave such rows out (`sample-diverse --skip-bad-rows` does)")
+        if parser is None and not isinstance(tree, str):
+            raise DataError(f"{where}: no tree: give --parser, which predicts it")
+        cells = (record.get("id", number), text, tree, _confidence(record.get("confidence"), where), "", "")
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+    if parser is not None:
+        from lightning_modules.parsing.annotate import load_parser
+
+        scored = load_parser(parser).annotate_with_scores([row["utterance"] for row in rows], progress=True)
+        for row, (tree, nats) in zip(rows, scored, strict=True):
+            row |= {"parse": tree, "confidence": math.exp(-nats)}
+    rows = in_order(rows)
+    if kind(str(out)) == ".csv":
+        table = io.StringIO()
+        writer = csv.DictWriter(table, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(out, "\ufeff" + table.getvalue())  # the mark tells spreadsheets that it is UTF-8
+    else:
+        write_json_lines(out, rows)
+    kinds = len({row["template"] for row in rows})
+    print(f"{len(rows)} rows of {kinds} templates in {out}: the first {kinds} show each template once")
+
+
+def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with their templates, those first that are worth annotating first; see :func:`to_annotators`.
+
+    Args:
+        rows: Rows with ``parse`` and ``confidence`` (None counts as no confidence at all); equal ones keep their order.
+    """
+    from doppel.selection import ProgramError, abstract_query, template
+
+    found = []
+    for row in rows:
+        try:
+            found.append(row | {"template": template(abstract_query(row["parse"]))})
+        except ProgramError:
+            found.append(row | {"template": ""})
+    found.sort(key=lambda row: row["confidence"] or 0.0)
+    seen: Counter[str] = Counter()
+    rounds = []
+    for row in found:
+        rounds.append(seen[row["template"]])
+        seen[row["template"]] += 1
+    return [found[place] for place in sorted(range(len(found)), key=rounds.__getitem__)]
+
+
+def from_annotators(sheet: Path, *, out: Path, skip_bad_rows: bool = False) -> None:
+    """Read what annotators corrected, as rows to train a parser on.
+
+    Of the column `correction`: `ok` keeps the row's tree, `drop` leaves the row out, a tree takes the place of the
+    predicted one, and an empty cell is a row that nobody has looked at. Trees are checked. How many were
+    right is no accuracy of the parser, for the sheet has in front what it is least sure of.
+
+    Args:
+        sheet: The sheet that `to-annotators` wrote, filled in: .csv, .tsv or JSON lines.
+        out: JSON lines with utterance and parse, for train_path.
+        skip_bad_rows: Name rows with a broken tree and pass over them, instead of stopping at the first.
+
+    Raises:
+        DataError: The sheet cannot be read, a row of it is broken, or nothing is filled in.
+    """
+    counts: Counter[str] = Counter()
+    rows = []
+    for where, record in read_records(str(sheet)):
+        lacking = [name for name in ("utterance", "parse", "correction") if name not in record]
+        if lacking:
+            raise DataError(f"{where}: no column {lacking[0]}: give the sheet that `to-annotators` wrote, filled in")
+        given = str(record["correction"] or "").strip()
+        word = given.lower() if given.lower() in (RIGHT, USELESS) else "corrected" if given else "not looked at"
+        tree = str(record["parse"] or "") if word == RIGHT else given
+        problem = _problem(tree) if word in (RIGHT, "corrected") else ""
+        if problem and not skip_bad_rows:
+            raise DataError(f"{where}: {problem}: correct the cell, or pass over such rows with --skip-bad-rows")
+        if problem:
+            sys.stderr.write(f"skipped {where}: {problem}\n")
+            word = "skipped"
+        counts[word] += 1
+        if word in (RIGHT, "corrected"):
+            rows.append({"utterance": record["utterance"], "parse": tree})
+    if not rows:
+        raise DataError(
+            f"{sheet}: no row is annotated: fill in the column correction with {RIGHT}, {USELESS} or a tree"
+        )
+    write_json_lines(out, rows)
+    told = ", ".join(f"{counts[word]} {word}" for word in (RIGHT, "corrected", USELESS, "skipped", "not looked at"))
+    print(f"{told}; {len(rows)} rows in {out}")
+
+
+def _confidence(value: object, where: str) -> float | None:
+    """A confidence, which a table of text holds as text."""
+    try:
+        found = None if value is None else float(str(value))
+    except ValueError:
+        raise DataError(f"{where}: confidence is no number: leave the column out, or correct it") from None
+    return found
+
+
+def _problem(tree: str) -> str:
+    """Why nothing can be trained on a tree; empty if it can."""
+    from doppel.lispress import first_error
+    from doppel.thingtalk import ThingTalkError, is_program, to_lispress
+
+    if is_program(tree):
+        try:
+            to_lispress(tree)
+        except ThingTalkError as error:
+            return f"unreadable ThingTalk ({error})"
+        return ""
+    error = first_error(tree)
+    if error is None and "(" in tree:
+        return ""
+    return f"neither {RIGHT}, {USELESS} nor a tree" if "(" not in tree else f"a broken tree ({error})"
