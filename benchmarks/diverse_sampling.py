@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.diverse_sampling --out benchmarks/results/diverse-sampling-cpu.md
 
-The pool is made here: ThingTalk programs of six domains by chance, in which simple shapes and a few properties are
-frequent and most are rare, as in natural pools. Each pool is a file, read and chosen from in a process of its own:
-*read* finds the programs without entities and checks their trees, *compounds* counts and weighs, *choose* is the
-sampler: seconds of one core. The wall clock is that of a machine which may do other work. Memory is the process's peak.
+A pool is a file that is given (`python cli.py schema2qa-pool` writes one), or is made here: ThingTalk programs of six
+domains by chance, in which simple shapes and a few properties are frequent and most are rare, and of which a third to a
+half differ even without their entities: a hard case. Each is read and chosen from in a process of its own: *read* finds
+the programs without entities and checks their trees, *compounds* counts and weighs, *choose* is the sampler: seconds of
+one core. The wall clock is that of a machine which may do other work. Memory is the process's peak.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def measure(path: str, method: str, k: int, seed: int) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="rows of the pools")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="rows of made pools")
+    parser.add_argument("--pools", type=Path, nargs="*", default=[], help="files of pools to measure too")
     parser.add_argument("--methods", nargs="+", choices=SAMPLERS, default=["uat", "cmaxent", "hybrid"])
     parser.add_argument("--k", type=int, default=10_000, help="rows chosen, or half of a pool that has less than twice")
     parser.add_argument("--seed", type=int, default=1)
@@ -118,9 +120,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = Table(COLUMNS)
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        for size in args.sizes:
-            path = Path(folder) / "pool.tsv"
-            Programs(args.seed).write(path, size)
+        for size, given in [*((size, None) for size in args.sizes), *((args.k * 2, path) for path in args.pools)]:
+            path = given or Path(folder) / "pool.tsv"
+            if given is None:
+                Programs(args.seed).write(path, size)
             for method in args.methods:
                 with ProcessPoolExecutor(1, context) as worker:
                     cells = worker.submit(measure, str(path), method, min(args.k, size // 2), args.seed).result()
