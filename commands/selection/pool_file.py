@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from datamodules.columns import USUAL
 from datamodules.records import read_records
@@ -115,7 +116,8 @@ def read_pool(path: str, skip_bad_rows: bool) -> tuple[Pool, NDArray[np.int64]]:
     numbers = array("q")
 
     def queries() -> Iterator[str]:
-        for row, query in good_rows(path, skip_bad_rows, with_trees=True):
+        rows = good_rows(path, skip_bad_rows, with_trees=True)
+        for row, query in tqdm(rows, desc="rows", unit="row", unit_scale=True, disable=None):
             numbers.append(row.number)
             yield query
 

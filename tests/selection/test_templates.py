@@ -32,6 +32,13 @@ THINGTALK = {
     f"now => aggregate max param:n:Number of ( {BOOK} join {BOOK} ) => notify": (
         "FUNC_OP max param:property of ( ( schema_table ) join ( schema_table ) )"
     ),
+    f"now => sort param:n:Date desc of {BOOK} => notify": "FUNC_OP param:property FUNC_MOD of ( schema_table )",
+    f'now => {BOOK} filter count ( param:r:Array(a) filter {{ param:v:String =~ " x " }} ) >= NUMBER_0 => notify': (
+        "( schema_table ) filter FUNC_OP ( param:property filter { param:property REL_OP VALUE } ) REL_OP VALUE"
+    ),
+    f"now => {BOOK} filter param:a:Time <= time:15:0:0 and {NAME} in_array param:r:Array(Entity(a:b)) => notify": (
+        "( schema_table ) filter param:property REL_OP VALUE LOG_OP param:property REL_OP param:property"
+    ),
     f"now => [ {NAME} ] of {BOOK} => notify": "[ param:property ] of ( schema_table )",
 }
 LISPRESS = {
@@ -47,6 +54,7 @@ LISPRESS = {
 @pytest.mark.parametrize("program", THINGTALK)
 def test_a_thingtalk_template_hides_entities_tables_properties_and_operators(program: str) -> None:
     assert template(abstract_query(program)) == f"now => {THINGTALK[program]} => notify"
+    tree(abstract_query(program))
 
 
 @pytest.mark.parametrize("program", LISPRESS)
