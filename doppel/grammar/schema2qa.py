@@ -6,7 +6,9 @@ tables, properties and operators, and the notation of programs. What is ours: th
 ones do, which ``skew`` makes steeper or flatter.
 
 Every query is built of one table, at most three filters, and operators around them: sort, distance, count, slice,
-projection, aggregation. Filters stand in the alphabetical order that Schema2QA has.
+projection, aggregation. Filters stand in the alphabetical order that Schema2QA has. Which shapes there are was chosen
+by the natural programs to train on, never by those to evaluate on; what is rare, such as joins, is written out in
+``schema2qa.yaml`` (``more``).
 """
 
 from __future__ import annotations
@@ -29,6 +31,11 @@ _LISTS = "[find|show me|list|search for|give me|i want|what are the|which are th
 _ONE = "[find|show me|give me|what is|which is|i want|look for]"
 _DISTANCE = "compute distance ( param:geo:Location , location:current_location ) of"
 _PLACEHOLDER = re.compile(r"\b(?:NUMBER|TIME|DATE)_0\b")
+_AN = re.compile(r"\ba (?=[aeiou])")
+_VERB = re.compile(r"(?:(?<=that )|(?<=who ))(have|are|serve|allow|take|accept|work|live|speak)\b")
+_SINGULAR = {"have": "has", "are": "is"}
+#: What a property is asked of, and how often.
+_ASKED = {"named_0": 1.0, "many_1": 0.06, "first": 0.05, "named_1": 0.04, "many_2": 0.01, "named_2": 0.01, "top": 0.004}
 _FORMATS = {"ebook": "EBook", "audiobook": "AudiobookFormat", "hardcover": "Hardcover", "paperback": "Paperback"}
 
 
@@ -53,12 +60,20 @@ def questions(seed: int = 1, skew: float = 1.0) -> Iterator[Question]:
         seed: Equal seeds give equal questions.
         skew: Exponent of all weights: 0 makes shapes equally frequent, above 1 the frequent ones more frequent.
     """
-    grammar, rng = SynchronousGrammar(_rules(), skew), random.Random(seed)
-    domains = list(_content()["domains"])
+    grammar, rng = _grammar(skew), random.Random(seed)
+    domains = _content()["domains"]
+    names, shares = list(domains), [domain.get("share", 1) for domain in domains.values()]
     while True:
-        domain = domains[int(rng.random() * len(domains))]
-        utterance, query = grammar.expand(f"{domain}_question", rng)
-        yield Question(" ".join(utterance.split()), f"now => {query} => notify", domain)
+        name = rng.choices(names, shares)[0]
+        utterance, query = grammar.expand(f"{name}_question", rng)
+        yield Question(
+            _AN.sub("an ", " ".join(utterance.split())), f"now => {query} => notify", domains[name].get("of", name)
+        )
+
+
+@cache
+def _grammar(skew: float) -> SynchronousGrammar:
+    return SynchronousGrammar(_rules(), skew)
 
 
 @cache
@@ -96,20 +111,24 @@ def _domain(d: str, given: dict[str, Any]) -> dict[str, Sequence[Rule] | Draw]:
     """The rules of a domain, from single filters to whole questions. A query is written without brackets around it."""
     table = f"@{given['table']}"
     rules: dict[str, Sequence[Rule] | Draw] = {
-        f"{d}_one_{k}": found for k, found in _filtered(d, given, "noun").items()
+        f"{d}_one_{k}": found for k, found in _filtered(d, given, given["noun"]).items()
     }
-    rules |= {f"{d}_many_{k}": found for k, found in _filtered(d, given, "nouns").items()}
-    for number, (_, condition, before, after) in enumerate(given["filters"]):
-        rules[f"{d}_{number}_after"] = [rule(1, condition, after)]
-        if before is not None:
-            rules[f"{d}_{number}_before"] = [rule(1, condition, before)]
+    rules |= {f"{d}_many_{k}": found for k, found in _filtered(d, given, given["nouns"]).items()}
+    (value,) = re.findall(r"\{\w+\}", given["name"])
+    rules |= {f"{d}_named_{k}": found for k, found in _filtered(d, given, value, given["name"]).items()}
+    rules |= {f"{d}_who_{k}": found for k, found in _filtered(d, given, "who").items() if found}
+    for number, (_, condition, *phrases) in enumerate(given["filters"]):
+        for place, phrase in zip(("before", "after", "who"), phrases, strict=False):
+            if phrase is not None:
+                rules[f"{d}_{number}_{place}"] = [rule(1, condition, phrase)]
+        one = _VERB.sub(lambda verb: _SINGULAR.get(verb[0], f"{verb[0]}s"), phrases[1])
+        rules[f"{d}_{number}_single"] = [rule(1, condition, one)]
     for form, noun in (("one", given["noun"]), ("many", given["nouns"])):
         rules[f"{d}_{form}"] = [
             rule(4, f"( {{{d}_{form}_1}} )", f"{{{d}_{form}_1}}"),
             rule(2, f"( {table} )", noun),
             rule(1, f"( {{{d}_{form}_2}} )", f"{{{d}_{form}_2}}"),
         ]
-    rules[f"{d}_name"] = _name(table, given["name"])
     sort = [rule(8, f"sort {p} {order} of {{{d}_one}}", f"{word} {{{d}_one}}") for p, order, word in given["sorts"]]
     most = [
         rule(3, f"sort param:count:Number desc of ( compute count ( {p} ) of {{{d}_one}} )", f"{{{d}_one}} {words}")
@@ -118,20 +137,24 @@ def _domain(d: str, given: dict[str, Any]) -> dict[str, Sequence[Rule] | Draw]:
     near = []
     if given.get("has_place"):
         tree = f"sort param:distance:Measure(m) asc of ( {_DISTANCE} {{{d}_one}} )"
-        near = [rule(14, tree, f"[nearest|closest] {{{d}_one}}", f"{{{d}_one}} closest to me")]
+        there = tree.replace("location:current_location", "location: {place}")
+        near = [
+            rule(14, tree, f"[nearest|closest] {{{d}_one}}", f"{{{d}_one}} closest to me"),
+            rule(4, there, f"{{{d}_one}} [closest to|nearest to|nearest] {{place}}"),
+        ]
     rules[f"{d}_ranked"] = [*sort, *most, *near]
     rules[f"{d}_first"] = [rule(1, f"( {{{d}_ranked}} ) [ 1 ]", f"{{{d}_ranked}}")]
-    top = f"{d}_top"
-    rules[top] = [
-        rule(1, f"sort {p} {order} of {{{d}_many}}", f"{word} {{{d}_many}}") for p, order, word in given["sorts"]
+    tops = [(f"sort {p} {order} of {{{d}_many}}", word) for p, order, word in given["sorts"]]
+    if near:
+        tops.append((f"sort param:distance:Measure(m) asc of ( {_DISTANCE} {{{d}_many}} )", "[nearest|closest]"))
+    rules[f"{d}_top"] = [
+        rule(1, f"( {tree} ) [ 1 : {{few}} ]", f"{{few}} {word} {{{d}_many}}", f"top {{few}} {word} {{{d}_many}}")
+        for tree, word in tops
     ]
-    tops = (
-        [rule(0.5, f"( {{{top}}} ) [ 1 : {{few}} ]", f"{_ONE} the {{few}} {{{top}}} [.|?|]")] if given["sorts"] else []
-    )
     rules[f"{d}_question"] = [
         *_lists(d, given),
-        *tops,
         *_asks(d, given),
+        *(rule(weight, tree, *phrases) for weight, tree, *phrases in given.get("more", ())),
         rule(0.3, table, f"{_LISTS} all {given['nouns']}"),
     ]
     return rules
@@ -140,40 +163,52 @@ def _domain(d: str, given: dict[str, Any]) -> dict[str, Sequence[Rule] | Draw]:
 def _lists(d: str, given: dict[str, Any]) -> list[Rule]:
     """Questions for the things that pass filters, for how many they are, and for the first of them in some order."""
     rules = [rule(6, f"{{{d}_first}}", f"{_ONE} the {{{d}_first}} [.|?|]")]
+    if given["sorts"]:
+        rules.append(rule(0.5, f"{{{d}_top}}", f"{_ONE} the {{{d}_top}} [.|?|]"))
     for number, weight, count in ((1, 50, 2), (2, 55, 2), (3, 2, 0.5)):
-        many, one = f"{{{d}_many_{number}}}", f"{{{d}_one_{number}}}"
+        many, one, who = (f"{{{d}_{form}_{number}}}" for form in ("many", "one", "who"))
         rules.append(rule(weight * 0.7, many, f"{_LISTS} {many} [.|?|]"))
         rules.append(rule(weight * 0.3, one, f"[find|show me|is there|i need|look for] a {one} [.|?|]"))
         rules.append(rule(count, f"aggregate count of ( {many} )", f"how many {many} are there [?|]"))
+        if any(len(found) > 4 for found in given["filters"]):
+            rules.append(rule(weight * 0.7, who, f"{who} [?|.|]"))
+    for number, weight in ((0, 9), (1, 8), (2, 0.2)):
+        named = f"{{{d}_named_{number}}}"
+        rules.append(rule(weight, named, f"[find|show me|look for|search for|locate|give me] {named} [.|]"))
     return rules
 
 
-def _filtered(d: str, given: dict[str, Any], noun: str) -> dict[str, list[Rule]]:
-    """Queries with one, two and three filters, and how they are said around a noun."""
-    table, word, filters = f"@{given['table']}", given[noun], given["filters"]
-    found: dict[str, list[Rule]] = {"1": [], "2": [], "3": []}
-    for chosen in (c for n in (1, 2, 3) for c in combinations(range(len(filters)), n)):
+def _filtered(d: str, given: dict[str, Any], word: str, name: str = "") -> dict[int, list[Rule]]:
+    """Queries by how many filters they have, and how they are said.
+
+    Args:
+        d: Name of the domain.
+        given: Its content.
+        word: What the filters are said around: a noun, the slot of a name, or "who" before clauses.
+        name: The condition of the name, if ``word`` is its slot; it is not counted.
+    """
+    table, filters = f"@{given['table']}", given["filters"]
+    last = "who" if word == "who" else "after" if word == given["nouns"] else "single"
+    usable = [i for i, found in enumerate(filters) if last != "who" or len(found) > 4]
+    numbers = (0, 1, 2) if name else (1, 2, 3)
+    found: dict[int, list[Rule]] = {number: [] for number in numbers}
+    for chosen in (c for n in numbers for c in combinations(usable, n)):
         conditions = [filters[i][1] for i in chosen]
         marks = [mark for condition in conditions for mark in _PLACEHOLDER.findall(condition)]
         properties = [re.findall(r"(?:count \( )?param:[^ :]+", condition)[0] for condition in conditions]
         if len({*marks}) < len(marks) or len({*properties}) < len(properties):
             continue  # two numbers would have one name; or a property would stand twice
         weight = math.prod(filters[i][0] for i in chosen)
-        order = sorted(chosen, key=lambda i: filters[i][1])
-        for first in (None, *(i for i in chosen if filters[i][2] is not None)):
-            slot = {i: f"{d}_{i}_{'before' if i == first else 'after'}" for i in chosen}
-            tree = f"( {table} ) filter " + " and ".join(f"{{{slot[i]}}}" for i in order)
-            rest = [f"{{{slot[i]}}}" for i in chosen if i != first]
-            before = "" if first is None else f"{{{slot[first]}}} "
-            phrases = {f"{before}{word} {' [and |]'.join(part)}" for part in (rest, rest[::-1])}
-            found[str(len(chosen))].append(rule(weight * (1 if first is None else 2), tree, *sorted(phrases)))
+        can_precede = [] if name or last == "who" else [i for i in chosen if filters[i][2] is not None]
+        for first in (None, *can_precede):
+            slot = {i: f"{{{d}_{i}_{'before' if i == first else last}}}" for i in chosen}
+            parts = sorted([*zip(conditions, slot.values(), strict=True), *([(name, name)] if name else [])])
+            tree = f"( {table} ) filter " + " and ".join(part for _, part in parts)
+            rest = [slot[i] for i in chosen if i != first]
+            before, joint = "" if first is None else f"{slot[first]} ", " and " if last == "who" else " [and |]"
+            phrases = {f"{before}{word} {joint.join(part)}" for part in (rest, rest[::-1])}
+            found[len(chosen)].append(rule(weight * (1 if first is None else 2), tree, *sorted(phrases)))
     return found
-
-
-def _name(table: str, condition: str) -> list[Rule]:
-    """The thing of a name."""
-    value = re.findall(r"\{\w+\}", condition)[0]
-    return [rule(1, f"( {table} ) filter {condition}", value)]
 
 
 def _asks(d: str, given: dict[str, Any]) -> list[Rule]:
@@ -181,17 +216,20 @@ def _asks(d: str, given: dict[str, Any]) -> list[Rule]:
     rules, weights = [], [1 / (rank + 1) for rank in range(len(given["asks"]))]
     scale = 50 / sum(weights)
     for weight, (p, questions_) in zip(weights, given["asks"], strict=True):
-        for share, x in ((1.0, "name"), (0.12, "first"), (0.06, "many_1")):
-            said = [q.replace("{x}", f"{{{d}_{x}}}" if x == "name" else f"[the|] {{{d}_{x}}}") for q in questions_]
+        for x, share in _ASKED.items():
+            if x == "top" and not given["sorts"]:
+                continue
+            said = [q.replace("{x}", f"{'' if 'named' in x else '[the|] '}{{{d}_{x}}}") for q in questions_]
             rules.append(rule(scale * weight * share, f"[ {p} ] of ( {{{d}_{x}}} )", *(f"{q} [?|]" for q in said)))
     for (p, _), (other, _) in combinations(sorted(given["asks"])[:6], 2):
         names = (name.split(":")[1].split(".")[-1] for name in (p, other))
         words = [re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower() for name in names]
-        tree = f"[ {p} , {other} ] of ( {{{d}_name}} )"
-        rules.append(rule(0.1, tree, f"what are the {words[0]} and the {words[1]} of {{{d}_name}} [?|]"))
+        for weight, x in ((0.1, f"{{{d}_named_0}}"), (0.03, f"{{{d}_named_1}}")):
+            tree = f"[ {p} , {other} ] of ( {x} )"
+            rules.append(rule(weight, tree, f"what are the {words[0]} and the {words[1]} of {x} [?|]"))
     for p, _, (question,) in given.get("counts", ()):
-        tree = f"[ param:count:Number ] of ( compute count ( {p} ) of ( {{{d}_name}} ) )"
-        rules.append(rule(1.5, tree, question.replace("{x}", f"{{{d}_name}}") + " [?|]"))
+        tree = f"[ param:count:Number ] of ( compute count ( {p} ) of ( {{{d}_named_0}} ) )"
+        rules.append(rule(1.5, tree, question.replace("{x}", f"{{{d}_named_0}}") + " [?|]"))
     return rules
 
 

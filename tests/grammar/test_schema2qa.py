@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import re
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import cli
+from benchmarks.pool_coverage import skew
+from commands.data import schema2qa_pool
 from datamodules.readers import read_turns
 from doppel.grammar.schema2qa import questions
+from doppel.selection import abstract_query, template
 from doppel.thingtalk import to_lispress
 
-MANY = list(islice(questions(seed=3), 3000))
+MANY = list(islice(questions(seed=3), 5000))
 
 
 def test_every_program_can_be_read_and_its_conditions_stand_in_order() -> None:
@@ -42,6 +47,42 @@ def test_the_skew_makes_frequent_shapes_more_frequent() -> None:
         return len({re.sub(r'" [^"]* "|\d+', "x", question.program) for question in islice(questions(1, skew), 1000)})
 
     assert kinds(0.0) > 1.2 * kinds(1.0) > 1.4 * kinds(2.0)
+
+
+def test_templates_are_as_skewed_as_natural_ones() -> None:
+    _, counts = np.unique([template(abstract_query(question.program)) for question in MANY], return_counts=True)
+    assert skew(counts) == pytest.approx(1.72, abs=0.15)  # of the 1,619 natural programs to train on
+
+
+def test_every_template_of_the_natural_programs_to_train_on_is_made() -> None:
+    if "DOPPEL_DATA" not in os.environ:
+        pytest.skip("DOPPEL_DATA is unset: it names the folder with schema2qa/program_train.tsv")
+    path = Path(os.environ["DOPPEL_DATA"]) / "schema2qa" / "program_train.tsv"
+    with path.open(encoding="utf-8", newline="") as file:
+        natural = {row[5] for row in csv.reader(file, delimiter="\t")}
+    made = {template(abstract_query(question.program)) for question in islice(questions(1, skew=0.5), 10_000)}
+    assert len(natural & made) >= len(natural) - 2
+
+
+def test_one_person_is_spoken_of_in_the_singular() -> None:
+    said = [q.utterance for q in MANY if q.domain == "people" and q.utterance.startswith(("find a ", "who "))]
+    assert len(said) > 100
+    assert not [text for text in said if re.search(r"\bwho (work|live|speak|have|are)\b", text)]
+
+
+def test_other_seeds_give_other_questions() -> None:
+    programs = {question.program for question in MANY}
+    assert sum(question.program not in programs for question in islice(questions(seed=4), 300)) > 100
+
+
+def test_a_grammar_that_is_used_up_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema2qa_pool, "_PATIENCE", 0)
+    out = tmp_path / "pool.tsv"
+    assert cli.main(["schema2qa-pool", "--num", "1000000", "--out", str(out)]) == 2
+    assert re.search(r"hardly more than \d+ questions: ask for fewer", capsys.readouterr().err)
+    assert not out.exists()
 
 
 def test_a_pool_has_distinct_rows_that_a_parser_can_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
