@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,8 +24,8 @@ Learner = Callable[[list[int], list[str], int], list[str]]
 
 #: Longest text that a fine-tuned encoder reads; rate, epochs and batch are also those of Yue et al. (2023).
 _MAX_TOKENS, _RATE, _EPOCHS, _BATCH = 512, 3e-5, 3, 32
-#: Of the logistic regression over unit vectors, whose own scale asks for less shrinkage than 1.
-_INVERSE_PENALTY = 10.0
+#: Of the logistic regression over unit vectors, and for how many texts one is chosen.
+_INVERSE_PENALTIES, _ENOUGH_TO_CHOOSE = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0], 100
 
 _PRIVATE = "--private"
 
@@ -39,6 +40,7 @@ def classify(
     epochs: int = _EPOCHS,
     seeds: list[int] = [1, 2, 3],  # noqa: B006 (never changed)
     num_samples: int | None = None,
+    balanced: bool = False,
     out: Path | None = None,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
@@ -61,6 +63,8 @@ def classify(
         epochs: Of --fine-tune.
         seeds: Of the draw of equally many texts, and of fine-tuning.
         num_samples: Texts to train on; the fewest that a file has if left out.
+        balanced: All values of a label weigh alike, in training and in the accuracy, which is then the mean of the
+            values' own: the majority class has 1/K, and rare labels show.
         out: Also write the values here, as JSON.
         columns: What the columns of --private are called, and those of the test file where it has them.
 
@@ -85,14 +89,16 @@ def classify(
     make = _fine_tuning if fine_tune else _frozen
     results: dict[str, dict[str, list[float]]] = {}
     for name, found in turns.items():
-        learner = make([turn.utterance for turn in found], texts, encoder, epochs)
-        results[name] = _scores(learner, _labels(found), gold, size, seeds)
-    majority = {label: max(Counter(values).values()) / len(values) for label, values in gold.items()}
+        learner = make([turn.utterance for turn in found], texts, encoder, epochs, balanced)
+        results[name] = _scores(learner, _labels(found), gold, size, seeds, balanced)
+    commonest = {label: Counter(values).most_common(1)[0][0] for label, values in gold.items()}
+    majority = {label: _accuracy([commonest[label]] * len(texts), values, balanced) for label, values in gold.items()}
     told: dict[str, Any] = {
         "num_train": size,
         "num_test": len(texts),
         "encoder": encoder,
         "fine_tuned": fine_tune,
+        "balanced": balanced,
         "seeds": seeds,
         "majority": majority,
         "accuracy": {name: scores for name, scores in results.items() if name != _PRIVATE},
@@ -107,7 +113,8 @@ def classify(
         cells = (cell for label in gold for cell in _mean_and_spread(scores[label]))
         table.rows.append(["private/accuracy (NOT PRIVATE)" if name == _PRIVATE else name, *cells])
     table.rows.append(["majority class", *(cell for label in gold for cell in (format_value(majority[label]), ""))])
-    sys.stdout.write(f"accuracy on {len(texts)} texts after {size}, {len(seeds)} seeds\n{table.text()}\n")
+    kind = "balanced accuracy" if balanced else "accuracy"
+    sys.stdout.write(f"{kind} on {len(texts)} texts after {size}, {len(seeds)} seeds\n{table.text()}\n")
 
 
 def _read(path: str, columns: Columns | None = None) -> list[Turn]:
@@ -118,36 +125,53 @@ def _labels(turns: Sequence[Turn]) -> Labels:
     return labels_of([turn.domain or "" for turn in turns])
 
 
-def _scores(learner: Learner, labels: Labels, gold: Labels, size: int, seeds: Sequence[int]) -> dict[str, list[float]]:
+def _scores(
+    learner: Learner, labels: Labels, gold: Labels, size: int, seeds: Sequence[int], balanced: bool
+) -> dict[str, list[float]]:
     """Accuracy of each label's classifiers, by seed."""
     num_rows, scores = len(next(iter(labels.values()))), {label: list[float]() for label in gold}
     for seed in seeds:
         rows = random.Random(seed).sample(range(num_rows), size)
         for label, truth in gold.items():
             guesses = learner(rows, [labels[label][row] for row in rows], seed)
-            hits = sum(guess == true for guess, true in zip(guesses, truth, strict=True))
-            scores[label].append(hits / len(truth))
+            scores[label].append(_accuracy(guesses, truth, balanced))
     return scores
 
 
-def _frozen(texts: Sequence[str], judged: Sequence[str], encoder: str, epochs: int) -> Learner:
-    """Logistic regression over fixed sentence vectors."""
+def _accuracy(guesses: Sequence[str], truth: Sequence[str], balanced: bool) -> float:
+    """Share of right guesses, over all texts or as the mean over the values that there are."""
+    weight = {value: 1 / count for value, count in Counter(truth).items()} if balanced else dict.fromkeys(truth, 1.0)
+    right = sum(weight[true] for guess, true in zip(guesses, truth, strict=True) if guess == true)
+    return right / (len(weight) if balanced else len(truth))
+
+
+def _frozen(texts: Sequence[str], judged: Sequence[str], encoder: str, epochs: int, balanced: bool) -> Learner:
+    """Logistic regression over fixed sentence vectors; its penalty does best on parts of the training texts."""
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, KFold
 
     from commands.privacy.counted import embed
 
     train_ND, test_MD = embed(texts, encoder), embed(judged, encoder)
 
     def learn(rows: list[int], labels: list[str], seed: int) -> list[str]:
-        one = len(set(labels)) == 1
-        model = DummyClassifier() if one else LogisticRegression(C=_INVERSE_PENALTY, max_iter=2000, random_state=seed)
-        return list(model.fit(train_ND[rows], labels).predict(test_MD))
+        model: Any = LogisticRegression(max_iter=2000, class_weight="balanced" if balanced else None)
+        if len(set(labels)) == 1:
+            model = DummyClassifier()
+        elif len(rows) >= _ENOUGH_TO_CHOOSE:
+            scoring = "balanced_accuracy" if balanced else "accuracy"
+            folds = KFold(3, shuffle=True, random_state=seed)
+            model = GridSearchCV(model, {"C": _INVERSE_PENALTIES}, scoring=scoring, cv=folds, error_score=0.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a rare label may be missing in a part, of which nobody need know
+            model.fit(train_ND[rows], labels)
+        return list(model.predict(test_MD))
 
     return learn
 
 
-def _fine_tuning(texts: Sequence[str], judged: Sequence[str], encoder: str, epochs: int) -> Learner:
+def _fine_tuning(texts: Sequence[str], judged: Sequence[str], encoder: str, epochs: int, balanced: bool) -> Learner:
     """An encoder of Hugging Face with a head, all weights trained."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -169,8 +193,11 @@ def _fine_tuning(texts: Sequence[str], judged: Sequence[str], encoder: str, epoc
 
     def learn(rows: list[int], labels: list[str], seed: int) -> list[str]:
         torch.manual_seed(seed)
-        names = sorted(set(labels))
-        model = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=max(len(names), 2)).to(device)
+        names, counts = sorted(set(labels)), Counter(labels)
+        weights_K = torch.ones(max(len(names), 2), device=device)
+        if balanced:
+            weights_K[: len(names)] = torch.tensor([len(rows) / counts[name] for name in names], device=device)
+        model = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=len(weights_K)).to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
         model.train()
         for _ in range(epochs):
@@ -178,7 +205,7 @@ def _fine_tuning(texts: Sequence[str], judged: Sequence[str], encoder: str, epoc
                 targets = torch.tensor([names.index(labels[i]) for i in places], device=device)
                 logits_BK = model(**inputs([texts[rows[i]] for i in places])).logits
                 optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(logits_BK, targets).backward()
+                torch.nn.functional.cross_entropy(logits_BK, targets, weights_K).backward()
                 optimizer.step()
         model.eval()
         guesses: list[str] = []

@@ -62,13 +62,19 @@ def test_samples_that_carry_their_labels_teach_them(
     again = values_of(tmp_path / "again.json", *words, "--num-samples", "9", "--seeds", "4")
     assert again["num_train"] == 9 and again["seeds"] == [4] and "private/accuracy" not in again
     assert "NOT PRIVATE" not in capsys.readouterr().out
+    cars = [row for row in ROWS if row[1] == "Cars"]
+    skewed = write(tmp_path / "skewed.jsonl", ROWS[: len(FOOD) * 2] + cars[:2])
+    words = ["--synthetic", constant, "--test", skewed, "--seeds", "1"]
+    plain, balanced = values_of(tmp_path / "p.json", *words), values_of(tmp_path / "b.json", *words, "--balanced")
+    assert plain["majority"]["Kind"] == 0.8 and plain["accuracy"][constant]["Kind"] == [0.8]
+    assert balanced["majority"]["Kind"] == 0.5 and balanced["accuracy"][constant]["Kind"] == [0.5]
 
 
 def test_an_encoder_is_fine_tuned(tmp_path: Path) -> None:
     rows = random.Random(0).sample(ROWS, len(ROWS))
     paths = [write(tmp_path / f"{name}.jsonl", rows) for name in ("samples", "test")]
     words = ["--synthetic", paths[0], "--test", paths[1], "--encoder", "models/base", "--fine-tune", "--seeds", "1"]
-    values = values_of(tmp_path / "values.json", *words, "--epochs", "20")
+    values = values_of(tmp_path / "values.json", *words, "--epochs", "20", "--balanced")
     assert values["fine_tuned"] and values["accuracy"][paths[0]] == {"Kind": [1.0], "Stars": [1.0]}
 
 
