@@ -56,18 +56,16 @@ def check_sources(experiment: Experiment) -> None:
         raise UserError(
             f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
         )
-    if "topics" in experiment.systems:
-        _check_topics(experiment.topics or Topics(), train)
     reference = experiment.reference
-    if reference is None:
-        return
-    if _is_embedded(train) != _is_embedded(reference):
+    if reference is not None and _is_embedded(train) != _is_embedded(reference):
         raise UserError(
             f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
             "which nothing else can be compared; set both"
         )
-    if _is_same(train, reference):
+    if reference is not None and _is_same(train, reference):
         raise UserError(_PRIVATE_REFERENCE.format(train))
+    if "topics" in experiment.systems:
+        _check_topics(experiment.topics or Topics(), train)
 
 
 def read_sources(experiment: Experiment) -> list[str]:

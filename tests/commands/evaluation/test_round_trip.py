@@ -76,6 +76,10 @@ class Parser:
         """Trees."""
         return [READS[utterance] for utterance in utterances]
 
+    def annotate_with_scores(self, utterances: list[str], progress: bool = False) -> list[tuple[str, float]]:
+        """Trees, with nats an action."""
+        return [(tree, 0.5) for tree in self.annotate(utterances)]
+
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
