@@ -71,8 +71,11 @@ def accuracy(run: Path, system: str, method: str, k: int, seed: int) -> dict[str
     }
 
 
-def command(*words: object) -> None:
+def command(*words: object) -> str:
     """Run one of ``cli.py``'s, quietly.
+
+    Returns:
+        What it printed.
 
     Raises:
         SystemExit: It failed; what it said is printed.
@@ -83,6 +86,7 @@ def command(*words: object) -> None:
     if done.returncode:
         sys.stderr.write(done.stdout[-2000:] + done.stderr[-2000:])
         raise SystemExit(done.returncode)
+    return done.stdout
 
 
 def cell(values: Sequence[float], scale: float = 100.0) -> str:

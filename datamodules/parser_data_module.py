@@ -98,7 +98,7 @@ class ParserDataModule(TrainingDataModule):
         if self.limit_train_turns is not None and self.limit_train_turns < len(turns):
             order = np.random.default_rng(self.train_seed).permutation(len(turns))
             turns = [turns[i] for i in sorted(order[: self.limit_train_turns])]
-        self._vocabulary = ActionVocabulary.build(_tree(turn) for turn in turns)
+        self._vocabulary = self._extended(ActionVocabulary.build(_tree(turn) for turn in turns))
         self.evaluation.clear()  # turns that were read before there was a vocabulary have no actions
         self._examples = _examples(turns, self._vocabulary)
         if len(self._examples) < len(turns):
@@ -134,6 +134,11 @@ class ParserDataModule(TrainingDataModule):
 
     def _with_trees(self, path: str) -> list[Turn]:
         return read_turns(path, "utterance", needs=("parse",), columns=self.columns)
+
+    def _extended(self, vocabulary: ActionVocabulary) -> ActionVocabulary:
+        """The vocabulary of these trees, after that of the parser that training starts from, if there is one."""
+        start = getattr(self.trainer and self.trainer.lightning_module, "start", lambda: None)()
+        return vocabulary if start is None else start.vocabulary.extended(vocabulary)
 
     def _refuse_private_training(self) -> None:
         callbacks = self.trainer.callbacks if self.trainer else []  # type: ignore[attr-defined]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from torchmetrics import MeanMetric, MetricCollection
 from tqdm import tqdm
 
 from datamodules.batch import ParserBatch, PromptBatch, TurnBatch
+from datamodules.readers import expand_path
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.actions import split_source
@@ -58,6 +61,9 @@ class SemanticParser(LogicalBatchModule):
         schedule: How rates fall after the warm-up: ``inverse_sqrt`` as in the paper, or ``linear`` to zero at the end.
         warmup_steps: Steps of the linear warm-up.
         max_grad_norm: The gradient is clipped to this norm; null for never.
+        init_weights: Checkpoint of a parser that this one starts from, such as one that has learnt a synthetic pool
+            (Oren et al., 2021); it must have the same sizes. Actions that it does not know are added. It is as private
+            as its data were, and so is what starts from it. Null for a fresh decoder.
         functions: Functions whose turns ``test`` also reports on, such as ``[WeatherQueryApi, EventOnDate*]``.
     """
 
@@ -75,6 +81,7 @@ class SemanticParser(LogicalBatchModule):
         schedule: Literal["inverse_sqrt", "linear"] = "linear",
         warmup_steps: int = 200,
         max_grad_norm: float | None = 1.0,
+        init_weights: str | None = None,
         functions: list[str] | None = None,
     ) -> None:
         super().__init__()
@@ -88,6 +95,7 @@ class SemanticParser(LogicalBatchModule):
         self.schedule = schedule
         self.warmup_steps = warmup_steps
         self.max_grad_norm = max_grad_norm
+        self.init_weights = init_weights
         self.codec = Fields()
         #: The actions; None until training data or a checkpoint tells.
         self.vocabulary: ActionVocabulary | None = None
@@ -123,6 +131,18 @@ class SemanticParser(LogicalBatchModule):
             )
         if self.vocabulary is None:
             self.build(vocabulary)
+            start = self.start()
+            if start is not None:
+                assert self.network is not None and start.network is not None and start.vocabulary is not None
+                self.network.start_from(start.network, vocabulary.numbers_in(start.vocabulary))
+
+    def start(self) -> SemanticParser | None:
+        """The parser that ``init_weights`` names.
+
+        Raises:
+            UserError: There is no such file, or it is no parser's.
+        """
+        return None if self.init_weights is None else load_parser(expand_path(self.init_weights), "cpu")
 
     def annotate(self, utterances: Sequence[str], progress: bool = False) -> list[str]:
         """Parse utterances, those of similar length together.
@@ -287,3 +307,26 @@ class SemanticParser(LogicalBatchModule):
             if value.isfinite():
                 self.log_metric(name, value.float(), False, prog_bar=name == "val/exact_match", rank_zero_only=True)
         metrics.reset()
+
+
+def load_parser(path: str | Path, device: str | torch.device | None = None) -> SemanticParser:
+    """Load a parser for :meth:`~lightning_modules.semantic_parser.SemanticParser.annotate`.
+
+    Args:
+        path: Checkpoint of a fit, such as ``RUN/parser/checkpoints/last.ckpt``.
+        device: Where it runs; a GPU if there is one by default.
+
+    Raises:
+        UserError: There is no such file, or it is no parser's.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"no parser at {path}: fit one with configs/semantic_parser.yaml, or correct the path")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as a checkpoint: give the last.ckpt of a parser's fit") from error
+    parser = SemanticParser()
+    parser.on_load_checkpoint(checkpoint)
+    parser.load_state_dict(checkpoint["state_dict"])
+    parser.max_actions = checkpoint["parser"]["max_actions"]
+    return parser.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()

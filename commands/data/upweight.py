@@ -56,7 +56,7 @@ def upweight(
         raise UserError(f"--floor is {floor}: give a number in [0, 1]")
     if not 0 < scale < math.inf:
         raise UserError(f"--scale is {scale}: give a finite number above 0")
-    from lightning_modules.parsing.annotate import load_parser
+    from lightning_modules.semantic_parser import load_parser
 
     path = expand_path(train)
     turns = read_turns(path, unit, columns=columns)

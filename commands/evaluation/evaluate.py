@@ -179,7 +179,7 @@ def _parsed_trees(
         known.append(lines)
     todo = list(dict.fromkeys(u for side, lines in zip(sides, known, strict=True) if lines is None for u in side))
     if parser is not None and todo:
-        from lightning_modules.parsing.annotate import load_parser
+        from lightning_modules.semantic_parser import load_parser
 
         scored = load_parser(parser).annotate_with_scores(todo, progress=True)
         parsed: _Read = {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}

@@ -40,7 +40,7 @@ def round_trip(*, candidates: Path, trees: Path, parser: Path, out: Path, seed: 
         UserError: The parser cannot be loaded.
     """
     from datamodules.readers import content_digest
-    from lightning_modules.parsing.annotate import load_parser
+    from lightning_modules.semantic_parser import load_parser
 
     wanted = [str(line.get("parse")) for _, line in read_json_lines(trees)]
     drawn = [line for _, line in read_json_lines(candidates) if isinstance(line.get("utterance"), str)]

@@ -86,7 +86,7 @@ class ParsedTrees(Trees):
     of, field = "utterances", "utterance"
 
     def __init__(self, parser: Path) -> None:
-        from lightning_modules.parsing.annotate import load_parser
+        from lightning_modules.semantic_parser import load_parser
 
         self.parser = load_parser(parser)
         self.digest = content_digest(str(parser))

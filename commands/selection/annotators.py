@@ -55,7 +55,7 @@ def to_annotators(file: Path, *, out: Path, parser: str | None = None) -> None:
         cells = (record.get("id", number), text, tree, _confidence(record.get("confidence"), where), "", "")
         rows.append(dict(zip(COLUMNS, cells, strict=True)))
     if parser is not None:
-        from lightning_modules.parsing.annotate import load_parser
+        from lightning_modules.semantic_parser import load_parser
 
         scored = load_parser(parser).annotate_with_scores([row["utterance"] for row in rows], progress=True)
         for row, (tree, nats) in zip(rows, scored, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from tqdm import tqdm
 from datamodules.columns import USUAL
 from datamodules.records import read_records
 from doppel.errors import DataError
-from doppel.selection import Pool, ProgramError, abstract_query, tree
+from doppel.selection import Pool, ProgramError, abstract_query, template, tree
 
 _PROGRAM = (*USUAL["parse"], "program")
 _SHOWN = 20  # bad rows that are named
@@ -108,18 +108,30 @@ def good_rows(path: str, skip_bad_rows: bool, with_trees: bool) -> Iterator[tupl
         raise DataError(f"{path} holds no row with an utterance and a program: give a file with at least one")
 
 
-def read_pool(path: str, skip_bad_rows: bool) -> tuple[Pool, NDArray[np.int64]]:
+def read_pool(path: str, skip_bad_rows: bool, held_out: Collection[str] = ()) -> tuple[Pool, NDArray[np.int64]]:
     """The pool of a file, see :func:`good_rows`, and the number of each of its rows in the file.
 
     The text of the rows is not kept: a million of them take 400 MiB.
+
+    Args:
+        path: See :func:`read_rows`.
+        skip_bad_rows: See :func:`good_rows`.
+        held_out: Abstract templates whose rows are not part of the pool.
+
+    Raises:
+        DataError: See :func:`good_rows`.
     """
     numbers = array("q")
+    kept: dict[str, bool] = {}
 
     def queries() -> Iterator[str]:
         rows = good_rows(path, skip_bad_rows, with_trees=True)
         for row, query in tqdm(rows, desc="rows", unit="row", unit_scale=True, disable=None):
-            numbers.append(row.number)
-            yield query
+            if query not in kept:
+                kept[query] = not held_out or template(query) not in held_out
+            if kept[query]:
+                numbers.append(row.number)
+                yield query
 
     return Pool.of(queries()), np.frombuffer(numbers, np.int64)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from commands.selection.pool_file import read_pool, read_rows
+from commands.selection.pool_file import good_rows, read_pool, read_rows
 from doppel.errors import UserError
 from doppel.files import write_json_lines
 
@@ -19,6 +19,7 @@ def sample_diverse(
     seed: int = 1,
     alpha: float = 0.0,
     fixed_weights: bool = False,
+    held_out: list[Path] | None = None,
     skip_bad_rows: bool = False,
 ) -> None:
     """Choose k rows of a synthetic or public pool that differ in structure, to annotate or to train on.
@@ -45,6 +46,9 @@ def sample_diverse(
         alpha: Of uat: 0 is uniform over templates, 1 as frequent as in the pool.
         fixed_weights: Of uat: keep the weights of rows while templates are used up, as the published code; else
             templates are drawn anew among those with rows left, as the paper.
+        held_out: Files of rows whose abstract templates no chosen row may have, such as comp_dev.jsonl and
+            comp_test.jsonl of `compositional-split`: else a parser that learns from the sample has seen what it is
+            tested on.
         skip_bad_rows: Name broken rows and pass over them, instead of stopping at the first.
 
     Raises:
@@ -53,11 +57,12 @@ def sample_diverse(
     """
     import numpy as np
 
-    from doppel.selection import SAMPLERS, uat
+    from doppel.selection import SAMPLERS, template, uat
 
     if method != "uat" and (alpha or fixed_weights):
         raise UserError(f"--alpha and --fixed-weights belong to --method uat, not {method}: leave them out")
-    found, numbers = read_pool(str(pool), skip_bad_rows)
+    kept_away = {template(query) for file in held_out or () for _, query in good_rows(str(file), False, False)}
+    found, numbers = read_pool(str(pool), skip_bad_rows, kept_away)
     try:
         rows = uat(found, k, seed, alpha, fixed_weights) if method == "uat" else SAMPLERS[method](found, k, seed)
     except ValueError as error:

@@ -98,6 +98,27 @@ class ActionVocabulary:
         """The inverse of `to_dict`."""
         return cls(**{name: tuple(labels) for name, labels in fields.items()})
 
+    def extended(self, other: ActionVocabulary) -> ActionVocabulary:
+        """This vocabulary with what it lacks of another one, for a parser that learns from new trees."""
+        right = _with_gaps_filled([*self.right_arcs[1:], *other.right_arcs[1:]])
+        left = {*self.left_arcs, *other.left_arcs}
+        nodes, pieces, constants = (
+            tuple(dict.fromkeys((*getattr(self, name), *getattr(other, name))))
+            for name in ("nodes", "string_pieces", "constants")
+        )
+        return ActionVocabulary(
+            nodes, (ROOT, *right), tuple(label for label in right if label in left), pieces, constants
+        )
+
+    def numbers_in(self, other: ActionVocabulary) -> list[int]:
+        """Number of each action in another vocabulary, -1 where that has it not; [len(self)]."""
+        numbers = list(range(self.first_node))
+        for name in ("node_ids", "right_arc_ids", "left_arc_ids", "string_piece_ids"):
+            theirs = getattr(other, name)
+            numbers += [other.first_right_arc] * (name == "right_arc_ids")  # ROOT, which the table leaves out
+            numbers += [theirs.get(label, -1) for label in getattr(self, name)]
+        return numbers + list(range(other.first_byte, len(other)))
+
     def to_dict(self) -> dict[str, list[str]]:
         """The vocabulary in JSON primitives."""
         return {name: list(labels) for name, labels in vars(self).items() if name in self.__dataclass_fields__}

@@ -100,6 +100,30 @@ class ParserNetwork(nn.Module):
         """Where the weights are."""
         return self.action_bias.device
 
+    def start_from(self, other: ParserNetwork, numbers: Sequence[int]) -> None:
+        """Take the weights of another network; those of actions that it has not stay as they are.
+
+        Args:
+            other: A network of the same sizes.
+            numbers: Number of each action in its vocabulary, or -1, [V].
+
+        Raises:
+            UserError: It has other sizes.
+        """
+        own, theirs = self.state_dict(), other.state_dict()
+        known = torch.tensor(numbers)
+        for name in ("action_embedding.weight", "action_bias"):
+            if own[name].shape[1:] == theirs[name].shape[1:]:
+                theirs[name] = torch.where(
+                    (known >= 0).view(-1, *[1] * (own[name].dim() - 1)), theirs[name][known.clamp(min=0)], own[name]
+                )
+        if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in theirs.items()}:
+            raise UserError(
+                "init_weights: that parser has another encoder or other sizes: "
+                "set model.encoder and model.decoder as they were in its training"
+            )
+        self.load_state_dict(theirs)
+
     def encode(self, sources: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Vectors [B, 1 + S, D] of the pieces of each utterance, after one of the whole, and their mask [B, 1 + S]."""
         batch = self.encoder.collate(sources, self.device)

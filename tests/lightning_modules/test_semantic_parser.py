@@ -24,10 +24,9 @@ from doppel.lispress import is_valid
 from doppel.metrics.parser_metrics import parser_metrics
 from doppel.parsing import ActionVocabulary, split_source
 from lightning_modules.parsing.action_decoder import DecoderArguments
-from lightning_modules.parsing.annotate import load_parser
 from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
-from lightning_modules.semantic_parser import SemanticParser
+from lightning_modules.semantic_parser import SemanticParser, load_parser
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 from tests.conftest import PAIRS
 
@@ -153,6 +152,54 @@ def test_order_and_batches_do_not_change_a_parse(trained: Path) -> None:
     random.Random(1).shuffle(utterances)
     parser.max_rows = 3
     assert dict(zip(utterances, parser.annotate(utterances), strict=True)) == expected
+
+
+def still(params: object) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.0)  # type: ignore[arg-type]
+
+
+def test_a_parser_starts_from_another_and_learns_its_new_actions(
+    trained: Path, tiny_model: str, tmp_path: Path
+) -> None:
+    new = {"utterance": "play a song by Ana", "parse": '(Yield (PlayMusic :artist "Ana"))'}
+    path = tmp_path / "new.jsonl"
+    path.write_text((json.dumps(new) + "\n") * 8)
+
+    def start(optimizer: object, epochs: int, decoder: DecoderArguments = SMALL) -> SemanticParser:
+        torch.manual_seed(1)
+        parser = SemanticParser(
+            small_encoder(tiny_model),
+            decoder,
+            max_actions=60,
+            optimizer=optimizer,  # type: ignore[arg-type]
+            init_weights=str(trained),
+            warmup_steps=1,
+            encoder_lr=0.0,
+        )
+        trainer = Trainer(
+            accelerator="cpu",
+            devices=1,
+            max_epochs=epochs,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            use_distributed_sampler=False,
+            default_root_dir=tmp_path,
+        )
+        trainer.fit(parser, datamodule=ParserDataModule([str(path)], max_tokens_per_batch=160))
+        return parser.eval()
+
+    before = load_parser(trained, "cpu")
+    unmoved = start(still, 1)
+    assert unmoved.vocabulary is not None and before.vocabulary is not None
+    assert "PlayMusic" in unmoved.vocabulary.nodes and "PlayMusic" not in before.vocabulary.nodes
+    assert unmoved.vocabulary.nodes[: len(before.vocabulary.nodes)] == before.vocabulary.nodes
+    texts = [utterance for utterance, _ in PAIRS]
+    assert unmoved.annotate(texts) == before.annotate(texts)  # fails where a weight goes to another action
+    assert start(adam, 12).annotate([new["utterance"]]) == [new["parse"]]
+    with pytest.raises(UserError, match="other sizes"):
+        start(still, 1, DecoderArguments(num_layers=1, size=32, num_heads=2, feedforward_size=64))
 
 
 def test_test_logs_the_parser_metrics_by_function(trained: Path, named: str, tmp_path: Path) -> None:

@@ -119,6 +119,22 @@ def test_a_vocabulary_survives_json_and_forgets_the_order_of_the_trees() -> None
         ActionVocabulary.build(["(f", ""])
 
 
+def test_an_extended_vocabulary_keeps_every_action_by_its_label() -> None:
+    old = ActionVocabulary.build(['(F :a (G "x x") (H))', '(F (G "x"))'])
+    new = ActionVocabulary.build(['(F :b (K "y y y") (^(Text) L "y"))', "(M (F 1) (F 2) (F 3))"])
+    both = old.extended(new)
+    assert old.extended(old) == old and both.extended(new) == both
+    for part in (old, new):
+        numbers = part.numbers_in(both)
+        assert sorted(set(numbers)) == sorted(numbers) and min(numbers) == 0 and len(numbers) == len(part)
+        back = both.numbers_in(part)
+        assert [back[number] for number in numbers] == list(range(len(part)))
+        assert back.count(-1) == len(both) - len(part)
+        assert all(part.is_arc(action) == both.is_arc(number) for action, number in enumerate(numbers))
+    assert encode('(F :b (K "y x") (H))', "x y", both) is not None
+    assert encode('(F :b (K "y x") (H))', "x y", new) is None
+
+
 def test_actions_out_of_place_are_refused() -> None:
     actions = encode("(f (g))", "", VOCABULARY)
     assert actions is not None

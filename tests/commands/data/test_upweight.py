@@ -18,9 +18,8 @@ from datamodules.readers import read_turns
 from datamodules.turn import Turn
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.parsing.action_decoder import DecoderArguments
-from lightning_modules.parsing.annotate import load_parser
 from lightning_modules.parsing.source_encoder import EncoderArguments
-from lightning_modules.semantic_parser import SemanticParser
+from lightning_modules.semantic_parser import SemanticParser, load_parser
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
 

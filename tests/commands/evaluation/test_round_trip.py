@@ -16,7 +16,7 @@ from commands.launch.stages import Stages
 from doppel.console.command import call
 from doppel.errors import UserError
 from doppel.metrics import graph_overlap, names_said
-from lightning_modules.parsing import annotate
+from lightning_modules import semantic_parser
 
 FIND, ALICE = "(Yield (Find (Number1)))", '(Yield (Find (Person "Alice Smith")))'
 NEAR, FAR = "(Yield (Find (Number2)))", "(Wave)"
@@ -84,7 +84,7 @@ class Parser:
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that stands for the parser."""
-    monkeypatch.setattr(annotate, "load_parser", lambda path: Parser())
+    monkeypatch.setattr(semantic_parser, "load_parser", lambda path: Parser())
     path = tmp_path / "run" / "parser" / "checkpoints" / "last.ckpt"
     path.parent.mkdir(parents=True)
     path.write_text("a parser")

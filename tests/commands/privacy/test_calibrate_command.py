@@ -15,7 +15,7 @@ import cli
 from commands.privacy import counted
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
-from lightning_modules.parsing import annotate
+from lightning_modules import semantic_parser
 
 PRIVATE = ["(Yield (Ask))"] * 700 + ["(Yield (Tell))"] * 299 + ["(Secret)"]
 POOL = ["(Yield (Ask))"] * 400 + ["(Yield (Tell))"] * 1600 + ["(Yield (Rare))"] * 3 + ["(Yield"] * 20
@@ -153,7 +153,7 @@ def test_utterances_are_drawn_by_what_a_public_parser_reads(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser, file = Parser(), run / "parser.ckpt"
-    monkeypatch.setattr(annotate, "load_parser", lambda path: parser)
+    monkeypatch.setattr(semantic_parser, "load_parser", lambda path: parser)
     file.write_text("weights")
     words = ["Ask"] * 700 + ["Tell"] * 299 + ["Secret"]
     turns = [json.dumps({"utterance": f"say {i} {word}"}) for i, word in enumerate(words)]  # no trees at all

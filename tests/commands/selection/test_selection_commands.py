@@ -139,3 +139,19 @@ def test_compositional_split_writes_five_files_whose_templates_differ(
     assert not kinds["train"] & (kinds["comp_dev"] | kinds["comp_test"])
     assert "train" in capsys.readouterr().out
     assert run("compositional-split", path, "--out", tmp_path / "split", "--comp-share", "0.9") == 2
+
+
+def test_templates_that_are_tested_on_stay_out_of_a_sample(
+    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = written(
+        tmp_path / "comp_dev.tsv",
+        ["t\thow many\tnow => aggregate count of ( @org.schema.Movie.Movie ) => notify\tbooks"],
+    )
+    words = ["sample-diverse", "--pool", pool, "--method", "uat", "--out", tmp_path / "out.jsonl", "--held-out", test]
+    assert run(*words, "--k", "9") == 0
+    assert {row["id"][0] for row in read(tmp_path / "out.jsonl")} == {"b"}
+    assert run(*words, "--k", "10") == 2
+    assert "10 rows are asked of a pool of 9" in capsys.readouterr().err
+    assert run(*words, "--held-out", written(tmp_path / "bad.tsv", [GOOD[0], "u\tsay"]), "--k", "1") == 2
+    assert "bad.tsv:2" in capsys.readouterr().err
