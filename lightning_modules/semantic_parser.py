@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch.nn import Parameter
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import Optimizer
 from torchmetrics import MeanMetric, MetricCollection
@@ -295,7 +297,10 @@ class SemanticParser(LogicalBatchModule):
         return [name for name in self.state_dict() if name.startswith("network.encoder.")]
 
     def _losses(self, network: ParserNetwork, batch: ParserBatch, label_smoothing: float) -> Any:
-        return network.losses(batch.sources, batch.ids, batch.pointers, batch.copies, label_smoothing)
+        # torch's fused attention for CPUs is slow in bfloat16 where rows are short, as these are
+        is_slow = network.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        with sdpa_kernel(SDPBackend.MATH) if is_slow else nullcontext():
+            return network.losses(batch.sources, batch.ids, batch.pointers, batch.copies, label_smoothing)
 
     def _ready(self) -> tuple[ParserNetwork, ActionVocabulary]:
         if self.network is None or self.vocabulary is None:
