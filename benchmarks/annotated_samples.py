@@ -21,6 +21,7 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks._curves import draw_curves
 from benchmarks._harness import Report, table
 from commands.launch.experiment import ROOT, read_yaml
 from doppel.files import read_json_lines, write_json_lines
@@ -104,19 +105,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[250, 500, 1000, 2000])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--out", type=Path, help="file to write as well")
+    parser.add_argument("--figure", type=Path, help="curves to draw as well (.svg, .png)")
     options = parser.parse_args(argv)
     run = options.run.resolve()
     rows = []
+    panels: dict[str, dict[str, dict[int, list[float]]]] = {"all turns": {}, "turns with the function": {}}
     for k in options.sizes:
         for method in options.methods:
             found = [accuracy(run, options.system, method, k, seed) for seed in options.seeds]
             values = {name: [each[name] for each in found] for name in found[0]}
             cells = [cell(values["all"]), cell(values["with"]), cell(values["share"]), cell(values["templates"], 1.0)]
             rows.append([method, str(k), *cells, str(len(found))])
+            for metric, name in zip(panels, ("all", "with"), strict=True):
+                panels[metric].setdefault(method, {})[k] = values[name]
             print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     notes = [f"{options.run}, samples of {options.system}; exact match on the test, and shares, in percent"]
     report = Report("Annotated samples", "cpu", options.out, append=False, notes=notes)
     report.add(table(COLUMNS, rows))
+    if options.figure:
+        draw_curves(options.figure, panels, label="annotated samples")
 
 
 if __name__ == "__main__":

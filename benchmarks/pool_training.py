@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks._curves import draw_curves
 from benchmarks._harness import Report, table
 from benchmarks.annotated_samples import cell, command
 
@@ -91,8 +92,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--pool-epochs", type=int, default=3, help="passes over the sample")
     parser.add_argument("--epochs", type=int, default=10, help="passes over the natural pairs")
     parser.add_argument("--out", type=Path, help="file to write as well")
+    parser.add_argument("--figure", type=Path, help="curves to draw as well (.svg, .png)")
     options = parser.parse_args(argv)
     rows = []
+    panels: dict[str, dict[str, dict[int, list[float]]]] = {"EM_comp": {}, "EM_iid": {}}
+    without: dict[str, list[float]] = {}
     for k in options.sizes:
         for method in options.methods if k else ["no pool"]:
             found = []
@@ -107,12 +111,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             cells = [cell(values["comp"]), cell(values["iid"]), cell(values["templates"], 1.0)]
             cells += [cell(values["compounds"], 1.0), cell(values["atoms"], 1.0)]
             rows.append([method, str(k), *cells, str(len(found))])
+            for metric, name in (("EM_comp", "comp"), ("EM_iid", "iid")):
+                if k:
+                    panels[metric].setdefault(method, {})[k] = values[name]
+                else:
+                    without[metric] = values[name]
     notes = [
         f"{options.pool_epochs} epochs of k rows of {options.pool.name}, then {options.epochs} of the natural pairs; "
         "identical programs of the two development files, in percent; entropies in nats"
     ]
     report = Report("Training on samples of a pool", "cpu", options.out, append=False, notes=notes)
     report.add(table(COLUMNS, rows))
+    if options.figure:
+        draw_curves(options.figure, panels, without, "rows of the pool that the parser learns first")
 
 
 if __name__ == "__main__":
