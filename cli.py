@@ -26,6 +26,7 @@ COMMANDS = {
     "parser-metrics": "commands.evaluation.parser_metrics:parser_metrics",
     "classify": "commands.evaluation.classify:classify",
     "round-trip": "commands.evaluation.round_trip:round_trip",
+    "match-labels": "commands.evaluation.match_labels:match_labels",
     "select": "commands.evaluation.select:select",
     "templates": "commands.selection.templates:templates",
     "sample-diverse": "commands.selection.sample_diverse:sample_diverse",

@@ -113,7 +113,10 @@ class Experiment:
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
-            it reads as the tree (``python cli.py round-trip``); 1 keeps what is drawn.
+            it reads as the tree (``python cli.py round-trip``), and texts that ``domain`` draws for each code, of which
+            a public sentence encoder keeps the one that it reads as the code (``match-labels``); 1 keeps what is drawn.
+        label_words: For ``match-labels``: value of a label → words that describe it, ``"1.0": terrible, worst``;
+            a value without any is described by itself. Public knowledge, never looked up in the private texts.
         public_parser: Checkpoint of the parser that chooses among the candidates, or reads what a calibration of
             utterances counts, or writes their trees. It must not have learnt from the private turns: nothing pays for
             that, and no ε would hold.
@@ -159,6 +162,7 @@ class Experiment:
     seed: int | None = None
     num_samples: int = 1000
     candidates: int = 1
+    label_words: dict[str, str] = field(default_factory=dict)
     public_parser: str | None = None
     write_parses: bool = False
     reference: str | None = None
@@ -430,6 +434,8 @@ def _check(experiment: Experiment, path: Path) -> None:
             raise UserError(f"{path}: privacy.{name} follows from the field {DERIVED[name]}: set that instead")
     if experiment.candidates < 1:
         raise UserError(f"{path}: candidates is {experiment.candidates}: give at least 1")
+    if experiment.label_words and experiment.candidates == 1:
+        raise UserError(f"{path}: label_words choose among candidates, and candidates is 1: give 8, or leave them out")
     wanted = experiment.calibration
     for name, shares in (("calibration", wanted), ("topics", experiment.topics)):
         if shares is not None and not (0 < shares.noise_multiplier < math.inf and shares.oversample >= 1):

@@ -172,8 +172,9 @@ class RunRecord:
             told = {key: self.experiment.get(key) for key in _SHARES if key in self.experiment}
             found[name] = found[pool_of(name)] | told
         candidates = sampled[-1].replace("synthetic", "candidates")
-        if candidates in found:  # of which a parser chose
-            chosen = {name: self.experiment.get(name) for name in ("candidates", "public_parser")}
+        if candidates in found:  # of which a parser or an encoder chose
+            by = "label_words" if of == "domain" else "public_parser"
+            chosen = {name: self.experiment.get(name) for name in ("candidates", by)}
             found[sampled[-1]] = found[candidates] | chosen
         return {name: found[name] for name in sampled if name in found}
 

