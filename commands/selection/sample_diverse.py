@@ -33,8 +33,8 @@ def sample_diverse(
     never give one.
 
     Rows come in the order of choice, so the first are worth most; a smaller k with the same seed gives the first of
-    these. Nothing is resumed: a sample takes seconds, one of cmaxent minutes for a million rows. (`select` is another
-    command: it chooses among trained setups.)
+    these. An interrupted sample of cmaxent or hybrid goes on from OUT.part when the command is given again; the others
+    take seconds. (`select` is another command: it chooses among trained setups.)
 
     Args:
         pool: Rows with an utterance and a program: JSON lines such as synthetic.jsonl, a table with named columns, or a
@@ -57,14 +57,20 @@ def sample_diverse(
     """
     import numpy as np
 
-    from doppel.selection import SAMPLERS, template, uat
+    from doppel.selection import cmaxent, hybrid, template, uat, uniform
 
     if method != "uat" and (alpha or fixed_weights):
         raise UserError(f"--alpha and --fixed-weights belong to --method uat, not {method}: leave them out")
     kept_away = {template(query) for file in held_out or () for _, query in good_rows(str(file), False, False)}
     found, numbers = read_pool(str(pool), skip_bad_rows, kept_away)
+    part = out.with_name(f"{out.name}.part")
     try:
-        rows = uat(found, k, seed, alpha, fixed_weights) if method == "uat" else SAMPLERS[method](found, k, seed)
+        if method == "uat":
+            rows = uat(found, k, seed, alpha, fixed_weights)
+        elif method == "uniform":
+            rows = uniform(found, k, seed)
+        else:
+            rows = {"cmaxent": cmaxent, "hybrid": hybrid}[method](found, k, seed, part)
     except ValueError as error:
         raise UserError(f"{pool}: {error}") from None
     templates = [found.templates[number] for number in found.template_of_row[rows]]
@@ -74,6 +80,7 @@ def sample_diverse(
         if (place := wanted.get(row.number)) is not None:
             records[place] = row.record | {"template": templates[place]}
     write_json_lines(out, records)
+    part.unlink(missing_ok=True)
     print(format_table(found, np.bincount(found.query_of_row[rows], minlength=len(found.queries))))
     print(f"{k} rows in {out}, first chosen first")
 

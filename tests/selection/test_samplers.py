@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from doppel.errors import DataError
 from doppel.selection import SAMPLERS, Gain, Pool, cmaxent, hybrid, uat, uniform
 from doppel.selection.max_entropy import TIE
 
@@ -65,6 +68,40 @@ def test_one_seed_one_sample_and_fewer_rows_are_the_first_of_more(method: str) -
     assert sorted(rows) == list(range(24))
     assert list(sampler(pool, 10, 7)) == list(rows[:10]) == list(sampler(pool_of([5, 3, 9, 1, 2, 4]), 10, 7))
     assert any(list(sampler(pool, 10, seed)) != list(rows[:10]) for seed in range(3))
+
+
+@pytest.mark.parametrize("stop", [1, 9, 22])
+@pytest.mark.parametrize("sampler", [cmaxent, hybrid])
+def test_an_interrupted_sample_goes_on_as_an_undisturbed_one(
+    sampler: Callable[..., NDArray[np.int64]], stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, file = pool_of([5, 3, 9, 1, 2, 4]), tmp_path / "rows.part"
+    calls, whole = iter(range(10_000)), sampler(pool, 24, 7)
+
+    def add(gain: Gain, query: int) -> None:
+        if next(calls) == 2 * stop:  # two gains a choice
+            raise KeyboardInterrupt
+        plain(gain, query)
+
+    plain = Gain.add
+    with monkeypatch.context() as patched:
+        patched.setattr(Gain, "add", add)
+        with pytest.raises(KeyboardInterrupt):
+            sampler(pool, 24, 7, file)
+    scored = []
+    score = Gain.entropy_with
+    monkeypatch.setattr(Gain, "entropy_with", lambda gain, rows: scored.append(1) or score(gain, rows))
+    assert list(sampler(pool, 24, 7, file)) == list(whole)
+    assert len(scored) == 2 * (24 - stop - 1)  # what was chosen is not chosen anew
+    assert list(sampler(pool, 24, 8, file)) == list(sampler(pool, 24, 8))  # another seed begins anew
+
+
+def test_a_file_that_holds_no_choices_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "rows.part"
+    file.write_text("my notes")
+    with pytest.raises(DataError, match="move it away"):
+        cmaxent(pool_of([5]), 2, 1, file)
+    assert file.read_text() == "my notes"
 
 
 @pytest.mark.parametrize("num", [0, 7])
