@@ -89,8 +89,10 @@ def release(
 
     Formal guarantees:
         One Gaussian mechanism of sensitivity 1 (see :mod:`doppel.privacy.histogram`), written to the ledger in the
-        scope of the stage *before* a turn is counted, as one step with q = 1; the stage's own noise was calibrated for
-        both together. With ``exact`` there is no guarantee, and the ledger says so.
+        scope of the stage *before* anything is summed, as one step with q = 1; the stage's own noise was calibrated for
+        both together. The vectors are read before, since a parser takes long: no number of them leaves this process
+        until the ledger is written, and an interruption of the reading spends nothing. With ``exact`` there is no
+        guarantee, and the ledger says so.
 
     Args:
         stage_dir: Folder of the trained model.
@@ -132,6 +134,7 @@ def release(
     turns = Selection.from_config(data).apply(read, path, data["unit"])
     turns = first_units(turns, data.get("limit_train_units"))
     num_units = len({turn.unit for turn in turns})
+    ledger = mechanism = None
     if privacy is not None:
         own = stage_dir.parent / "ledger.jsonl"
         ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
@@ -149,8 +152,12 @@ def release(
                 data_fingerprint=config.fingerprint(),
                 kind=KIND,
             )
-            ledger.spend(mechanism)
-    sums = unit_sums(zip((turn.unit for turn in turns), vectors(turns), strict=True), bins)
+            if not ledger.affordable(mechanism):
+                ledger.spend(mechanism)  # refuses and says why, before the turns are read in vain
+    rows = list(vectors(turns))
+    if ledger is not None and mechanism is not None:
+        ledger.spend(mechanism)
+    sums = unit_sums(zip((turn.unit for turn in turns), rows, strict=True), bins)
     if sigma is not None:
         sums = add_noise(sums, sigma)
     return {"unit": data["unit"], "num_units": num_units, "noise_multiplier": sigma, "sums": sums}

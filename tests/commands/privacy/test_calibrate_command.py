@@ -93,7 +93,7 @@ def test_a_second_release_is_refused_by_the_ledger(run: Path, capsys: pytest.Cap
     assert not (run / "parse_tree" / "marginals.json").exists()
 
 
-def test_the_ledger_is_written_before_a_turn_is_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_written_before_anything_is_summed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(run, sigma=5.0)
     seen: list[int] = []
 
@@ -105,6 +105,29 @@ def test_the_ledger_is_written_before_a_turn_is_counted(run: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         calibrate(run)
     assert seen == [1]
+
+
+def test_an_interrupted_reading_of_the_turns_spends_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(run, sigma=5.0)
+
+    def read(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("commands.privacy.counted.Trees.read_private", read)
+        with pytest.raises(KeyboardInterrupt):
+            calibrate(run)
+    assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 0
+    assert calibrate(run) == 0
+    assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
+
+
+def test_turns_are_not_read_for_a_release_that_the_budget_refuses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(run, sigma=5.0)
+    assert calibrate(run) == 0
+    (run / "parse_tree" / "marginals.json").unlink()
+    monkeypatch.setattr("commands.privacy.counted.Trees.read_private", lambda *_: pytest.fail("read in vain"))
+    assert calibrate(run) == 2
 
 
 def test_exact_shares_must_be_asked_for_and_are_written_down_as_not_private(
