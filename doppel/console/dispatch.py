@@ -52,8 +52,6 @@ def main(commands: Mapping[str, str], about: str, prog: str, argv: Sequence[str]
     os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    if "OMP_WAIT_POLICY" not in os.environ:  # threads that wait long for one whose core is busy: docs/performance.md
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         if not words or words[0] in ("-h", "--help"):
             sys.stdout.write(overview(commands, about))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import console_commands
@@ -25,22 +24,6 @@ def test_a_signature_is_a_command_line(option: str) -> None:
     assert (seen["runs"], seen["num_samples"], seen["epochs"]) == ([Path("a"), Path("b")], 4, [2.0, 8.0, 1.0])
     assert (seen["out"], seen["accountant"]) == (Path("c_d"), "rdp")
     assert seen["limits"] == console_commands.Limits(5)
-
-
-@pytest.mark.parametrize(
-    ("given", "spins"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
-)
-def test_threads_do_not_spin_long_unless_the_user_says_how(
-    given: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.setenv(name, "")  # so that what the command sets is undone
-        monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    run("words")
-    assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
 def test_what_is_left_out_has_the_default_of_the_signature() -> None:
