@@ -28,7 +28,7 @@ from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
 from lightning_modules.semantic_parser import SemanticParser, load_parser
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
-from tests.conftest import PAIRS
+from tests.tiny_model import PAIRS
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = DecoderArguments(num_layers=2, size=32, num_heads=2, feedforward_size=64, dropout=0.0)

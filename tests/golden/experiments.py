@@ -1,0 +1,54 @@
+"""The configuration of every stage of every experiment, at every ε of its grid."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import yaml
+
+from tests.golden import entrances
+
+#: What variables of the experiments stand for, whatever the shell says.
+_VARIABLES = {name: name for name in ("DOPPEL_DATA", "PREPARED", "PUBLIC")}
+FILE = Path(__file__).with_name("experiments.yaml")
+_ROOMS = ("callbacks.", "commands.", "datamodules.", "doppel.", "lightning_modules.")
+
+
+def all_stages() -> Iterator[tuple[str, dict[str, Any]]]:
+    """``EXPERIMENT/epsE/STAGE`` and what the stage runs, in order, without what the place of the checkout decides."""
+    with mock.patch.dict(os.environ, _VARIABLES):
+        for golden, given in yaml.safe_load(FILE.read_text(encoding="utf-8")).items():
+            name, changes = given.get("file", golden), {"seed": 1, **given.get("set", {})}
+            for epsilon in given.get("epsilon") or entrances.grid(name, changes):
+                listed = entrances.stages(name, {**changes, "epsilon": epsilon}, Path("RUN"))
+                for stage in listed:
+                    yield f"{golden}/eps{epsilon:g}/{stage['name']}", _plain(stage)
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML writes it; a class by its own name, a path from the root of the repository."""
+    if isinstance(value, dict):
+        return {key: _class(v) if key == "class_path" else _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value.replace(str(entrances.ROOT), "ROOT") if isinstance(value, str) else value
+
+
+def _class(path: str) -> str:
+    """A class of the project may move from file to file."""
+    return path.rsplit(".", 1)[-1] if path.startswith(_ROOMS) else path
+
+
+def digests() -> dict[str, str]:
+    """A short hash of every stage, whatever the order of its keys."""
+    return {name: _digest(stage) for name, stage in all_stages()}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]

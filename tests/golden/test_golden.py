@@ -1,0 +1,53 @@
+"""What a move of code must not change: stages, ledgers, the grammar, σ, and trained weights to the last bit.
+
+Where a change is meant, ``python -m tests.golden.dump --update`` writes new goldens and names those that changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.golden import entrances
+from tests.golden.dump import CONFIGS, VALUES, changed, read
+from tests.golden.experiments import FILE, digests
+from tests.golden.trainings import goldens
+from tests.golden.values import grammar, machine, noise_multipliers
+
+
+def kept(lead: str) -> dict[str, Any]:
+    """The goldens whose names begin so, without that."""
+    return {name.removeprefix(lead): value for name, value in read(VALUES).items() if name.startswith(lead)}
+
+
+def test_every_stage_of_every_experiment_runs_what_it_ran() -> None:
+    old, new = read(CONFIGS), digests()
+    assert changed(old, new) == []
+    assert list(new) == list(old), "the stages run in another order"
+
+
+def test_every_shipped_experiment_has_a_golden() -> None:
+    goldens = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    assert {given.get("file", name) for name, given in goldens.items()} == set(entrances.shipped())
+
+
+def test_the_grammar_generates_the_same_turns() -> None:
+    assert changed(kept("grammar/"), grammar()) == []
+
+
+def test_the_accountants_give_the_same_numbers() -> None:
+    old, new = kept("accountants/"), noise_multipliers()
+    assert new == pytest.approx(old, abs=1.5e-6)
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.ddp)])
+def test_trainings_give_the_same_ledgers_weights_and_samples(ranks: int, tmp_path: Path) -> None:
+    found = goldens(tmp_path, ranks)
+    assert changed(kept(f"{ranks} ranks/ledgers/"), found.ledgers) == []
+    old, here = kept("machine/"), machine()
+    if here != old:
+        pytest.skip(f"the hashes of floats are of another machine, {old}; this one is {here}")
+    assert changed(kept(f"{ranks} ranks/floats/"), found.floats) == []
