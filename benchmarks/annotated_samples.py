@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks._curves import draw_curves
 from benchmarks._harness import Report, table
-from commands.launch.experiment import ROOT, read_yaml
+from commands.pipeline.experiment import ROOT, read_yaml
 from doppel.files import read_json_lines, write_json_lines
 
 COLUMNS = ("chosen by", "k", "all turns", "with the function", "samples with it", "templates", "seeds")

@@ -19,10 +19,10 @@ from typing import Any
 import yaml
 
 from benchmarks._harness import Report, table
-from commands.launch.experiment import ROOT, load
-from commands.launch.run import read_values
-from commands.launch.run_stage import run_stage
-from commands.launch.stages import Stages
+from commands.pipeline.experiment import ROOT, load
+from commands.pipeline.run import read_values
+from commands.pipeline.run_stage import run_stage
+from commands.pipeline.stages import Stages
 from datamodules.readers import expand_path, read_turns
 from doppel.files import read_json_lines
 from doppel.lispress import is_valid

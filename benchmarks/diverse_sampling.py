@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks._harness import machine, versions
-from commands.results.table import Table
-from commands.selection.pool_file import read_pool
+from commands.annotate.pool_file import read_pool
+from commands.quality.table import Table
 from doppel.selection import SAMPLERS
 
 DOMAINS = ["Book.Book", "Movie.Movie", "Music.MusicAlbum", "Person.Person", "Restaurant.Restaurant", "Hotel.Hotel"]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from benchmarks._harness import command, machine, versions
-from commands.results.table import Table
-from commands.selection.pool_file import read_pool
+from commands.annotate.pool_file import read_pool
+from commands.quality.table import Table
 from doppel.selection import Pool
 
 COLUMNS = ["file", "rows", "queries", "templates", "skew", "H(atoms)", "H(compounds)"]

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._harness import Report, table
-from commands.launch.experiment import load
-from commands.launch.stages import Stages
+from commands.pipeline.experiment import load
+from commands.pipeline.stages import Stages
 from commands.privacy.norms import build, micro_batches
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise

@@ -21,5 +21,5 @@ export WANDB_SILENT=${WANDB_SILENT:-true}
 export DOPPEL_SRUN=1 # fit and predict run under srun
 
 stage() { # stage KIND MARK PYTHON COMMAND…
-    exec "$3" -P "$code/commands/launch/run_stage.py" "$@"
+    exec "$3" -P "$code/commands/pipeline/run_stage.py" "$@"
 }

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from callbacks.synthetic_writer import weights_fingerprint
-from commands.launch.systems import synthetic_file, system
+from commands.pipeline.systems import synthetic_file, system
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
 

@@ -15,8 +15,8 @@ import torch
 import yaml
 
 import cli
-from commands.launch import hardware
-from commands.launch.run_folder import last_checkpoint
+from commands.lightning import hardware
+from commands.pipeline.run_folder import last_checkpoint
 from doppel.privacy.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,10 +13,11 @@ import yaml
 from markdown_blocks import ROOT, anchors, blocks, code, commands, links, words
 
 import cli
-from commands.launch import run, train
-from commands.launch.experiment import load as load_experiment
-from commands.launch.experiment import shipped
-from commands.launch.stages import Stages
+from commands.lightning import train
+from commands.pipeline import run
+from commands.pipeline.experiment import load as load_experiment
+from commands.pipeline.experiment import shipped
+from commands.pipeline.stages import Stages
 from doppel.console.command import command_parser
 from doppel.console.dispatch import load
 

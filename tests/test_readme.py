@@ -11,9 +11,9 @@ import pytest
 from markdown_blocks import ROOT, blocks, commands, words
 
 import cli
-from commands.launch.experiment import load
-from commands.launch.run import read_values
-from commands.launch.sources import read_sources
+from commands.pipeline.experiment import load
+from commands.pipeline.run import read_values
+from commands.pipeline.sources import read_sources
 from datamodules.columns import Columns
 from doppel.grammar import generate
 

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from commands.launch.run_record import Pass, RunRecord, StageConfig
-from commands.launch.systems import system
+from commands.pipeline.run_record import Pass, RunRecord, StageConfig
+from commands.pipeline.systems import system
 from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
 from doppel.privacy.ledger import Ledger

@@ -12,9 +12,9 @@ from typing import Any
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from commands.launch.lightning_cli import CHECKPOINT, WANDB, DoppelCLI
+from commands.lightning.cli import CHECKPOINT, WANDB, DoppelCLI
 from commands.privacy.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
-from commands.results.table import Table
+from commands.quality.table import Table
 from doppel.errors import UserError
 from doppel.files import write_json, write_text
 

@@ -6,7 +6,7 @@ import sys
 from json import dumps as to_json
 from pathlib import Path
 
-from commands.launch.run_record import RunRecord
+from commands.pipeline.run_record import RunRecord
 from commands.privacy.attestation import attested
 from doppel.console.ledger import find, tables
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.launch.adaptation import AdaptationStages
-from commands.launch.experiment import Experiment, load
-from commands.launch.run import read_values
-from commands.launch.stages import Stage, Stages
-from commands.results.table import Table
+from commands.pipeline.adaptation import AdaptationStages
+from commands.pipeline.experiment import Experiment, load
+from commands.pipeline.run import read_values
+from commands.pipeline.stages import Stage, Stages
+from commands.quality.table import Table
 from doppel.errors import UserError
 
 if TYPE_CHECKING:

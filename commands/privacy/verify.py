@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.launch.run_record import Pass, RunRecord, StageConfig
+from commands.pipeline.run_record import Pass, RunRecord, StageConfig
 from commands.privacy.attestation import FILE_NAME, attested, unvouched
 from doppel.errors import UserError
 from doppel.files import write_json, write_text

@@ -15,11 +15,11 @@ from wandb_records import OfflineRun, pieces
 
 import cli
 from callbacks.slurm_job import SlurmJob
-from commands.launch.run_folder import wandb_id
-from commands.launch.run_record import RunRecord
-from commands.launch.sync import offline_runs
-from commands.results.page.write import write_page
-from commands.results.wandb_report import log_report
+from commands.lightning.sync import offline_runs
+from commands.page.write import write_page
+from commands.pipeline.run_folder import wandb_id
+from commands.pipeline.run_record import RunRecord
+from commands.quality.wandb_report import log_report
 from datamodules.readers import data_fingerprint
 from datamodules.selection import Selection
 

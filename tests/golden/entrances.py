@@ -67,16 +67,16 @@ def shipped() -> list[str]:
 
 def grid(name: str, changes: Mapping[str, Any]) -> list[float]:
     """Values of ε in the grid of an experiment."""
-    from commands.launch.experiment import load, shipped
+    from commands.pipeline.experiment import load, shipped
 
     return load(shipped(name), changes).epsilons
 
 
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
     """What each stage of an experiment runs, in order: name, kind, needs, argv, config."""
-    from commands.launch.adaptation import AdaptationStages
-    from commands.launch.experiment import load, shipped
-    from commands.launch.stages import Stages
+    from commands.pipeline.adaptation import AdaptationStages
+    from commands.pipeline.experiment import load, shipped
+    from commands.pipeline.stages import Stages
 
     experiment = load(shipped(name), changes)
     for stage in (AdaptationStages if experiment.adaptation else Stages)(experiment, run).all():

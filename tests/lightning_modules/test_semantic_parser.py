@@ -14,9 +14,9 @@ import yaml
 from lightning.pytorch import Trainer
 
 import cli
-from commands.launch.experiment import load, shipped
-from commands.launch.lightning_cli import WRITER
-from commands.launch.stages import Stages
+from commands.lightning.cli import WRITER
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.stages import Stages
 from datamodules.parser_data_module import ParserDataModule
 from datamodules.shuffling import BucketedBatches
 from doppel.errors import UserError

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.launch.adaptation import AdaptationStages
-from commands.launch.experiment import load
-from commands.launch.stages import Stage
+from commands.pipeline.adaptation import AdaptationStages
+from commands.pipeline.experiment import load
+from commands.pipeline.stages import Stage
 from doppel.errors import UserError
 from doppel.privacy.accounting import Accountant
 from doppel.privacy.ledger import BudgetExceededError, Ledger

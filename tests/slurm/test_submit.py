@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.launch.adaptation import AdaptationStages
-from commands.launch.experiment import load, shipped
-from commands.launch.run_stage import run_stage
-from commands.launch.stages import Stage, Stages
+from commands.pipeline.adaptation import AdaptationStages
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.run_stage import run_stage
+from commands.pipeline.stages import Stage, Stages
 from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,7 +49,7 @@ def stages_of(name: str, run: Path) -> list[Stage]:
 def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "data")
     monkeypatch.setenv("PUBLIC", "public.jsonl")
-    monkeypatch.setattr("commands.launch.runner.read_sources", lambda experiment: [])  # the files are not here
+    monkeypatch.setattr("commands.pipeline.runner.read_sources", lambda experiment: [])  # the files are not here
 
 
 @pytest.fixture
@@ -301,13 +301,13 @@ def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
     assert run_stage("fit", mark, ["echo", "--run_dir", str(stage), "--seed_everything", "1"]) == 0
     assert capfd.readouterr().out.endswith("--seed_everything 1 --ckpt_path last\n")
     assert int(mark.read_text()) >= 0
-    by_hand = [sys.executable, str(ROOT / "commands" / "launch" / "run_stage.py"), "fit", str(mark), "false"]
+    by_hand = [sys.executable, str(ROOT / "commands" / "pipeline" / "run_stage.py"), "fit", str(mark), "false"]
     done = subprocess.run(by_hand, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "── fit: done already, skipped\n")
 
 
 def test_whoever_ends_a_run_ends_its_stage(tmp_path: Path) -> None:
-    mark, script = tmp_path / "mark", ROOT / "commands" / "launch" / "run_stage.py"
+    mark, script = tmp_path / "mark", ROOT / "commands" / "pipeline" / "run_stage.py"
     words = [sys.executable, str(script), "tool", str(mark), "bash", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"]
     with subprocess.Popen(words) as runner:
         deadline = time.monotonic() + 30

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 import cli
-from commands.launch import run as command
-from commands.launch.experiment import load, shipped
-from commands.launch.stages import Stages
+from commands.pipeline import run as command
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.stages import Stages
 from tests.slurm.launches import ROOT, jobs_in, launch, write_experiment
 
 FIT = ROOT / "configs" / "sweeps" / "fit.yaml"

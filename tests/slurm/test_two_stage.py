@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.launch.cluster import load_site
-from commands.launch.experiment import load
-from commands.launch.runner import Runner
-from commands.launch.stages import Stages
+from commands.pipeline.experiment import load
+from commands.pipeline.runner import Runner
+from commands.pipeline.slurm import load_site
+from commands.pipeline.stages import Stages
 from doppel.errors import UserError
 from tests.slurm.launches import EXPERIMENTS, ROOT, launch, write_experiment
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.launch import runner
+from commands.pipeline import runner
 from doppel.errors import DataError
 from doppel.files import whole_file
 

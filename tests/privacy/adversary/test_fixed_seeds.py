@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from private_training import data_module, fit, privacy
 
-from commands.launch.closing import close
+from commands.lightning.closing import close
 from doppel.console.ledger import ledger as ledger_command
 from doppel.privacy.ledger import Ledger
 from lightning_modules.utterance_lm import UtteranceLM

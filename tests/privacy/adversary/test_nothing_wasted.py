@@ -18,7 +18,7 @@ from signals import SignalAt
 
 import cli
 from callbacks.preemption import INTERRUPTED, Preempted, Preemption
-from commands.launch import run_folder
+from commands.pipeline import run_folder
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from lightning_modules.utterance_lm import UtteranceLM

@@ -11,8 +11,8 @@ import yaml
 from private_training import data_module, fit, privacy
 
 import cli
-from commands.launch.experiment import load, shipped
-from commands.launch.stages import Stages
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.stages import Stages
 from doppel.errors import UserError
 from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.ledger import Ledger

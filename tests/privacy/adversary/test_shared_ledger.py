@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.launch.run_record import RunRecord
+from commands.pipeline.run_record import RunRecord
 from commands.privacy.attestation import attested
 from doppel.console.ledger import find, tables
 from doppel.privacy.accounting import Mechanism, compute_epsilon
@@ -144,7 +144,7 @@ def test_no_message_advises_to_forget_what_was_spent(shipped: str) -> None:
 def test_the_command_line_takes_the_site_s_ledger_and_keeps_to_it(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from commands.launch.lightning_cli import ledger_of_run
+    from commands.lightning.cli import ledger_of_run
 
     monkeypatch.setenv("DOPPEL_LEDGER", str(shared))
     run = tmp_path / "run"

@@ -12,14 +12,14 @@ import torch
 import yaml
 from run_folders import make_run, sample
 
-from commands.evaluation.select import Setup, format_setups, total_spent
-from commands.launch.run_record import RunRecord
+from commands.pipeline.run_record import RunRecord
 from commands.privacy.ledger import ledger as ledger_command
-from commands.results.pool import pool
-from commands.results.report import build_report
-from commands.results.report_text import render
-from commands.results.results import write_results
-from commands.results.runs import read_runs
+from commands.quality.pool import pool
+from commands.quality.report import build_report
+from commands.quality.report_text import render
+from commands.quality.results import write_results
+from commands.quality.runs import read_runs
+from commands.quality.select import Setup, format_setups, total_spent
 from doppel.privacy.ledger import Ledger
 
 

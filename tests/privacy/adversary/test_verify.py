@@ -15,9 +15,9 @@ from run_folders import make_run, sample
 from test_unvouched_samples import ATTACKS, no_record
 
 import cli
-from commands.launch.run_record import RunRecord
+from commands.pipeline.run_record import RunRecord
 from commands.privacy.verify import card
-from commands.results.report_text import render
+from commands.quality.report_text import render
 from doppel.privacy.ledger import Ledger
 
 

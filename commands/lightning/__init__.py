@@ -1,0 +1,1 @@
+"""LightningCLI for Doppel: training and sampling commands, their errors, the hardware."""

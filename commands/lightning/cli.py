@@ -1,0 +1,299 @@
+"""LightningCLI with Doppel's run folder and the key ``privacy``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from filelock import FileLock
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from callbacks.differential_privacy import DifferentialPrivacy
+from callbacks.progress_lines import ProgressLines
+from callbacks.slurm_job import SlurmJob
+from commands.lightning.hardware import check_hardware, settled_precision
+from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
+from commands.pipeline.run_folder import claim, hold, last_checkpoint, wandb_id
+from doppel.errors import UserError
+from doppel.privacy.arguments import PrivacyArguments
+from doppel.privacy.ledger import join
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
+from lightning_modules.training.step_policy import ClosedStep
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
+
+CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
+PREEMPTION = "callbacks.preemption.Preemption"
+WRITER = "callbacks.synthetic_writer.SyntheticWriter"
+WANDB = "lightning.pytorch.loggers.WandbLogger"
+#: What Weights & Biases is told not to keep of private data, for it follows the texts that are drawn; its own variables
+#: (WANDB_CONSOLE, WANDB_X_DISABLE_STATS) ask for it all the same.
+QUIET = {"console": "off", "x_disable_stats": True}
+_HERE = "."
+_NAMED_CHECKPOINTS = ("last", "best", "hpc", "registry")
+DEFAULTS = Path(__file__).parents[2] / "configs" / "trainer.yaml"
+
+
+class RunFolderConfig(SaveConfigCallback):
+    """Writes the configuration into the run folder, one file per subcommand: config.yaml of fit, predict.yaml, …
+
+    It is the configuration as it was given: what follows from the run folder is left open, so that the file starts the
+    same training in another folder.
+
+    Args:
+        given: The configuration before anything was filled in.
+    """
+
+    def __init__(self, *args: Any, given: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "overwrite": True})
+        self.config = given
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Save before anything runs."""
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            folder = Path(trainer.default_root_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / ("config.yaml" if stage == "fit" else f"{TrainerFn(stage).value}.yaml")
+            self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
+
+
+class DoppelCLI(LightningCLI):
+    """``fit``, ``validate``, ``test`` and ``predict`` with three more keys, ``run_dir``, ``privacy`` and
+    ``not_private``.
+
+    The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
+    ledger beside it in PIPELINE, or there the name of one that serves many runs (``privacy.ledger_path``, else
+    ``$DOPPEL_LEDGER``). W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
+    goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults. Of data that are not public, W&B keeps
+    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them.
+
+    A trainer with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
+    callbacks, whatever the verb; a ``fit`` with ``privacy: null`` is the same training without a guarantee, and says
+    so. It takes public data, and private ones with ``not_private: true`` alone.
+
+    Args:
+        args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
+        trainer_class: Class of the trainer, whose methods are the subcommands.
+    """
+
+    def __init__(self, args: Sequence[str] | None = None, trainer_class: type[Trainer] = Trainer) -> None:
+        defaults = {"default_config_files": [str(DEFAULTS)]}
+        self._lock: FileLock | None = None
+        try:
+            super().__init__(
+                model_class=LightningModule,
+                datamodule_class=LightningDataModule,
+                trainer_class=trainer_class,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                save_config_callback=RunFolderConfig,
+                parser_kwargs={"default_env": False, **{name: dict(defaults) for name in self.subcommands()}},
+                parser_class=DoppelArgumentParser,
+                auto_configure_optimizers=False,
+                seed_everything_default=1,
+                args=None if args is None else list(args),
+            )
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """The run folder and the guarantee; ``auto`` for the precision, which Lightning does not know."""
+        precision: Any = next(action for action in parser._actions if action.dest == "trainer.precision")
+        precision._typehint = Literal["auto"] | precision._typehint
+        parser.add_argument(
+            "--run_dir",
+            type=str | None,
+            default=None,
+            help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl. $VARIABLE is filled in",
+        )
+        parser.add_argument(
+            "--privacy",
+            type=PrivacyArguments | None,
+            default=None,
+            help="DP-SGD, such as --privacy.target_epsilon=3; null trains without a guarantee",
+        )
+        parser.add_argument(
+            "--not_private",
+            type=bool,
+            default=False,
+            help="with privacy: null, go without a guarantee on data that are not declared public (is_public)",
+        )
+        parser.add_argument(
+            "--save_every",
+            type=int | None,
+            default=None,
+            help="steps after which Preemption saves last.ckpt, beside the end of each epoch",
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse; a logger that wants a ``save_dir`` and has none gets the run folder."""
+        args = sys.argv[1:] if args is None else args
+        try:
+            self.config = parser.parse_args(args)
+        except UserError as error:
+            if "save_dir" not in str(error):
+                raise
+            self.config = parser.parse_args([*args, f"--trainer.logger.init_args.save_dir={_HERE}"])
+
+    def instantiate_classes(self) -> None:
+        """Build what the configuration describes.
+
+        Raises:
+            UserError: A class does not accept its values.
+        """
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            if isinstance(error.__cause__, UserError):  # ours, wrapped by jsonargparse
+                raise error.__cause__ from error
+            lines = str(error).splitlines()
+            reasons = [line.strip(" -") for line in lines if line.startswith("  - ")] or lines
+            raise UserError(f"the configuration does not build: {reasons[0]}") from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """A trainer with the guarantee that is asked for, whose requeueing is left to Preemption.
+
+        Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
+        """
+        if self.subcommand == "predict" and not is_overridden(
+            "predict_dataloader", self.datamodule, LightningDataModule
+        ):
+            raise UserError(no_prompts(f"a {type(self.datamodule).__name__}, which is for trainings, but nothing"))
+        given = self._get(self.config_init, "trainer", default={})
+        plugins = _listed(given.get("plugins"))
+        if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
+            kwargs.setdefault("plugins", [*plugins, SLURMEnvironment(auto_requeue=False)])
+        privacy = self._get(self.config_init, "privacy")
+        callbacks = _listed(given.get("callbacks"))
+        if privacy is not None:
+            callbacks = [DifferentialPrivacy(privacy), *callbacks]
+        elif not (getattr(self.datamodule, "is_public", False) or self._get(self.config_init, "not_private")):
+            self._protect()
+        if given.get("enable_progress_bar") is not False and not sys.stderr.isatty():
+            callbacks = [*(c for c in callbacks if not isinstance(c, ProgressBar)), ProgressLines()]
+        for logger in _listed(given.get("logger")):
+            if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
+                logger._wandb_init.pop("anonymous", None)
+                if privacy is not None or not getattr(self.datamodule, "is_public", False):
+                    quiet = {key: value for key, value in QUIET.items() if f"WANDB_{key.upper()}" not in os.environ}
+                    logger._wandb_init["settings"] = quiet | dict(logger._wandb_init.get("settings") or {})
+        return super().instantiate_trainer(**{"callbacks": callbacks, **kwargs})
+
+    def _protect(self) -> None:
+        """Without privacy: train on nothing private, and tell nothing of it, if that was not asked for by name."""
+        if self.trains:
+            raise UserError(
+                "this training has no privacy, and its data are not declared public: give --privacy.target_epsilon "
+                "(a later --config may have taken privacy away), or data.init_args.is_public: true if anybody may see "
+                "them, or --not_private=true to train without a guarantee"
+            )
+        if isinstance(self.model, LogicalBatchModule):
+            self.model.step_policy = ClosedStep()
+
+    @property
+    def trains(self) -> bool:
+        """Whether the command takes training steps."""
+        return self.subcommand not in ("validate", "test", "predict")
+
+    def before_instantiate_classes(self) -> None:
+        """Refuse what cannot work; fill in what follows from the run folder and the hardware."""
+        config = self.config[self.subcommand] if self.subcommand else self.config
+        trainer = config.trainer
+        if any(callback.class_path == PRIVACY for callback in _listed(trainer.callbacks)):
+            raise UserError(listed_privacy())
+        check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
+        trainer.precision = settled_precision(str(trainer.accelerator), str(trainer.precision or "32-true"))
+        self.save_config_kwargs = {"given": config.clone()}
+        if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
+            raise UserError(
+                "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place where a logical batch "
+                "is one step: remove them, and use data.init_args.batch_size and privacy.max_grad_norm"
+            )
+        if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
+            trainer.strategy = LogicalBatchDDPStrategy.strategy_name
+        if config.privacy is not None and config.not_private and self.trains:
+            raise UserError("privacy and not_private are both set: remove not_private, or set privacy: null")
+        if config.run_dir is not None:
+            self._fill(config, Path(os.path.expandvars(config.run_dir)))
+        checkpoint = config.get("ckpt_path")
+        if checkpoint and checkpoint not in _NAMED_CHECKPOINTS and not Path(checkpoint).is_file():
+            raise UserError(
+                f"ckpt_path: there is no checkpoint {checkpoint}; a stage writes STAGE/checkpoints/last.ckpt"
+            )
+
+    def _fill(self, config: Any, run_dir: Path) -> None:
+        """Fill in what follows from the run folder."""
+        trainer = config.trainer
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"run_dir {run_dir} cannot be made ({error.strerror}): give another folder") from error
+        job = SlurmJob.current()
+        if job is not None:
+            claim(run_dir, job)
+        if self.trains and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            self._lock = hold(run_dir)
+        if config.get("ckpt_path") == "last":
+            config.ckpt_path = last_checkpoint(run_dir)
+        trainer.default_root_dir = str(run_dir)
+        for logger in _listed(trainer.logger):
+            init: Any = getattr(logger, "init_args", {})
+            if "save_dir" in init:
+                init.save_dir = str(run_dir) if init.save_dir in (None, _HERE) else init.save_dir
+            if getattr(logger, "class_path", None) == WANDB:
+                init.save_dir = str(run_dir)
+                init.name = init.name or run_dir.name
+                sweep_run = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
+                init.id = init.id or sweep_run or wandb_id(run_dir, job)
+                names = {"group": run_dir.parent.name, "job_type": run_dir.name, "resume": "allow"}
+                logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
+        for callback in _listed(trainer.callbacks):
+            if callback.class_path == PREEMPTION and config.save_every is not None:
+                callback.init_args.every_n_steps = config.save_every
+            if callback.class_path == CHECKPOINT and callback.init_args.dirpath is None:
+                callback.init_args.dirpath = str(run_dir / "checkpoints")
+        if config.privacy is not None:
+            config.privacy.ledger_path = ledger_of_run(run_dir, config.privacy.ledger_path)
+            config.privacy.stage = config.privacy.stage or run_dir.name
+
+
+def ledger_of_run(run_dir: Path, given: str | None) -> str:
+    """The ledger of a stage, which its run has joined if it serves many runs.
+
+    Args:
+        run_dir: Folder of the stage, RUN/STAGE.
+        given: What the configuration asks for; None: $DOPPEL_LEDGER where the run begins, else RUN/ledger.jsonl.
+    """
+    own = run_dir.parent / "ledger.jsonl"
+    shared = given or (None if own.exists() else os.environ.get("DOPPEL_LEDGER"))
+    if shared is None:
+        return str(own)
+    path = Path(os.path.expandvars(shared))
+    if path.parent == run_dir:  # an audit has a ledger of its own
+        return str(path)
+    join(own, path)
+    return str(own)
+
+
+def _listed(value: Any) -> list[Any]:
+    """What Lightning takes as one thing, a list of them, or nothing."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _num_devices(devices: Any) -> int:
+    if isinstance(devices, list):
+        return len(devices)
+    if str(devices).isdigit():
+        return max(int(devices), 1)
+    return max(torch.cuda.device_count(), 1)  # auto, and -1 for all

@@ -1,0 +1,43 @@
+"""A trained language model of a run folder, for commands that read or release its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commands.pipeline.run_record import StageConfig
+from doppel.errors import UserError
+
+if TYPE_CHECKING:
+    from lightning_modules.causal_lm import CausalLM
+
+
+def trained_model(file: Path, config: StageConfig) -> CausalLM:
+    """The model of a checkpoint, with its weights and in its text format.
+
+    Args:
+        file: STAGE/checkpoints/last.ckpt.
+        config: Of the stage.
+
+    Raises:
+        UserError: The checkpoint cannot be read, or is no language model's.
+    """
+    from lightning_modules.backbone.lora import LoraArguments
+    from lightning_modules.backbone.warm_start import WarmStart
+    from lightning_modules.utterance_lm import UtteranceLM
+
+    init = config.model
+    if "base_model" not in init:
+        raise UserError(f"{file} is a {config.content['model']['class_path']}, which is no language model of ours")
+    model = UtteranceLM(
+        base_model=init["base_model"],
+        max_length=init.get("max_length"),
+        linearisation=init.get("linearisation", "spaced"),
+        task_prefix=init.get("task_prefix", False),
+        lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
+        test_metrics=False,
+    )
+    start = WarmStart.read(str(file))
+    start.check_text_format(model.codec)
+    start.load_into(model.model)
+    return model

@@ -1,0 +1,282 @@
+"""What people ask for: the functions, or the labels, of synthetic utterances, and how often."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from commands.page.released import Release, sampling_interval
+from commands.pipeline.supported import Supported
+from doppel.lispress import valid_function_types
+
+#: Samples that a function must have, where no shares were released: fewer tell little, and show no three examples.
+FEWEST = 5
+_EXAMPLES = 3
+_TYPICAL_WORDS = 8
+#: Of Lispress itself, which nobody asks for.
+_NOTATION = {"do", "let", "lambda"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A synthetic utterance.
+
+    Attributes:
+        utterance: Its text.
+        tree: Its parse tree, which need not be well-formed; None without one.
+        label: What it was written for, such as a domain or a topic; None without one.
+        read_tree: The tree that a semantic parser reads in it; None where none did.
+        confidence: Of that parser in what it reads, in (0, 1]; None where it did not say.
+        system: Who wrote it.
+    """
+
+    utterance: str
+    tree: str | None = None
+    label: str | None = None
+    read_tree: str | None = None
+    confidence: float | None = None
+    system: str = ""
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The functions that it calls, or its label."""
+        if self.label is not None:
+            return frozenset([self.label])
+        heads = valid_function_types(self.tree, "call_heads") if self.tree else None
+        return frozenset(heads or ()) - _NOTATION
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many requests, as a share of all, and where that lies with 95 % confidence."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One function or label that people ask for.
+
+    Attributes:
+        name: As the data have it.
+        share: Of the requests that use it.
+        num_samples: Samples that use it.
+        is_supported: None where nobody says what is.
+        read_back: Share of these samples in which a semantic parser reads it too; None where none read them.
+        confidence: Mean confidence of this parser in what it reads in them; None where it did not say.
+        examples: Synthetic utterances.
+    """
+
+    name: str
+    share: Share
+    num_samples: int
+    is_supported: bool | None
+    read_back: float | None
+    confidence: float | None
+    examples: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The name as people read it."""
+        return spelled(self.name)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What people ask for.
+
+    Attributes:
+        rows: Those that are no noise: what is not supported first, then by share.
+        too_rare: Names of the others.
+        share_of_too_rare: Of the samples, those that use one of the others.
+        unserved: Of the samples, those that use something that is not supported; None where nobody says what is.
+        release: Where the shares come from; None: they are frequencies among the samples.
+        num_samples: Samples that have a tree or a label.
+        has_labels: Whether rows are labels, not functions.
+    """
+
+    rows: tuple[Row, ...]
+    too_rare: tuple[str, ...]
+    share_of_too_rare: float
+    unserved: Share | None
+    release: Release | None
+    num_samples: int
+    has_labels: bool
+
+    @property
+    def lacking(self) -> list[Row]:
+        """What is not supported."""
+        return [row for row in self.rows if row.is_supported is False]
+
+    @property
+    def telling(self) -> Row | None:
+        """The commonest one that tells requests apart: what stands in more than two thirds of them, such as a wrapper
+        of all functions, does not.
+        """
+        return next((row for row in self.rows if row.share.value <= 2 / 3), None)
+
+    @property
+    def served(self) -> list[Row]:
+        """All else."""
+        return [row for row in self.rows if row.is_supported is not False]
+
+
+def ask(samples: Sequence[Sample], supported: Supported | None, release: Release | None) -> Asked | None:
+    """What the samples ask for; None where none has a tree or a label."""
+    samples = [sample for sample in samples if sample.names]
+    if not samples:
+        return None
+    uses: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        for name in sample.names:
+            uses[name].append(sample)
+    if release is not None and samples[0].label is not None:
+        for name in release.shares:
+            uses.setdefault(name, [])
+    rows, too_rare = [], []
+    for name, own in uses.items():
+        if release is not None:
+            is_shown = name in release.shares and release.is_above_noise(name)
+        else:
+            is_shown = len(own) >= FEWEST
+        if is_shown:
+            rows.append(_row(name, own, len(samples), supported, release))
+        else:
+            too_rare.append(name)
+    rows.sort(key=lambda row: (row.is_supported is not False, not spelled(row.name), -row.share.value, row.name))
+    rare = set(too_rare)
+    lacking = None if supported is None else {name for name in uses if not supported.holds(name)}
+    return Asked(
+        rows=tuple(rows),
+        too_rare=tuple(sorted(too_rare)),
+        share_of_too_rare=sum(not rare.isdisjoint(sample.names) for sample in samples) / len(samples),
+        unserved=None if lacking is None else _share(sum(not lacking.isdisjoint(s.names) for s in samples), samples),
+        release=release,
+        num_samples=len(samples),
+        has_labels=samples[0].label is not None,
+    )
+
+
+def _share(count: int, samples: Sequence[Sample]) -> Share:
+    return Share(count / len(samples), *sampling_interval(count, len(samples)))
+
+
+def _row(
+    name: str, own: Sequence[Sample], num_samples: int, supported: Supported | None, release: Release | None
+) -> Row:
+    if release is None:
+        share = Share(len(own) / num_samples, *sampling_interval(len(own), num_samples))
+    else:
+        share = Share(min(1.0, release.shares[name]), *release.interval(name))
+    read = [Sample("", tree=s.read_tree).names for s in own if s.read_tree is not None and s.label is None]
+    sure = [s.confidence for s in own if s.confidence is not None and s.label is None]
+    return Row(
+        name=name,
+        share=share,
+        num_samples=len(own),
+        is_supported=None if supported is None else supported.holds(name),
+        read_back=sum(name in names for names in read) / len(read) if read else None,
+        confidence=sum(sure) / len(sure) if sure else None,
+        examples=_examples(own),
+    )
+
+
+def _examples(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Three different utterances of a common length, the simplest requests first."""
+    by_text = {sample.utterance: sample for sample in reversed(samples)}
+    place = {sample.utterance: i for i, sample in reversed(list(enumerate(samples)))}
+
+    def key(text: str) -> tuple[int, int]:
+        far = abs(len(text.split()) - _TYPICAL_WORDS)
+        return far + len(by_text[text].names), place[text]
+
+    return tuple(sorted(by_text, key=key)[:_EXAMPLES])
+
+
+def spelled(name: str) -> str:
+    """A name in words: ``UpdateCommitEventWrapper`` is "update commit event wrapper"; nothing for ``?=``."""
+    if " " in name:
+        return name
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+", name)
+    return " ".join(part if len(part) > 1 and part.isupper() else part.lower() for part in parts)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A function in the hierarchy: who calls it is above it.
+
+    Attributes:
+        names: Functions that always call one another in a row, the outermost first.
+        count: Samples that use this path.
+        share: Of all samples.
+        unserved: Of the samples that use this path, those that use something that is not supported; None: unknown.
+        is_supported: Whether all of ``names`` are; None: unknown.
+        inner: What these call, the most frequent first.
+        num_rarer: How many more they call, each too rarely to show.
+    """
+
+    names: tuple[str, ...]
+    count: int
+    share: float
+    unserved: float | None
+    is_supported: bool | None
+    inner: tuple[Branch, ...]
+    num_rarer: int
+
+
+def hierarchy(
+    calls: Sequence[tuple[Sample, frozenset[tuple[str, ...]]]], supported: Supported | None, fewest: int
+) -> tuple[Branch, ...]:
+    """The functions of all samples, by who calls them.
+
+    Args:
+        calls: Each sample with the paths of its tree, from the outermost function down.
+        supported: What the assistant supports.
+        fewest: Samples that a path must have.
+    """
+    counts: Counter[tuple[str, ...]] = Counter()
+    unserved: Counter[tuple[str, ...]] = Counter()
+    for sample, paths in calls:
+        is_unserved = supported is not None and not all(map(supported.holds, sample.names))
+        counts.update(paths)
+        unserved.update(paths if is_unserved else ())
+    inner: dict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
+    for path in counts:
+        inner[path[:-1]].append(path)
+    return _branches((), inner, counts, unserved, len(calls), supported, fewest)
+
+
+def _branches(
+    parent: tuple[str, ...],
+    inner: Mapping[tuple[str, ...], list[tuple[str, ...]]],
+    counts: Mapping[tuple[str, ...], int],
+    unserved: Mapping[tuple[str, ...], int],
+    total: int,
+    supported: Supported | None,
+    fewest: int,
+) -> tuple[Branch, ...]:
+    found = []
+    for path in sorted(inner.get(parent, ()), key=lambda path: (-counts[path], path)):
+        if counts[path] < fewest:
+            continue
+        end = path
+        while len(own := inner.get(end, [])) == 1 and counts[own[0]] == counts[end]:  # always the one call
+            end = own[0]
+        names = end[len(path) - 1 :]
+        found.append(
+            Branch(
+                names=names,
+                count=counts[path],
+                share=counts[path] / total,
+                unserved=None if supported is None else unserved[path] / counts[path],
+                is_supported=None if supported is None else all(map(supported.holds, names)),
+                inner=_branches(end, inner, counts, unserved, total, supported, fewest),
+                num_rarer=sum(counts[own] < fewest for own in inner.get(end, ())),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,70 @@
+"""Fills the page's templates: every value is escaped, and nothing on the page can ask a network for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from commands.page import charts
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+
+def render(template: str, **values: Any) -> str:
+    """A page, with its style and its script in it.
+
+    Samples are text of which nobody vouches: they are escaped wherever they stand, and a policy in the head of the page
+    forbids any script but ours (by its hash) and any request, should one slip through.
+    """
+    script = (TEMPLATES / "script.js").read_text(encoding="utf-8").strip()
+    digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            script=Markup(script),  # ours
+            script_hash=digest,
+            style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),  # ours
+            charts=charts,
+            **values,
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"percent": percent, "of_hundred": of_hundred, "number": number}
+    return made
+
+
+def percent(share: float) -> str:
+    """A share as people read it: ``9.3 %``, ``0.42 %``."""
+    value = 100 * share
+    digits = 0 if value >= 99.95 or value == 0 else 1 if value >= 1 else 2
+    return f"{value:.{digits}f} %"
+
+
+def of_hundred(share: float) -> str:
+    """How many of a hundred, for a sentence: ``9``, ``0.4``."""
+    value = 100 * share
+    return f"{value:.0f}" if value >= 2 else f"{value:.1f}"
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a dash."""
+    if value is None:
+        return "–"
+    return f"{value:.3f}".lstrip("0") if 0 < abs(value) < 1 else f"{value:.3g}"

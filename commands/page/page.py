@@ -1,0 +1,53 @@
+"""``python cli.py page``: a run, or several beside one another, as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commands.page.comparison import write_comparison
+from commands.page.write import write_page
+from commands.pipeline.run_record import RunRecord
+from commands.quality.report import build_report
+from doppel.errors import UserError
+
+
+def page(
+    runs: list[Path], *, out: Path | None = None, supported: list[str] | None = None, private: bool = False
+) -> None:
+    """Write a run, or several beside one another, as one HTML file that anybody can open.
+
+    Of one run: what people ask for and the assistant cannot do, how often, in synthetic examples; the privacy card;
+    how near the samples come to human turns; how to repeat it. Of several: what privacy costs, with seeds. The file
+    asks no network for anything, and all on it is released with noise, post-processed or public.
+
+    Args:
+        runs: A run folder; several, or a folder of runs, for a comparison.
+        out: The file to write; by default report.html in the run folder, comparison.html in the first folder.
+        supported: Functions or labels that the assistant supports, in place of what the experiment says: names, starts
+            of names with a star, '!NAME' for one that it lacks; or a file of them, or a .csv table of its API.
+        private: Also show what the run compared with private text, which is NOT PRIVATE.
+
+    Raises:
+        UserError: There is no run, or it has no samples.
+    """
+    records = [record for folder in runs for record in _records(folder)]
+    if len(records) != 1:
+        path = write_comparison(records, out or runs[0] / "comparison.html")
+    else:
+        (record,) = records
+        try:
+            report = build_report(record)
+        except UserError:  # the page says that nothing was measured, and of privacy what the card says
+            report = None
+        path = write_page(record, report, supported=supported, with_private=private, out=out)
+    print(f"{path}: open it in a browser; it asks no network for anything")
+
+
+def _records(folder: Path) -> list[RunRecord]:
+    """The run that a folder is, or those that it holds."""
+    found = list(RunRecord.find(folder))
+    if not found and any(folder.glob("synthetic*.jsonl")):
+        return [RunRecord(folder)]
+    if not found:
+        raise UserError(f"{folder} holds no run: give a run folder, or several")
+    return [record for record in found if record.folder == folder] or found

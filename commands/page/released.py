@@ -1,0 +1,122 @@
+"""Shares that a run has released under differential privacy, with their noise."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist, fmean, stdev
+from typing import Any
+
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.systems import system
+from commands.privacy.attestation import FILE_NAME
+from doppel.calibration import tree_vector
+from doppel.privacy.ledger import Ledger
+
+#: Of an interval, for each row by itself.
+CONFIDENCE = 0.95
+Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A histogram that the ledger has paid for, as shares of the units.
+
+    Attributes:
+        shares: Of the units, by function or label; noise can make one negative.
+        deviations: Standard deviation of each: of the noise, and of what shares of turns were made with.
+        noise_multiplier: Noise over sensitivity.
+        num_units: Units that were counted.
+        unit: What one is.
+    """
+
+    shares: Mapping[str, float]
+    deviations: Mapping[str, float]
+    noise_multiplier: float
+    num_units: int
+    unit: str
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """Where the true share lies with 95 % confidence."""
+        share, noise = self.shares[name], Z * self.deviations[name]
+        return min(1.0, max(0.0, share - noise)), min(1.0, max(0.0, share + noise))
+
+    def is_above_noise(self, name: str) -> bool:
+        """Whether a share is more than noise: with 95 % confidence no function that nobody asks for is above it."""
+        return self.shares[name] > NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / len(self.shares)) * self.deviations[name]
+
+
+def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | None:
+    """The histogram that was released for a system: of its labels, or of the function types that calibrated it.
+
+    Formal guarantees:
+        What is read was released with noise and is in the ledger; all else here is arithmetic on it, on the public N
+        and sigma, and on samples: post-processing. A histogram without noise is not read.
+
+    A calibration sums, over turns, each turn's functions as a vector of length 1 (`doppel.calibration.tree_vector`).
+    A function's sum becomes a share of turns by the mean entry that it has in the ``trees`` which use it: that assumes
+    synthetic trees with the function to be about as rich in other functions as private ones.
+
+    Args:
+        record: The run.
+        of: The system.
+        trees: Of its samples; none where they have labels.
+
+    Returns:
+        None where there is none.
+    """
+    ledger = Ledger(record.folder / FILE_NAME)
+    own = ledger.summary()["mechanisms"] if ledger.exists() else []
+    scope = system(of).scope
+    from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for
+
+    if not any(m["scope"] == scope and (m["stage"] == "histogram" or m.get("kind") == KIND) for m in own):
+        return None
+    prompts = system(of).samplings[-1].prompts if system(of).samplings else None
+    if prompts is not None and (told := _read(record.folder / f"{Path(prompts).stem}.histogram.json")) is not None:
+        return _release(told, dict.fromkeys(told["sums"], (1.0, 0.0)))
+    for training in system(of).trainings:
+        told = _read(record.folder / training.folder / "marginals.json")
+        if told is not None and not trees:  # topics: an utterance has one, so that its vector is 1 there
+            return _release(told, dict.fromkeys(told["sums"], (1.0, 0.0)))
+        if told is not None:
+            entries: dict[str, list[float]] = defaultdict(list)
+            for tree in trees:
+                for name, entry in tree_vector(tree, told["bins"]).items():
+                    entries[name].append(entry)
+            return _release(told, {name: (fmean(own), _error(own)) for name, own in entries.items()})
+    return None
+
+
+def _release(told: Mapping[str, Any], entries: Mapping[str, tuple[float, float]]) -> Release:
+    """Shares from sums and what one request adds to each, with the standard error of that."""
+    sigma, num_units = told["noise_multiplier"], told["num_units"]
+    shares = {name: told["sums"][name] / num_units / entry for name, (entry, _) in entries.items()}
+    noise = {name: sigma / num_units / entry for name, (entry, _) in entries.items()}
+    deviations = {name: math.hypot(noise[name], shares[name] * error / e) for name, (e, error) in entries.items()}
+    return Release(shares, deviations, sigma, num_units, told["unit"])
+
+
+def _error(values: Sequence[float]) -> float:
+    """Standard error of a mean; as large as the mean where there is one value alone."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else values[0]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A released histogram with noise; None where there is no such file."""
+    told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return told if told.get("noise_multiplier") else None
+
+
+def sampling_interval(count: int, total: int) -> tuple[float, float]:
+    """Where a share lies with 95 % confidence of which ``count`` of ``total`` samples were drawn (Wilson, 1927)."""
+    if not total:
+        return 0.0, 1.0
+    share, spread = count / total, Z * Z / total
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z * (share * (1 - share) / total + spread / 4 / total) ** 0.5 / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)

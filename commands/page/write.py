@@ -1,0 +1,225 @@
+"""The page of one run: what people ask for and the assistant cannot do, and what stands behind that."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from commands.page import quality
+from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy
+from commands.page.html import render
+from commands.page.released import read_release
+from commands.page.tree_paths import tree_paths
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.supported import Supported, read_supported
+from commands.pipeline.systems import in_order, system
+from commands.privacy.attestation import FILE_NAME
+from commands.privacy.verify import card as card_of
+from doppel.errors import UserError
+from doppel.files import read_json_lines, write_text
+from doppel.privacy.ledger import Ledger
+
+PAGE = "report.html"
+#: Utterances of one system on the page; the files hold all.
+_MOST = 2000
+
+
+def write_page(
+    record: RunRecord,
+    report: Mapping[str, Any] | None,
+    card: Mapping[str, Any] | None = None,
+    *,
+    supported: Sequence[str] | None = None,
+    with_private: bool = False,
+    out: Path | None = None,
+) -> Path:
+    """Write the page of a run.
+
+    Formal guarantees:
+        What stands on it is released with noise and paid for in the ledger, computed from samples of private models
+        (post-processing), or from files that are declared public. ε is shown where the card vouches for it, and else
+        NOT PRIVATE with the reason. Metrics named ``private/…`` are on it only if they are asked for, and labelled.
+
+    Args:
+        record: The run.
+        report: As :func:`commands.quality.report.build_report` makes it; None where the run was not evaluated.
+        card: Of :func:`commands.privacy.verify.card`, if it is at hand.
+        supported: What the assistant supports, in place of what the experiment says.
+        with_private: Also show the figures that are not private.
+        out: The file; ``report.html`` in the run folder by default.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: The run has no samples, or ``supported`` cannot be read.
+    """
+    systems = [name for name in _systems(record) if record.synthetic(name).is_file()]
+    if not systems:
+        raise UserError(
+            f"{record.folder} has no samples: give the folder of a run that came so far, or of several runs"
+        )
+    samples = {name: _samples(record, name) for name in systems}
+    main = _main(samples)
+    known = _supported(record, supported)
+    trees = [sample.tree for sample in samples[main] if sample.tree and sample.label is None]
+    release = read_release(record, main, trees)
+    asked = ask(samples[main], known, release)
+    human, no_human = quality.reference(record)
+    metrics = (report or {}).get("metrics") or {}
+    path = out or record.folder / PAGE
+    write_text(
+        path,
+        render(
+            "report.html",
+            run=record.folder.resolve().name,
+            asked=asked,
+            main=system(main).label,
+            supported=known,
+            unused=[]
+            if known is None or asked is None
+            else known.unused([r.name for r in asked.rows] + [*asked.too_rare]),
+            branches=_hierarchy(samples[main], known, asked),
+            fewest=FEWEST,
+            systems={name: system(name).label for name in systems},
+            samples={name: own[:_MOST] for name, own in samples.items()},
+            totals={name: len(own) for name, own in samples.items()},
+            files={name: record.synthetic(name).name for name in systems},
+            lacks={s.label or s.tree or "": _lacks(s, known) for own in samples.values() for s in own},
+            privacy=privacy(record, card),
+            figures=quality.figures(metrics, with_private),
+            measured=[system(name).label for name in metrics],
+            notes=list(dict.fromkeys(note for own in metrics.values() for note in _notes(own, with_private))),
+            frequency=quality.frequency_picture(human, samples[main]) if human else None,
+            lengths=quality.length_picture(human, samples) if human else None,
+            no_human=no_human,
+            num_human=len(human),
+            provenance=_provenance(record, report),
+        ),
+    )
+    return path
+
+
+def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a page says of privacy: the card that ``python cli.py verify`` signs, or why there is none.
+
+    Returns:
+        ``is_private``, ``is_signed``, ``reasons`` (why not), ``card`` and ``mechanisms`` of the ledger, both empty
+        where there is none, and ``together``, the ε of all systems where there are several.
+    """
+    none: dict[str, Any] = {"is_private": False, "is_signed": False, "card": None, "mechanisms": [], "together": None}
+    if not record.is_private:
+        return {**none, "reasons": ["the run was started with ε = inf: its models trained without privacy"]}
+    try:
+        card = card or card_of(record)
+    except UserError as error:
+        return {**none, "reasons": [str(error)]}
+    scopes, summary = card["scopes"].values(), Ledger(record.folder / FILE_NAME).summary()
+    return {
+        "is_private": bool(scopes) and all("epsilon_by_accountant" in scope for scope in scopes),
+        "is_signed": card["signed"],
+        "reasons": card["prevents"],
+        "card": card,
+        "mechanisms": summary["mechanisms"],
+        "together": summary["epsilon"] if len(scopes) > 1 else None,
+    }
+
+
+def _systems(record: RunRecord) -> list[str]:
+    """Systems whose samples may be there."""
+    named = record.experiment.get("systems") or []
+    found = [re.sub(r"^synthetic_?", "", path.stem) or "two_stage" for path in record.folder.glob("synthetic*.jsonl")]
+    return in_order(dict.fromkeys(name for name in [*named, *found] if not name.endswith("_pool")))
+
+
+def _main(samples: Mapping[str, Sequence[Sample]]) -> str:
+    """The system that tells most of what people ask for: two-stage, another one with trees, one with labels."""
+
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        own = samples[name]
+        return name != "two_stage", not any(s.tree and s.label is None for s in own), not any(s.label for s in own)
+
+    with_names = [name for name, own in samples.items() if any(sample.names for sample in own)]
+    return min(with_names or samples, key=rank)
+
+
+def _samples(record: RunRecord, name: str) -> list[Sample]:
+    """The samples of a system; lines without an utterance are passed over."""
+    path = record.folder / "evaluation" / f"{name}.parsed.jsonl"
+    lines = (line for _, line in read_json_lines(path)) if path.is_file() else ()
+    read = {str(line.get("utterance")): (line.get("parse") or "", line.get("confidence")) for line in lines}
+    return [
+        Sample(u, _text(line, "parse"), _text(line, "domain"), *read.get(u, (None, None)), name)
+        for _, line in read_json_lines(record.synthetic(name))
+        if isinstance(u := line.get("utterance"), str)
+    ]
+
+
+def _text(line: Mapping[str, Any], key: str) -> str | None:
+    return line[key] if isinstance(line.get(key), str) else None
+
+
+def _supported(record: RunRecord, given: Sequence[str] | None) -> Supported | None:
+    """What the assistant supports: as given, as the experiment says, or by the API table of the sampled trees."""
+    tables = (each.config.model.get("sampling", {}).get("grammar") or [] for each in record.passes())
+    files = (file for own in tables for file in ([own] if isinstance(own, str) else own) if str(file).endswith(".csv"))
+    wanted = given if given is not None else record.experiment.get("supported")
+    try:
+        return read_supported(wanted, list(dict.fromkeys(map(str, files))))
+    except UserError:
+        if wanted is not None:
+            raise
+        return None  # the table is elsewhere
+
+
+def _lacks(sample: Sample, supported: Supported | None) -> list[str]:
+    """What a sample uses that is not supported."""
+    return [] if supported is None else sorted(name for name in sample.names if not supported.holds(name))
+
+
+def _hierarchy(samples: Sequence[Sample], supported: Supported | None, asked: Asked | None) -> tuple[Any, ...]:
+    if asked is None or asked.has_labels:
+        return ()
+    paths: dict[str, frozenset[tuple[str, ...]]] = {}
+    calls = [(s, paths.setdefault(s.tree, tree_paths(s.tree))) for s in samples if s.tree and s.names]
+    return hierarchy(calls, supported, max(FEWEST, len(calls) // 100))
+
+
+def _notes(metrics: Mapping[str, Any], with_private: bool) -> list[str]:
+    shown = with_private
+    return [note for note in metrics.get("notes") or () if shown or not note.startswith("private/")]
+
+
+def _provenance(record: RunRecord, report: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Where the numbers come from, and how to have them again."""
+    experiment, told = dict(record.experiment), report or {}
+    commits = [word for word in experiment.get("commit") or () if word]
+    epsilon = experiment.get("epsilon")
+    ids = {path.parent.name: path.read_text("utf-8").strip() for path in sorted(record.folder.glob("*/wandb_id"))}
+    facts = {
+        "Experiment": experiment.get("name"),
+        "Seed": told.get("seed"),
+        "Target ε of each system": "∞ (not private)" if epsilon == math.inf else epsilon,
+        "Base model": told.get("base_model"),
+        "Samples of each system": experiment.get("num_samples"),
+        "Training file": (told.get("data") or {}).get("train"),
+        "Reference": (told.get("data") or {}).get("reference"),
+        "Parser of the evaluation": record.parser,
+        "Commit": ", ".join(commits),
+    }
+    command = [f"python cli.py run {record.folder}/experiment.yaml runs/again --local"]
+    clean = commits[-1].removesuffix("+dirty") if commits else ""
+    return {
+        "facts": {name: value for name, value in facts.items() if value not in (None, "")},
+        "versions": told.get("versions") or {},
+        "wandb": ids,
+        "configuration": yaml.safe_dump(experiment, sort_keys=False, allow_unicode=True, width=100),
+        "command": "\n".join([*([f"git checkout {clean}"] if clean else []), *command]),
+        "is_dirty": any(word.endswith("+dirty") for word in commits),
+        "seconds": sum((told.get("timings") or {}).values()),
+    }

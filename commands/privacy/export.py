@@ -1,0 +1,67 @@
+"""Weights to release: a folder without optimiser state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from commands.pipeline.run_record import StageConfig
+from doppel.errors import UserError
+from doppel.files import write_json
+
+CARD = "privacy_card.json"
+
+
+def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
+    """Write a trained language model as a folder to release: weights, tokenizer, privacy card, and nothing else.
+
+    Release this folder, never a checkpoint: last.ckpt also holds the optimiser's state, which is as noisy as the
+    gradients were, but which nobody needs, and the settings of the run. Adapters are merged into the weights that they
+    adapt. Any Hugging Face code loads the folder, and so does base_model.
+
+    Args:
+        stage_dir: Folder of the stage that trained, RUN/STAGE.
+        out: Folder to write, which must be empty or not there.
+        dtype: Type of the weights; float16 and bfloat16 halve the size on disk.
+
+    Raises:
+        UserError: There is no such model, its folder is not empty, or the ledger does not cover its weights.
+    """
+    import torch
+
+    from callbacks.export import write_pretrained
+    from commands.lightning.trained_model import trained_model
+
+    checkpoint = stage_dir / "checkpoints" / "last.ckpt"
+    if out.is_dir() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty, and whatever lies there would be released too: give another folder")
+    config = StageConfig.read(stage_dir)
+    if not checkpoint.is_file():
+        raise UserError(f"there is no {checkpoint}: give the folder of a stage that trained")
+    card = _card(stage_dir, checkpoint, config)
+    model = trained_model(checkpoint, config)
+    write_pretrained(out, model.model, model.codec, getattr(torch, dtype))
+    write_json(out / CARD, card)
+    print(f"{out}: weights, tokenizer and {CARD}\n{card['statement']}")
+
+
+def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, Any]:
+    """What holds for the weights: the scope of the ledger that paid for them."""
+    from doppel.privacy.checkpoint import privacy_state, read_checkpoint
+    from doppel.privacy.ledger import Ledger
+
+    state = privacy_state(read_checkpoint(checkpoint))
+    if state is None:
+        return {"private": False, "statement": "NOT PRIVATE: the weights were trained without a guarantee"}
+    given = None if config.privacy is None else config.privacy.ledger_path
+    ledger = Ledger(given or stage_dir.parent / "ledger.jsonl")
+    scope = state["scope"]
+    reasons = [reason for reason in (ledger.gap(state), *ledger.voids(scope)) if reason]
+    if reasons:
+        return {"private": False, "statement": f"NOT PRIVATE: {'; '.join(reasons)}"}
+    spent = ledger.summary()["scopes"][scope]
+    statement = (
+        f"PRIVATE: all that was trained in scope {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
+        f"differentially private under adding or removing {spent['protects']}"
+    )
+    return {"private": True, "statement": statement, "scope": scope, "num_steps": state["num_steps"], **spent}

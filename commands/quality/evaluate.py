@@ -1,0 +1,214 @@
+"""How synthetic utterances compare with human ones: overlap, χ², MAUVE, validity, copies."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from commands.quality.round_trip import record_of
+from commands.quality.table import Table, show
+from datamodules.columns import Columns
+from datamodules.readers import content_digest, read_turns, reference_columns
+from datamodules.selection import Selection
+from datamodules.turn import Turn
+from doppel.errors import DataError
+from doppel.files import read_json_lines, write_json, write_json_lines
+from doppel.lispress import Counting
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_FEATURIZER = "models/base"
+CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
+
+
+def evaluate(
+    *,
+    synthetic: Path,
+    reference: str,
+    out: Path | None = None,
+    featurizer: str = DEFAULT_FEATURIZER,
+    no_mauve: bool = False,
+    keep_function: str | None = None,
+    num_samples: int | None = None,
+    counting: Counting = "node_labels",
+    annotator: str | None = None,
+    parser: Path | None = None,
+    parsed: Path | None = None,
+    parsed_reference: Path | None = None,
+    save_parsed: Path | None = None,
+    save_parsed_reference: Path | None = None,
+    private: str | None = None,
+    seed: int = 0,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+) -> None:
+    """How synthetic utterances compare with human ones: overlap, χ², MAUVE, validity, copies.
+
+    Every metric is computed on equally many samples of both sides, printed, and null where it cannot be computed;
+    notes say why.
+
+    Args:
+        synthetic: JSON lines with "utterance" and, if sampled, "parse".
+        reference: Human turns: a table, text, JSON lines or dialogues, or embedded:….
+        out: Also write the values here, as JSON.
+        featurizer: Model folder or hub name whose hidden states MAUVE compares; the default is the shipped base model.
+        no_mauve: Leave MAUVE out (no model is loaded).
+        keep_function: Compare with the reference turns that call this function: a name, or the start of one and a star.
+        num_samples: Compare at most so many of each side.
+        counting: What a function type is.
+        annotator: Turns with trees for the nearest_… stand-in parser; the default is the reference.
+        parser: Checkpoint of a semantic parser, which annotates both sides for the parsed_… and ground_truth_… values.
+        parsed: A parser's trees of the synthetic utterances, as JSON lines; they go before the parser's.
+        parsed_reference: A parser's trees of the reference utterances.
+        save_parsed: Write the parser's trees of the compared synthetic utterances here, for --parsed.
+        save_parsed_reference: Write those of the reference here, for --parsed-reference.
+        private: Private training turns: also report copies of them (private/…: these values are not DP).
+        seed: Seed of the subsets and of MAUVE's clustering.
+        columns: What the columns of --private are called, and those of the reference where it has them.
+
+    Raises:
+        DataError: An input or output cannot be used, or annotations lack an utterance or a source.
+        FeaturizerError: The featurizer cannot be loaded.
+        UserError: The parser cannot be loaded.
+    """
+    from doppel.metrics import compare, compared_sides
+
+    ready = {"--parsed": parsed, "--parsed-reference": parsed_reference}
+    saved = {"--save-parsed": save_parsed, "--save-parsed-reference": save_parsed_reference}
+    for (option, path), trees in zip(saved.items(), ready.values(), strict=True):
+        if path is not None and not (parser or trees):
+            raise DataError(f"{option}: there is nothing to save without a parser; give --parser")
+    for path in (out, *saved.values()):  # before the long work, so that a bad path shows at once
+        if path is not None:
+            _make_folder(path)
+    if num_samples is not None and num_samples < 1:
+        raise DataError(f"--num-samples is {num_samples}: give at least 1")
+    source = None if no_mauve else _featurizer(featurizer)
+    turns = read_turns(reference, "utterance", columns=reference_columns(reference, columns))
+    kept = Selection(keep_function).apply(turns, reference, "utterance")
+    corpora = _corpus(read_synthetic(synthetic)), _corpus(kept)
+    sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
+    found = _parsed_trees(sides, ready, parser)
+    for path, utterances, trees in zip(saved.values(), sides, found, strict=True):
+        if path is not None and trees is not None:
+            lines = zip(utterances, trees, strict=True)
+            write_json_lines(path, ({"utterance": u, "parse": tree, "confidence": c} for u, (tree, c) in lines))
+    values: dict[str, Any] = compare(
+        *corpora,
+        featurizer=source,
+        annotator=_corpus(read_turns(annotator, unit="utterance")) if annotator else None,
+        private=[t.utterance for t in read_turns(private, "utterance", columns=reference_columns(private, columns))]
+        if private
+        else None,
+        parsed=None if found[0] is None else [tree for tree, _ in found[0]],
+        parsed_reference=None if found[1] is None else [tree for tree, _ in found[1]],
+        counting=counting,
+        num_samples=num_samples,
+        seed=seed,
+    )
+    values |= {"featurizer": None if no_mauve else featurizer, "parser": None if parser is None else str(parser)}
+    records = [path for path in (record_of(synthetic), Path(f"{synthetic}.calibration.json")) if path.is_file()]
+    if parser is not None and records:
+        digest = content_digest(str(parser))
+        chosen = any(digest in path.read_text(encoding="utf-8") for path in records)
+        values["chosen_by_this_parser"] = chosen
+        values["notes"] += [CHOSEN_BY_JUDGE] if chosen else []
+    if out is not None:
+        write_json(out, values)
+    notes = values.pop("notes")
+    heading, *rows = ([name, format_value(value)] for name, value in values.items())
+    lines = [Table(heading, rows).text("<"), *(f"note: {note}" for note in notes)]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def read_synthetic(path: str | Path) -> list[Turn]:
+    """Read samples: JSON lines with ``utterance`` and optionally ``parse``, which need not be valid.
+
+    Raises:
+        DataError: The file is missing, empty, or a line of it is unreadable; the message says which one.
+    """
+    turns = []
+    for number, record in read_json_lines(path):
+        where = f"{path}:{number}"
+        parse = record.get("parse")
+        if not isinstance(record.get("utterance"), str):
+            raise DataError(f'{where}: has no text under "utterance"; every line is {{"utterance": …, "parse": …}}')
+        if parse is not None and not isinstance(parse, str):
+            raise DataError(f'{where}: "parse" is {type(parse).__name__}; give the tree as text, or leave it out')
+        turns.append(Turn(utterance=record["utterance"], parse=parse, unit=where))
+    if not turns:
+        raise DataError(f"{path}: holds no sample; give at least one line with an utterance")
+    return turns
+
+
+def format_value(value: Any) -> str:
+    """A metric with four decimals; a dash where it could not be computed."""
+    return f"{value:.4f}" if isinstance(value, float) else show(value)
+
+
+#: Tree and confidence by utterance.
+_Read = dict[str, tuple[str | None, float | None]]
+
+
+def _parsed_trees(
+    sides: Sequence[Sequence[str]], ready: Mapping[str, Path | None], parser: Path | None
+) -> list[list[tuple[str | None, float | None]] | None]:
+    """A semantic parser's trees of both sides: those of a file, else the parser's, else None.
+
+    With the parser's own trees goes its confidence, the mean probability of an action (the geometric mean, in (0, 1]).
+
+    A file's lines are found by their utterance, so that order and further lines do not matter; of several lines of one
+    utterance the first counts. The parser is loaded only where it is needed, and parses equal utterances once.
+
+    Raises:
+        DataError: A file lacks an utterance.
+        UserError: The checkpoint cannot be loaded.
+    """
+    known: list[_Read | None] = []
+    for (option, path), side in zip(ready.items(), sides, strict=True):
+        lines: _Read | None = None
+        if path is not None:
+            lines = {turn.utterance: (turn.parse, None) for turn in reversed(read_synthetic(path))}
+        missing = 0 if lines is None else sum(utterance not in lines for utterance in side)
+        if missing:
+            raise DataError(
+                f"{option} lacks {missing} of the {len(side)} compared utterances: annotate the very file that is "
+                "compared, or leave the option out and give --parser"
+            )
+        known.append(lines)
+    todo = list(dict.fromkeys(u for side, lines in zip(sides, known, strict=True) if lines is None for u in side))
+    if parser is not None and todo:
+        from lightning_modules.semantic_parser import load_parser
+
+        scored = load_parser(parser).annotate_with_scores(todo, progress=True)
+        parsed: _Read = {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}
+        known = [parsed if lines is None else lines for lines in known]
+    return [None if lines is None else [lines[u] for u in side] for side, lines in zip(sides, known, strict=True)]
+
+
+def _featurizer(name: str) -> str | Path:
+    """The model of MAUVE: a folder, also one beside the code, or a hub name."""
+    from doppel.metrics import FeaturizerError
+
+    if not Path(name).is_dir() and (ROOT / name).is_dir():
+        return ROOT / name
+    if name == DEFAULT_FEATURIZER and not Path(name).is_dir():
+        raise FeaturizerError(
+            f"the shipped base model is not at {ROOT / name}: name another one with --featurizer (a folder or a hub "
+            "name), or leave MAUVE out with --no-mauve"
+        )
+    return name
+
+
+def _corpus(turns: Sequence[Turn]) -> Any:
+    from doppel.metrics import Corpus
+
+    return Corpus(tuple(turn.utterance for turn in turns), tuple(turn.parse for turn in turns))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: its folder cannot be made ({error.strerror}); give another path") from error

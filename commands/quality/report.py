@@ -1,0 +1,164 @@
+"""Gather a pipeline's ledger, metrics and timings into report.json, and print them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+from commands.page.write import write_page
+from commands.pipeline.run_record import RunRecord
+from commands.privacy.attestation import attested
+from commands.privacy.verify import card, write_card
+from commands.quality.report_text import render
+from commands.quality.wandb_report import log_report
+from doppel.errors import UserError
+from doppel.files import read_json_lines, write_json
+
+PRIVACY_FIELDS = ("epsilon", "target_epsilon", "delta", "unit", "protects", "accountant", "noise_multiplier")
+PACKAGES = ("doppel", "torch", "lightning", "transformers", "opacus", "dp-accounting", "torchmetrics", "mauve-text")
+#: What makes two adaptations comparable, whatever their seeds.
+SPLIT_FIELDS = ("fingerprint", "missing_function", "public_share", "test_fingerprint", "test_share", "by")
+
+
+def report(run_dir: Path, *, samples: int = 10) -> None:
+    """Gather a pipeline's ledger, metrics and timings into report.json and the page report.html, and print them.
+
+    Args:
+        run_dir: Folder of the pipeline, which holds ledger.jsonl and evaluation/.
+        samples: Synthetic utterances to print.
+
+    Raises:
+        UserError: There is no evaluation, or no ledger though the run is private.
+    """
+    record = RunRecord(run_dir)
+    content = build_report(record)
+    if content["privacy"] is not None:
+        content["card"] = card(record)
+        write_card(content["card"], run_dir)
+    write_json(run_dir / "report.json", content)
+    shown = "two_stage" if "two_stage" in content["metrics"] else next(iter(content["metrics"]))
+    print(render(content, record.synthetic(shown), _utterances(record.synthetic(shown), samples)))
+    try:
+        print(f"For people who read no tables: {write_page(record, content, content.get('card'))}")
+    except UserError as error:
+        print(f"There is no page: {error}")
+    print(f"Every number is in {run_dir / 'report.json'}.")
+    log_report(record, content)
+
+
+def build_report(record: RunRecord) -> dict[str, Any]:
+    """What a pipeline spent and what it reached.
+
+    Returns:
+        ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
+        protects), both null without privacy; ``sampling``, ``calibration`` (of the trees), ``draws`` (how many texts,
+        and how many dropped) and ``metrics`` by system; ``left_out`` (why a system has no metrics); ``timings`` in
+        seconds by stage; and what was run. An adaptation also has ``parser_metrics`` by the system whose samples taught
+        the parser, and ``round_metrics`` by round before the last.
+
+    Raises:
+        UserError: There is no evaluation, or no ledger though the run is private.
+    """
+    experiment = record.experiment
+    metrics, left_out = record.values("evaluation")
+    ledger = attested(record, metrics)
+    if ledger is None and record.is_private:
+        raise UserError(
+            f"{record.folder} has no ledger.jsonl: run the pipeline first, python cli.py run EXPERIMENT {record.folder}"
+        )
+    if not metrics:
+        why = "; ".join(left_out.values()) or "run `python cli.py evaluate … --out` or the pipeline first"
+        raise UserError(f"{record.folder}/evaluation has no metrics: {why}")
+    privacy = None if ledger is None else _privacy(ledger)
+    return {
+        "experiment": experiment.get("name"),
+        "table": experiment.get("table"),
+        "seed": experiment.get("seed") or 1,
+        "epsilon": None if privacy is None else privacy["target_epsilon"],
+        "commit": ", ".join(experiment.get("commit") or ()) or None,
+        "base_model": record.trainings[0].model.get("base_model") if record.trainings else None,
+        "num_samples": experiment.get("num_samples"),
+        "parser": record.parser,
+        "privacy": privacy,
+        "sampling": {name: record.sampling(name) for name in metrics},
+        "calibration": {name: told for name in metrics if (told := record.calibration(name))},
+        "draws": {name: record.draws(name) for name in metrics},
+        "metrics": metrics,
+        "left_out": left_out,
+        "timings": record.stage_seconds(),
+        "versions": {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in PACKAGES}},
+        **_adaptation(record, _data(record, ledger)),
+    }
+
+
+def _privacy(ledger: dict[str, Any]) -> dict[str, Any]:
+    scopes = ledger["scopes"]
+    main = scopes.get("two_stage") or next(iter(scopes.values()))
+    return {
+        **{k: main[k] for k in PRIVACY_FIELDS},
+        "systems": scopes,
+        "epsilon_if_all_systems_are_released": ledger["epsilon"],
+        "statement": ledger["statement"],
+        "everything": ledger["everything"],
+    }
+
+
+def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
+    """The data as the trained stages name them."""
+    mechanisms = [] if ledger is None else ledger["mechanisms"]
+    mechanisms = [m for m in mechanisms if m["scope"] == "two_stage"] or mechanisms
+    first = next(iter(record.trainings), None)
+    data = {
+        "train": first.data["train_path"] if first else None,
+        "fingerprint": None,
+        "reference": record.experiment.get("reference"),
+        "num_units": mechanisms[0]["num_units"] if mechanisms else None,
+    }
+    if mechanisms:
+        data["fingerprint"] = mechanisms[0]["data_fingerprint"]
+    elif first and record.split() is None:  # an adaptation has its own
+        data["fingerprint"] = first.fingerprint()
+    return data
+
+
+def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
+    """The data, and where the run is an adaptation also its parsers' accuracy and how it was split.
+
+    The files that the stages read depend on the seed (who is private) and on the low-resource parser (their trees), so
+    ``data`` names what they were split from, and its fingerprint covers that and the way of the split. A high-resource
+    parser that the run trained itself is named as runs with other seeds name theirs.
+    """
+    split = record.split()
+    if split is None:
+        return {"data": data}
+    values, left_out = record.values("parser_metrics")
+    rounds = {name: values.pop(name) for name in list(values) if re.fullmatch(r"iterative_\d+", name)}
+    fingerprint = hashlib.sha256(json.dumps([split[name] for name in SPLIT_FIELDS]).encode()).hexdigest()
+    shown = ("public_share", "by", "num_public", "num_private", "num_test", "num_test_with_function")
+    return {
+        **({"parser": "parser_full"} if (record.folder / "parser_full").is_dir() else {}),
+        "missing_function": split["missing_function"],
+        "parser_metrics": values,
+        "round_metrics": rounds,
+        "parsers_left_out": left_out,
+        "data": {
+            **data,
+            "train": split["train"],
+            "fingerprint": fingerprint,
+            "reference": data["reference"] or str(record.folder / "data" / "test.jsonl"),
+            **{name: split[name] for name in shown},
+        },
+    }
+
+
+def _utterances(path: Path, number: int) -> list[str]:
+    """The first different samples of four words or more."""
+    if not path.exists():
+        return []
+    texts = dict.fromkeys(line["utterance"] for _, line in read_json_lines(path))
+    return [text for text in texts if len(text.split()) >= 4][:number]

@@ -1,0 +1,58 @@
+"""The report of a pipeline as a Weights & Biases run of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callbacks.wandb_artifacts import artifact, use_artifact
+from commands.page.write import PAGE
+from commands.pipeline.run_folder import wandb_id
+from commands.pipeline.run_record import RunRecord
+
+_CONFIG = ("experiment", "seed", "epsilon", "commit", "base_model", "num_samples")
+
+
+def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
+    """Log ``report.json`` as an artifact that came from the synthetic files, and its metrics as the run's summary.
+
+    Only where the stages of the pipeline have W&B runs: offline if theirs are, and in their project. Figures named
+    ``private/…`` are left out of the summary; they are in the report, whose content stays where it is. The page is sent
+    whole where the privacy card is signed; otherwise it stays where it is too.
+
+    Returns:
+        Whether there was anything to log to.
+    """
+    logged = record.wandb()
+    if logged is None:
+        return False
+    import wandb
+
+    mode, project = logged
+    folder = record.folder / "report"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    run = wandb.init(
+        project=project,
+        dir=str(folder),
+        id=wandb_id(folder),
+        resume="allow",
+        name="report",
+        group=record.folder.resolve().name,
+        job_type="report",
+        config={name: report[name] for name in _CONFIG},
+        mode=mode,
+        settings=wandb.Settings(silent=True),
+    )
+    with run:
+        for path in map(record.synthetic, report["metrics"]):
+            if path.is_file():
+                use_artifact(run, artifact(path, "synthetic"))
+        for system, metrics in report["metrics"].items():
+            numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float) and not k.startswith("private/")}
+            run.summary.update({f"{system}/{name}": value for name, value in numbers.items()})
+        for system, spent in (report["privacy"] or {"systems": {}})["systems"].items():
+            run.summary.update({f"{system}/epsilon": spent["epsilon"]})
+        run.log_artifact(artifact(record.folder / "report.json", "report"))
+        if (record.folder / PAGE).is_file():
+            is_signed = bool((report.get("card") or {}).get("signed"))
+            run.log_artifact(artifact(record.folder / PAGE, "page", upload=is_signed))
+    return True

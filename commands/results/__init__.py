@@ -1,1 +1,0 @@
-"""What runs spent and reached: one report a run, tables and plots of many."""

@@ -1,0 +1,143 @@
+"""Sheets go out in the order of what is worth annotating first, and corrections come back."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cli
+from commands.annotate.annotators import COLUMNS, in_order
+from datamodules.readers import read_turns
+from doppel.parsing.vocabulary import ActionVocabulary
+from lightning_modules.parsing.action_decoder import DecoderArguments
+from lightning_modules.parsing.source_encoder import EncoderArguments
+from lightning_modules.semantic_parser import SemanticParser
+
+ROWS = [
+    ("meet Ana", '(Meet "Ana")', 0.9),
+    ("meet Bo", '(Meet "Bo")', 0.2),
+    ('rain, "maybe"?\nor snow', "(Rain)", 0.95),
+    ("garbled", "(Meet (", 0.99),
+    ("meet Cy", '(Meet "Cy")', 0.4),
+]
+
+
+def run(*words: str | Path) -> int:
+    """Call the command line."""
+    return cli.main([str(word) for word in words])
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Rows of a sheet of either form."""
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return list(csv.DictReader(file))
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write a sheet as an annotator's program would."""
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    path = tmp_path / "samples.jsonl"
+    rows = [{"utterance": text, "parse": tree, "confidence": sure} for text, tree, sure in ROWS]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["sheet.csv", "sheet.jsonl"])
+def test_each_template_once_and_in_a_round_the_least_sure_first(name: str, samples: Path, tmp_path: Path) -> None:
+    assert run("to-annotators", samples, "--out", tmp_path / name) == 0
+    rows = read(tmp_path / name)
+    assert [row["utterance"] for row in rows] == [ROWS[place][0] for place in (1, 2, 3, 4, 0)]
+    assert [row["template"] for row in rows] == ["(Meet VALUE)", "(Rain)", "", "(Meet VALUE)", "(Meet VALUE)"]
+    assert [str(row["id"]) for row in rows] == ["2", "3", "4", "5", "1"]
+    assert list(rows[0]) == list(COLUMNS) and not any(row["correction"] for row in rows)
+
+
+def test_rows_of_equal_worth_keep_their_order() -> None:
+    rows = [{"parse": "(A)", "confidence": None, "id": number} for number in range(5)]
+    assert [row["id"] for row in in_order(rows)] == [0, 1, 2, 3, 4]
+
+
+def test_corrections_come_back_as_rows_to_train_on(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sheet, out = tmp_path / "sheet.csv", tmp_path / "turns.jsonl"
+    assert run("to-annotators", samples, "--out", sheet) == 0
+    rows = read(sheet)
+    for row, correction in zip(rows, (" OK ", "(Snow)", "drop", "", '(Meet (Named "Ana"))'), strict=True):
+        row["correction"] = correction
+    write(sheet, rows)
+    capsys.readouterr()
+    assert run("from-annotators", sheet, "--out", out) == 0
+    assert capsys.readouterr().out.startswith("1 ok, 2 corrected, 1 drop, 0 skipped, 1 not looked at; 3 rows")
+    found = [(turn.utterance, turn.parse) for turn in read_turns(str(out), "utterance", needs=["parse"])]
+    assert found == [("meet Bo", '(Meet "Bo")'), (ROWS[2][0], "(Snow)"), ("meet Ana", '(Meet (Named "Ana"))')]
+
+
+@pytest.mark.parametrize(
+    ("correction", "said"),
+    [
+        ("(Meet (", "a broken tree"),
+        ("yes", "neither ok, drop nor a tree"),
+        ("now => x => notify", "unreadable ThingTalk"),
+    ],
+)
+def test_a_broken_correction_is_named_and_skipped_only_when_asked_to(
+    correction: str, said: str, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sheet, out = tmp_path / "sheet.csv", tmp_path / "turns.jsonl"
+    assert run("to-annotators", samples, "--out", sheet) == 0
+    rows = read(sheet)
+    rows[0]["correction"], rows[1]["correction"] = correction, "ok"
+    write(sheet, rows)
+    assert run("from-annotators", sheet, "--out", out) == 2
+    assert f"{sheet}:2: {said}" in capsys.readouterr().err and not out.exists()
+    assert run("from-annotators", sheet, "--out", out, "--skip-bad-rows") == 0
+    assert f"skipped {sheet}:2: {said}" in capsys.readouterr().err
+    assert len(read(out)) == 1
+
+
+def test_a_sheet_that_nobody_filled_in_and_one_of_other_columns_are_refused(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sheet, out = tmp_path / "sheet.jsonl", tmp_path / "turns.jsonl"
+    assert run("to-annotators", samples, "--out", sheet) == 0
+    assert run("from-annotators", sheet, "--out", out) == 2
+    assert "no row is annotated" in capsys.readouterr().err
+    assert run("from-annotators", samples, "--out", out) == 2
+    assert "samples.jsonl:1: no column correction" in capsys.readouterr().err
+
+
+def test_rows_without_trees_need_a_parser_which_says_how_sure_it_is(
+    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, sheet = tmp_path / "texts.txt", tmp_path / "sheet.jsonl"
+    path.write_text("meet Ana\nwill it rain\n", encoding="utf-8")
+    assert run("to-annotators", path, "--out", sheet) == 2
+    assert "texts.txt:1: no tree: give --parser" in capsys.readouterr().err
+    torch.manual_seed(0)
+    parser = SemanticParser(
+        encoder=EncoderArguments(name="small", num_layers=1),
+        decoder=DecoderArguments(size=32, num_heads=2, num_layers=2, feedforward_size=32),
+    )
+    parser.build(ActionVocabulary.build([turn.parse for turn in read_turns(corpus, "utterance") if turn.parse]))
+    checkpoint = {"state_dict": dict(parser.state_dict())}
+    parser.on_save_checkpoint(checkpoint)
+    torch.save(checkpoint, tmp_path / "last.ckpt")
+    assert run("to-annotators", path, "--out", sheet, "--parser", tmp_path / "last.ckpt") == 0
+    rows = read(sheet)
+    assert {row["utterance"] for row in rows} == {"meet Ana", "will it rain"}
+    assert all(row["parse"].startswith("(") and 0 < row["confidence"] <= 1 for row in rows)

@@ -1,0 +1,78 @@
+"""A build of PyTorch runs on a GPU whose architecture it holds; ``auto`` is a precision that the machine is fast in."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from commands.lightning import hardware
+from commands.lightning.hardware import settled_precision, supports
+
+ROOT = Path(__file__).resolve().parents[3]
+CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
+CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "expected"),
+    [
+        ((7, 0), CU126, True),  # V100
+        ((7, 0), CU130, False),
+        ((8, 9), CU130, True),  # runs the code of 8.6
+        ((9, 0), CU126, True),
+        ((10, 0), CU126, False),
+        ((12, 1), CU130, True),
+        ((13, 0), CU130, True),  # compiled from compute_120
+        ((9, 0), ["sm_90a"], True),
+        ((7, 0), [], False),
+    ],
+)
+def test_machine_code_runs_on_its_major_number_and_intermediate_code_on_newer_ones(
+    capability: tuple[int, int], architectures: list[str], expected: bool
+) -> None:
+    assert supports(capability, architectures) is expected
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "accelerator", "expected"),
+    [
+        (None, "avx512_bf16", "auto", "bf16-mixed"),
+        (None, "", "auto", "32-true"),
+        ("has bfloat16", "", "auto", "bf16-mixed"),
+        ("has none", "avx512_bf16", "gpu", "32-true"),
+        ("has bfloat16", "", "cpu", "32-true"),  # the GPU is not used
+    ],
+)
+def test_auto_takes_bfloat16_where_the_device_has_it(
+    gpu: str | None, cpu: str, accelerator: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: gpu == "has bfloat16")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(hardware, "cpu_bf16", lambda: cpu)
+    assert settled_precision(accelerator, "auto") == expected
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
+def test_a_slow_precision_is_left_as_it_is_and_warned_of(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(hardware, "cpu_bf16", lambda: "")
+    monkeypatch.setattr(hardware, "rank_zero_warn", warnings.append)
+    assert settled_precision("cpu", precision) == precision
+    assert len(warnings) == (precision != "32-true")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86 only")
+def test_a_cpu_whose_bfloat16_is_not_used_has_none() -> None:
+    """oneDNN, told to use older instructions, is as slow as a CPU that has no others."""
+    words = [sys.executable, "-c", "from commands.lightning.hardware import cpu_bf16; print(cpu_bf16() or 'none')"]
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "none"

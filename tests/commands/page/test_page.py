@@ -1,0 +1,261 @@
+"""`page`: what people ask for in its true order, hostile text as text, and nothing that is not released."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from page_content import Element, make_samples, read_html
+from run_folders import make_run, sample
+
+import cli
+from commands.page.html import TEMPLATES
+from doppel.grammar import generate
+from doppel.lispress import function_types
+
+LEFT_OUT = ("AttendeeListHasRecipient", "UpdateCommitEventWrapper", "DeleteCommitEventWrapper")
+HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>\"'&"
+
+
+def page(folder: Path, *more: str) -> Element:
+    assert cli.main(["page", str(folder), *more]) == 0
+    return read_html(folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def grammar_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Turns of the embedded grammar in place of samples, and as reference; three of its functions are not supported."""
+    names = {name for turn in generate(3000, seed=5, skew=1.5) for name in function_types(turn.parse, "call_heads")}
+    lines = [{"utterance": t.utterance, "parse": t.parse} for t in generate(900, seed=6, skew=1.5)]
+    return make_samples(
+        tmp_path_factory.mktemp("runs") / "grammar",
+        lines,
+        supported=sorted(names - set(LEFT_OUT)),
+        reference="embedded:test?num=300&seed=9&skew=1.5",
+    )
+
+
+@pytest.fixture(scope="module")
+def grammar_page(grammar_run: Path) -> Element:
+    return page(grammar_run)
+
+
+def test_what_is_not_supported_is_ranked_in_its_true_order(grammar_page: Element) -> None:
+    true = Counter(
+        name for turn in generate(3000, seed=5, skew=1.5) for name in set(function_types(turn.parse, "call_heads"))
+    )
+    assert true[LEFT_OUT[0]] > true[LEFT_OUT[1]] > true[LEFT_OUT[2]]
+    rows = list(grammar_page.all("tr", class_="lacking"))
+    assert [row.all("th")[0].all("code")[0].text for row in rows] == list(LEFT_OUT)
+    for row, name in zip(rows, LEFT_OUT, strict=True):
+        share = row.all("td", class_="share")[0].words
+        value, low, high = (float(word) / 100 for word in re.findall(r"[\d.]+(?= %)", share))
+        assert low < value < high and abs(value - true[name] / 3000) < 0.03
+        assert row.all("td", class_="verdict")[0].words == "no" and len(row.all("li")) == 3
+    headline = grammar_page.all("h1")[0].words
+    assert headline.endswith("cannot do: attendee list has recipient")
+    assert "too rare to show" in grammar_page.all("tr", class_="rare")[0].words
+    assert "No share was released in this run. These are frequencies among 9" in grammar_page.words
+
+
+def test_the_hierarchy_marks_what_cannot_be_served(grammar_page: Element) -> None:
+    (section,) = grammar_page.all("section", id="hierarchy")
+    chips = {chip.words: chip for chip in section.all("ul")[0].all("span", class_="chip")}
+    (update,) = (chip for words, chip in chips.items() if words.startswith("UpdateCommitEventWrapper"))
+    assert "u4" in update.attributes["class"] and "100 % of these not supported" in update.parent.words  # type: ignore[union-attr]
+    assert "u0" in chips["PleasantryAnythingElseCombined"].attributes["class"]
+
+
+def test_the_page_is_built_for_readers_of_all_kinds(grammar_page: Element) -> None:
+    (html,) = grammar_page.all("html")
+    assert html.attributes["lang"] == "en" and grammar_page.all("title")[0].words
+    for landmark in ("header", "main", "footer", "h1"):
+        assert len(grammar_page.all(landmark)) == 1, landmark
+    assert all("aria-label" in nav.attributes for nav in grammar_page.all("nav"))
+    levels = [int(e.tag[1]) for e in grammar_page.all() if re.fullmatch(r"h[1-6]", e.tag)]
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False)), levels
+    ids = [e.attributes["id"] for e in grammar_page.all() if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+    for element in grammar_page.all():
+        for key in ("aria-labelledby", "for"):
+            assert element.attributes.get(key, ids[0]) in ids
+        if element.tag == "a":
+            assert element.attributes["href"].removeprefix("#") in ids
+        if element.tag == "svg":
+            assert element.attributes.get("aria-hidden") == "true" or element.attributes["aria-label"]
+    for table in grammar_page.all("table"):
+        assert table.all("caption") and all("scope" in cell.attributes for cell in table.all("th"))
+    (label,) = grammar_page.all("label")
+    assert label.attributes["for"] == grammar_page.all("input")[0].attributes["id"]
+    assert "hidden" in grammar_page.all("div", class_="search")[0].attributes, "the box shows only where it works"
+
+
+def test_nothing_on_the_page_can_ask_a_network(grammar_run: Path, grammar_page: Element) -> None:
+    refusals = grammar_page.all("meta", http_equiv="Content-Security-Policy")[0].attributes["content"]
+    assert refusals.startswith("default-src 'none';") and "'unsafe-inline'" not in refusals.split("script-src")[1]
+    loads = {"src", "srcset", "href", "xlink:href", "action", "formaction", "poster", "data", "background", "ping"}
+    for element in grammar_page.all():
+        for name, value in element.attributes.items():
+            assert not name.startswith("on"), "an inline handler"
+            assert name not in loads or value.startswith("#") or value == "data:,", (element.tag, name, value)
+        assert element.tag not in ("iframe", "object", "embed", "img", "base", "form", "video", "audio")
+    style = (TEMPLATES / "style.css").read_text()
+    assert "url(" not in style and "@import" not in style and "@font-face" not in style
+    assert not re.search(
+        r"\b(fetch|XMLHttpRequest|WebSocket|sendBeacon|import|eval|innerHTML)\b", grammar_page.all("script")[0].text
+    )
+    assert "http:" not in grammar_run.joinpath("report.html").read_text().replace("<meta http-", "")
+
+
+def contrast(first: str, second: str) -> float:
+    def light(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    bright, dark = sorted((light(first), light(second)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def test_text_stands_out_in_light_and_in_dark() -> None:
+    style = (TEMPLATES / "style.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)[:2]
+    )
+    assert light.keys() == dark.keys()
+    pairs = [(text, back) for text in ("ink", "soft", "accent", "no", "yes") for back in ("paper", "card")]
+    pairs += [("ink", "faint"), ("soft", "faint"), ("no", "no-paper"), ("ink", "no-paper"), ("yes", "yes-paper")]
+    pairs += [("ink", "yes-paper"), ("accent", "yes-paper"), ("accent", "faint")]
+    pairs += [("u-ink", "u1"), ("u-ink", "u2"), ("u3-ink", "u3"), ("u4-ink", "u4")]
+    for colours in (light, dark):
+        for text, back in pairs:
+            assert contrast(colours[text], colours[back]) >= 4.5, (text, back, colours["paper"])
+
+
+def test_hostile_text_is_text_wherever_it_stands(tmp_path: Path) -> None:
+    tree = f'(Yield (Tell (?= "{HOSTILE.replace(chr(34), "")}")))'
+    lines = [{"utterance": f"{HOSTILE} {i}", "parse": tree} for i in range(9)] + [
+        {"utterance": HOSTILE, "parse": HOSTILE}
+    ]
+    run = make_samples(tmp_path / "run", lines, name=HOSTILE, supported=["!Tell"], parser=HOSTILE)
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "two_stage.json").write_text(json.dumps({"mauve": 0.5, "notes": [HOSTILE]}))
+    make_samples(run, [{"utterance": HOSTILE, "domain": HOSTILE}] * 9, "domain", name=HOSTILE, supported=["!Tell"])
+    read = page(run)
+    scripts = read.all("script")
+    assert len(scripts) == 1 and "alert" not in scripts[0].text and not read.all("img")
+    assert HOSTILE in read.all("ol", class_="utterances")[0].words and HOSTILE in read.all("h1")[0].parent.words  # type: ignore[union-attr]
+    for element in read.all():
+        assert not any(name.startswith("on") for name in element.attributes)
+    alone = page(make_samples(tmp_path / "labels", [{"utterance": HOSTILE, "domain": HOSTILE}] * 9, "domain"))
+    assert len(alone.all("script")) == 1 and HOSTILE in alone.all("tbody")[0].words
+
+
+def test_labels_stand_in_place_of_functions(tmp_path: Path) -> None:
+    lines = [{"utterance": f"say {i}", "parse": None, "domain": "travel" if i % 3 else "music"} for i in range(60)]
+    read = page(make_samples(tmp_path / "run", lines, "domain", supported=["travel"]))
+    assert [row.all("th")[0].words for row in read.all("tr", class_="lacking")] == ["music"]
+    assert read.all("h1")[0].words.endswith("music") and not read.all("section", id="hierarchy")
+
+
+def test_utterances_alone_give_a_page(tmp_path: Path) -> None:
+    read = page(make_samples(tmp_path / "run", [{"utterance": "hello there", "parse": None}], "one_stage"))
+    assert "neither parse trees nor labels" in read.words and "hello there" in read.words
+    assert not read.all("section", id="asked")
+
+
+def test_a_wrapper_of_every_request_is_not_what_people_ask_for(tmp_path: Path) -> None:
+    trees = ["(Yield (Ask))"] * 12 + ["(Yield (Tell))"] * 8
+    lines = [{"utterance": f"say {i}", "parse": tree} for i, tree in enumerate(trees)]
+    assert "Most often they ask for ask, in 60 of 100" in page(make_samples(tmp_path / "run", lines)).words
+
+
+def test_a_run_that_says_nothing_of_support_is_told_how(tmp_path: Path) -> None:
+    lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
+    run = make_samples(tmp_path / "run", lines)
+    read = page(run)
+    assert "is not said: set supported:" in read.words and not read.all("tr", class_="lacking")
+    assert [row.words for row in page(run, "--supported", "!Ask").all("span", class_="no")][0] == "no"
+    (tmp_path / "api.csv").write_text("Yield,Unit,output: Dynamic\n")
+    read = page(run, "--supported", str(tmp_path / "api.csv"))
+    assert read.all("tr", class_="lacking")[0].all("th")[0].words == "ask Ask"
+    assert "api.csv" in read.words
+    assert "misspelt: Asked" in page(run, "--supported", "!Asked").words
+
+
+def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    run = make_samples(tmp_path / "run", [{"utterance": "yes"}])
+    for words, told in [
+        ([str(tmp_path / "empty")], "holds no run"),
+        ([str(tmp_path / "gone")], "is no folder"),
+        ([str(run), "--supported", "a*b"], "supported has 'a*b'"),
+    ]:
+        assert cli.main(["page", *words]) == 2
+        assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_epsilon_stands_where_the_card_vouches_for_it_and_else_why_not(tmp_path: Path) -> None:
+    for name, changes, is_vouched in [("good", {}, True), ("bad", {"state": None}, False)]:
+        run = tmp_path / name
+        make_run(run, metrics={"two_stage": {}})
+        (run / "experiment.yaml").write_text("name: mine\nsystems: [two_stage]\nepsilon: 3.0\n")
+        (run / "evaluation").mkdir()
+        (run / "evaluation" / "two_stage.json").write_text('{"mauve": 0.5}')
+        sample(run, "two_stage", **changes)
+        read = page(run)
+        badge = read.all("p", class_="badge")[0].words
+        assert is_vouched == badge.startswith("Signed off"), badge
+        assert is_vouched == ("ε = 2.9" in badge or "ε = 3" in badge)
+        card = read.all("section", id="privacy")[0].words
+        if not is_vouched:
+            assert badge.startswith("NOT PRIVATE: ") and "which was trained without privacy" in badge
+            assert "NOT PRIVATE" in card and "epsilon = 2" not in read.words
+
+
+def test_a_run_without_privacy_says_so_first(grammar_page: Element) -> None:
+    assert grammar_page.all("p", class_="badge")[0].words.startswith("NOT PRIVATE: the run was started with ε = inf")
+    assert "may repeat what people said" in grammar_page.words
+
+
+def test_private_figures_are_on_it_only_if_asked_for_and_labelled(tmp_path: Path) -> None:
+    run = make_samples(tmp_path / "run", [{"utterance": "yes"}] * 9, "one_stage")
+    (run / "evaluation").mkdir()
+    values = {
+        "mauve": 0.5,
+        "human_mauve": 0.91,
+        "private/exact_copies": 0.1234,
+        "private/reference_exact_copies": 0.2468,
+    }
+    values["notes"] = ["private/… values compare with private training text"]  # type: ignore[assignment]
+    (run / "evaluation" / "one_stage.json").write_text(json.dumps(values))
+    page(run)
+    text = (run / "report.html").read_text()
+    assert "private/" not in text and ".123" not in text and ".247" not in text and ".910" in text
+    read = page(run, "--private")
+    figures = read.all("table", class_="figures")[0].words
+    assert "Copies (not private)" in figures and ".123" in figures and ".247" in figures
+    assert any("NOT PRIVATE" in badge.words for badge in read.all("section", id="quality")[0].all("p", class_="badge"))
+
+
+def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
+    for epsilon in (3.0, 8.0):
+        for seed in (1, 2, 3):
+            run = tmp_path / f"e{epsilon:g}-s{seed}"
+            metrics = {"one_stage": {"mauve": 0.1 * seed + epsilon / 100}, "two_stage": {"mauve": 0.2 * seed}}
+            metrics["one_stage"]["parsed_chi_square"] = None  # type: ignore[assignment]
+            make_run(run, epsilon=epsilon, seed=seed, metrics=metrics)
+            for system in metrics:
+                sample(run, system)
+    assert cli.main(["page", str(tmp_path), "--out", str(tmp_path / "all.html")]) == 0
+    read = read_html(tmp_path / "all.html")
+    rows = [[cell.words for cell in row.all("td")] for row in read.all("tbody")[0].all("tr")]
+    assert len(rows) == 4 and all(row[2] == "3" for row in rows), rows
+    assert "0.280 ± 0.100" in rows[0] and "0.230 ± 0.100" in rows[2], rows
+    labels = [svg.attributes.get("aria-label", "") for svg in read.all("svg", class_="curves")]
+    assert any("MAUVE against ε" in label and "0.28 at ε = 8" in label for label in labels)
+    assert not [path for path in read.all("path") if path.attributes["d"] == "M"], "a line without a point"
+    assert len(read.all("script")) == 1

@@ -1,0 +1,151 @@
+"""The shares of a page: released ones with the interval of their noise, and what lies under it is not shown."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.page.asked import FEWEST, Sample, ask, spelled
+from commands.page.released import Release, read_release, sampling_interval
+from commands.page.tree_paths import tree_paths
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.supported import read_supported
+from doppel.calibration import pool_bins, tree_vector
+from doppel.privacy.histogram import KIND, add_noise, histogram_spec, unit_sums
+from doppel.privacy.ledger import Ledger
+
+SIGMA, UNITS = 5.0, 2000
+
+
+def ledger_line(run: Path, scope: str) -> None:
+    spec = histogram_spec(SIGMA, UNITS, 8.0, 1e-5, "rdp", "utterance")
+    ledger = Ledger(run / "ledger.jsonl")
+    fields: dict[str, Any] = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": KIND}
+    ledger.spend(ledger.open_mechanism(scope=scope, stage="histogram", spec=spec, **fields))
+
+
+def domains(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> None:
+    told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": sigma, "sums": sums}
+    (run / "domains.histogram.json").write_text(json.dumps(told))
+
+
+def test_intervals_hold_the_true_shares_as_often_as_they_say() -> None:
+    true = {f"label {i}": float(i % 40) for i in range(2000)}
+    release = Release(
+        {name: value / UNITS for name, value in add_noise(true, SIGMA, seed=1).items()},
+        dict.fromkeys(true, SIGMA / UNITS),
+        SIGMA,
+        UNITS,
+        "utterance",
+    )
+    held = [low <= true[name] / UNITS <= high for name in true for low, high in [release.interval(name)]]
+    assert 0.93 < sum(held) / len(held) < 0.97
+    spurious = [name for name in true if true[name] == 0 and release.is_above_noise(name)]
+    assert not spurious, "no label that nobody has is shown"
+
+
+def test_labels_have_the_released_shares(tmp_path: Path) -> None:
+    domains(tmp_path, {"travel": 900.0, "music": 300.0, "games": 9.0})
+    assert read_release(RunRecord(tmp_path), "domain", ()) is None, "the ledger has not paid for it"
+    ledger_line(tmp_path, "domain")
+    release = read_release(RunRecord(tmp_path), "domain", ())
+    assert release is not None and release.shares["travel"] == 0.45
+    low, high = release.interval("travel")
+    assert high - 0.45 == pytest.approx(0.45 - low) == pytest.approx(1.96 * SIGMA / UNITS, rel=1e-3)
+    samples = [Sample("a song please", label="music")] * 9
+    asked = ask(samples, read_supported(["!music", "!games"]), release)
+    assert asked is not None and [row.name for row in asked.rows] == ["music", "travel"]
+    assert asked.too_rare == ("games",) and asked.rows[0].share.value == 0.15
+    domains(tmp_path, {"travel": 900.0, "music": 300.0}, sigma=None)
+    assert read_release(RunRecord(tmp_path), "domain", ()) is None, "exact shares are not released ones"
+
+
+def test_topics_that_an_over_sample_was_drawn_by_have_the_released_shares(tmp_path: Path) -> None:
+    (tmp_path / "topics").mkdir()
+    told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": {"lunch": 500.0, "rain": 90.0}}
+    (tmp_path / "topics" / "marginals.json").write_text(json.dumps({**told, "bins": {"lunch": 1.0, "rain": 1.0}}))
+    ledger_line(tmp_path, "topics")
+    release = read_release(RunRecord(tmp_path), "topics", ())
+    assert release is not None and release.shares == {"lunch": 0.25, "rain": 0.045}
+
+
+def test_shares_of_functions_come_back_from_what_a_calibration_released(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    trees = [
+        f"(Yield ({draw.choice(['Ask'] * 5 + ['Tell'] * 2 + ['Order'])}{' (Now)' * draw.randint(0, 1)}))"
+        for _ in range(UNITS)
+    ]
+    bins = pool_bins(trees)
+    sums = add_noise(unit_sums(((str(i), tree_vector(t, bins)) for i, t in enumerate(trees)), bins), SIGMA, seed=2)
+    (tmp_path / "parse_tree").mkdir()
+    told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": sums, "bins": bins}
+    (tmp_path / "parse_tree" / "marginals.json").write_text(json.dumps(told))
+    ledger_line(tmp_path, "two_stage")
+    release = read_release(RunRecord(tmp_path), "two_stage", trees[:500])
+    assert release is not None
+    true = Counter(name for tree in trees for name in Sample("", tree).names)
+    for name in ("Ask", "Tell", "Order", "Now", "Yield"):
+        low, high = release.interval(name)
+        assert low <= true[name] / UNITS <= high and high - low < 0.1, name
+
+
+def test_a_share_of_samples_has_the_interval_of_its_draw() -> None:
+    draw = random.Random(3)
+    held = 0
+    for _ in range(400):
+        count = sum(draw.random() < 0.05 for _ in range(300))
+        low, high = sampling_interval(count, 300)
+        held += low <= 0.05 <= high
+    assert 0.92 < held / 400 < 0.99
+    assert sampling_interval(0, 300)[0] == 0 < sampling_interval(0, 300)[1] < 0.02
+
+
+def test_what_few_samples_use_is_too_rare_to_show() -> None:
+    samples = [Sample("a", "(Yield (Ask))")] * 50 + [Sample("b", "(Yield (Tell))")] * (FEWEST - 1)
+    asked = ask(samples, read_supported(["!Tell"]), None)
+    assert asked is not None and asked.too_rare == ("Tell",) and not asked.lacking
+    assert asked.unserved is not None and asked.unserved.value == (FEWEST - 1) / len(samples)
+    assert ask([Sample("no tree")], None, None) is None
+
+
+def test_a_parser_that_reads_the_words_has_its_say() -> None:
+    trees = ["(Yield (Ask))"] * 6 + ["(Yield (Tell))"] * 2
+    samples = [Sample("a", "(Yield (Ask))", read_tree=tree, confidence=0.9 if "Ask" in tree else 0.5) for tree in trees]
+    asked = ask(samples, None, None)
+    assert asked is not None
+    assert {row.name: row.read_back for row in asked.rows} == {"Yield": 1.0, "Ask": 0.75}
+    assert [row.confidence for row in asked.rows] == pytest.approx([0.8, 0.8])
+
+
+def test_names_are_spelled_in_words() -> None:
+    assert spelled("UpdateCommitEventWrapper") == "update commit event wrapper"
+    assert spelled("Event.attendees_?") == "event attendees" and spelled("FenceTriviaQA") == "fence trivia QA"
+    assert spelled("?=") == "" and spelled("book a table") == "book a table"
+
+
+def test_paths_follow_the_calls_through_let_and_do() -> None:
+    tree = '(do (Yield (A :x (B) "(C)")) (let (x0 (D)) (E x0 ^(F) G)))'
+    assert tree_paths(tree) == {("Yield",), ("Yield", "A"), ("Yield", "A", "B"), ("D",), ("E",)}
+    assert tree_paths("(Yield") == frozenset()
+
+
+def test_what_is_supported_is_said_in_several_ways(tmp_path: Path) -> None:
+    names = read_supported(["Find*", "Create", "!FindManager"])
+    assert names is not None and [names.holds(n) for n in ("FindPlace", "Create", "FindManager", "Delete")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    (tmp_path / "list.txt").write_text("# ours\nCreate\n\n")
+    listed = read_supported(str(tmp_path / "list.txt"))
+    assert listed is not None and listed.holds("Create") and not listed.holds("Delete")
+    (tmp_path / "api.csv").write_text("Create,Event,\nFenceOther,Unit,\n")
+    by_default = read_supported(None, [str(tmp_path / "api.csv")])
+    assert by_default is not None and by_default.holds("Create") and not by_default.holds("FenceOther")
+    assert read_supported(None) is None

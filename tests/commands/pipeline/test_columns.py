@@ -1,0 +1,104 @@
+"""Columns are given once, and every stage that reads the user's files knows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table_files import write_table
+
+from commands.pipeline.adaptation import AdaptationStages
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.sources import check_sources, read_sources
+from commands.pipeline.stages import Stages
+from commands.quality.evaluate import evaluate
+from datamodules.columns import Columns
+from doppel.console.command import command_parser
+from doppel.errors import DataError, UserError
+
+COLUMNS = {"text": "review", "label": ["category", "stars"], "unit": "user_id", "parse": "tree"}
+ROWS = [
+    {"review": f"find {i}", "category": "Food", "stars": str(i % 2), "user_id": f"ana-{i % 5}", "tree": "(A)"}
+    for i in range(10)
+]
+
+
+def changes(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    private = write_table(tmp_path / "private", "csv", ROWS)
+    reference = write_table(tmp_path / "public", "jsonl", [{"text": "hello"}, {"text": ""}])
+    labels = tmp_path / "labels.txt"
+    labels.write_text("Category: Food | Stars: 0\n")
+    files = {"data.train_path": private, "reference": reference, "labels": str(labels), "data.unit": "user"}
+    return files | {"data.columns": COLUMNS, "systems": ["domain", "two_stage"], "compare_with_private": True} | more
+
+
+def test_every_training_and_comparison_has_them(tmp_path: Path) -> None:
+    stages = Stages(load(shipped("own-data"), changes(tmp_path)), tmp_path / "run").all()
+    trainings = [stage for stage in stages if stage.kind == "fit" and stage.config is not None]
+    assert [stage.name for stage in trainings] == ["domain", "parse_tree", "parse2utterance"]
+    assert all((stage.config or {})["data"]["init_args"]["columns"] == COLUMNS for stage in trainings)
+    parser = command_parser(evaluate, "evaluate")
+    for stage in stages:
+        if stage.argv[0] == "evaluate":
+            assert parser.instantiate(parser.parse_args(list(stage.argv[1:]))).columns == Columns(**COLUMNS)
+
+
+def test_what_the_run_itself_writes_has_the_usual_names(tmp_path: Path) -> None:
+    own = {"data.columns": COLUMNS, "adaptation.train": str(tmp_path / "a.csv"), "parser": None}
+    experiment = load(shipped("adaptation-weather-small"), own)
+    stages = {stage.name: stage for stage in AdaptationStages(experiment, tmp_path / "run").all()}
+    words = stages["partition"].argv
+    assert json.loads(words[words.index("--columns") + 1]) == COLUMNS
+    for stage in stages.values():
+        data = (stage.config or {}).get("data", {}).get("init_args", {})
+        assert data.get("columns") is None, stage.name
+        assert stage.name == "partition" or "--columns" not in stage.argv
+
+
+def test_files_are_read_as_the_stages_will(tmp_path: Path) -> None:
+    given = changes(tmp_path)
+    unlisted, empty = read_sources(load(shipped("own-data"), given))
+    assert unlisted.startswith(f"{given['data.train_path']}:3 has a label that the public list lacks")
+    assert empty == f"{given['reference']}:2 has no text; such rows are left out (1 of 1 rows)"
+    with pytest.raises(UserError, match="data.unit is utterance, so that each row would be protected by itself"):
+        read_sources(load(shipped("own-data"), given | {"data.unit": "utterance"}))
+    with pytest.raises(DataError, match=r"rows.csv:2: no 'trees', which this model needs: .*there are review, cat"):
+        read_sources(load(shipped("own-data"), given | {"data.columns": {**COLUMNS, "parse": "trees"}}))
+
+
+def test_the_private_file_is_neither_reference_nor_source_of_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = changes(tmp_path, systems=["topics"])
+    private = Path(own["data.train_path"])
+    copy = private.with_name("copy.csv")
+    copy.write_bytes(private.read_bytes())
+    link = private.with_name("link.csv")
+    link.symlink_to(private)
+    for field, what in (("reference", "reference is"), ("topics.texts", "topics.texts is")):
+        for other in (private, link):
+            with pytest.raises(UserError, match=f"{what} the private file itself"):
+                check_sources(load(shipped("own-data"), own | {field: str(other)}))
+        with pytest.raises(UserError, match=f"{what} the private file itself"):
+            read_sources(load(shipped("own-data"), own | {field: str(copy)}))
+    missing = own | {"topics.texts": str(tmp_path / "none.jsonl")}
+    with pytest.raises(DataError, match="none.jsonl"):
+        read_sources(load(shipped("own-data"), missing))
+    monkeypatch.setattr("commands.pipeline.sources.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="sentence_transformers is not installed"):
+        check_sources(load(shipped("own-data"), own))
+
+
+@pytest.mark.parametrize("wrong", [{"num_topics": 1}, {"oversample": 0}, {"noise_multiplier": -1.0}])
+def test_impossible_topics_are_refused_before_anything_runs(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="topics"):
+        load(shipped("own-data"), {"topics": wrong})
+
+
+def test_an_utterance_of_ten_thousand_words_is_told_before_anything_starts(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "long", "csv", [{"text": "hello"}, {"text": "word " * 10_000}, {"text": "a b " * 60}])
+    own = {"data.train_path": path, "data.columns": {}, "data.unit": "utterance", "systems": ["one_stage"]}
+    long, _ = read_sources(load(shipped("own-data"), changes(tmp_path) | own))
+    assert long.startswith(f"{path}:3 is longer than the model's max_length")

@@ -1,0 +1,233 @@
+"""The tool ``evaluate``: keys, equal sample counts, one-stage files, private values, and one-line errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.quality import evaluate as command
+from doppel.console.command import call
+from doppel.errors import DataError, UserError
+
+KEYS = {
+    "word_overlap",
+    "function_overlap",
+    "chi_square",
+    "mauve",
+    "top_10_overlap",
+    "top_25_overlap",
+    "top_50_overlap",
+    "top_100_overlap",
+    "valid_trees",
+    "distinct",
+    "commonest",
+    "distinct_trees",
+    "commonest_tree",
+    "reference_commonest_tree",
+    "mean_words",
+    "trees",
+    "featurizer",
+    "num_synthetic",
+    "num_reference",
+    "num_compared",
+    "nearest_function_overlap",
+    "nearest_chi_square",
+    "nearest_top_100_overlap",
+    "notes",
+}
+HEADS = ("Create", "Find", "Delete")
+REFERENCE = [
+    {"utterance": f"{head.lower()} meeting number {n}", "parse": f"(Yield ({head} (Number{n % 5})))"}
+    for head in HEADS
+    for n in range(20)
+]
+SYNTHETIC = [{**row, "parse": row["parse"] if n % 4 else "(Broken ("} for n, row in enumerate(REFERENCE[:40])]
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
+    """Write JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def run(*options: str) -> None:
+    """Run, as ``cli.py`` does, but for the errors."""
+    call(command.evaluate, list(options), "evaluate")
+
+
+Rows = list[dict[str, Any]]
+
+
+def values_of(folder: Path, synthetic: Rows, reference: Rows, *options: str) -> dict[str, Any]:
+    """Evaluate lines."""
+    sides = ("--synthetic", write_lines(folder / "synthetic.jsonl", synthetic))
+    sides += ("--reference", write_lines(folder / "reference.jsonl", reference))
+    run(*sides, "--out", str(folder / "out.json"), *options)
+    values: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return values
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """A reference, samples with trees, and samples without."""
+    return {
+        "reference": write_lines(tmp_path / "reference.jsonl", REFERENCE),
+        "two_stage": write_lines(tmp_path / "two.jsonl", SYNTHETIC),
+        "one_stage": write_lines(tmp_path / "one.jsonl", [{"utterance": row["utterance"]} for row in SYNTHETIC]),
+    }
+
+
+def test_two_stage_file(
+    files: dict[str, str], tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "report.json"
+    run(
+        *("--synthetic", files["two_stage"], "--reference", files["reference"]),
+        *("--out", str(out), "--featurizer", tiny_model),
+    )
+    values = json.loads(out.read_text())
+    assert values.keys() >= KEYS
+    assert not any(name.startswith("private/") for name in values)
+    assert values["featurizer"] == tiny_model
+    assert (values["num_synthetic"], values["num_reference"], values["num_compared"]) == (40, 60, 40)
+    assert values["valid_trees"] == pytest.approx(0.75)
+    assert 0 < values["function_overlap"] < 1
+    assert 0 < values["mauve"] <= 1
+    assert values["trees"].startswith("sampled with the text")
+    assert [path.name for path in out.parent.iterdir()] == ["report.json"]  # no temporary file is left
+    table = capsys.readouterr().out.splitlines()
+    starts = {line.index(line.split()[1]) for line in table if not line.startswith("note:")}
+    assert len(starts) == 1  # aligned
+
+
+def test_one_stage_file_has_no_tree_metrics_but_the_stand_in(files: dict[str, str], tmp_path: Path) -> None:
+    reports = {}
+    for name in ("one_stage", "two_stage"):
+        out = tmp_path / f"{name}.json"
+        run("--synthetic", files[name], "--reference", files["reference"], "--no-mauve", "--out", str(out))
+        reports[name] = json.loads(out.read_text())
+    one = reports["one_stage"]
+    for key in ("function_overlap", "chi_square", "valid_trees", "top_10_overlap", "mauve"):
+        assert one[key] is None
+    assert one["trees"].startswith("none: one-stage samples carry no tree")
+    assert any("no trees" in note for note in one["notes"])
+    # the stand-in sees the text alone, so the two kinds of file are judged alike
+    for key in ("nearest_function_overlap", "nearest_chi_square", "nearest_top_25_overlap"):
+        assert one[key] == reports["two_stage"][key] is not None
+
+
+def test_equal_files_are_perfect_and_subsets_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    perfect = values_of(tmp_path, REFERENCE, REFERENCE, "--no-mauve")
+    for key in ("word_overlap", "function_overlap", "valid_trees", "distinct", "nearest_function_overlap"):
+        assert perfect[key] == 1
+    assert perfect["chi_square"] == perfect["nearest_chi_square"] == 0
+    few = ("--no-mauve", "--num-samples", "20", "--seed")
+    half = [values_of(tmp_path, REFERENCE[:50], REFERENCE, *few, seed) for seed in ("1", "1", "2")]
+    assert half[0] == half[1] != half[2]
+    assert half[0]["num_compared"] == 20
+
+
+def test_a_tree_model_that_fell_back_on_its_mode_is_named(tmp_path: Path) -> None:
+    mode = [{"utterance": f"delete meeting {n}", "parse": "(Yield (Delete (Number1)))"} for n in range(30)]
+    collapsed = values_of(tmp_path, mode + REFERENCE[:10], REFERENCE, "--no-mauve")
+    assert collapsed["commonest_tree"] == 0.75
+    assert collapsed["distinct_trees"] == pytest.approx(6 / 40)  # Create with 0 to 4, and the mode
+    assert collapsed["reference_commonest_tree"] < 0.2
+    assert any("falls back on its mode" in note for note in collapsed["notes"])
+    healthy = values_of(tmp_path, REFERENCE, REFERENCE, "--no-mauve")
+    assert healthy["commonest_tree"] == healthy["reference_commonest_tree"] == pytest.approx(4 / 60, abs=1e-6)
+    assert not any("mode" in note for note in healthy["notes"])
+    unannotated = values_of(tmp_path, [{"utterance": r["utterance"]} for r in REFERENCE], REFERENCE, "--no-mauve")
+    assert unannotated["commonest_tree"] is None and unannotated["distinct_trees"] is None
+
+
+def test_private_values_only_when_asked(files: dict[str, str], tmp_path: Path) -> None:
+    private = write_lines(tmp_path / "private.jsonl", REFERENCE[:10] + [{"utterance": "something else entirely"}])
+    out = tmp_path / "report.json"
+    run(
+        *("--synthetic", files["two_stage"], "--reference", files["reference"], "--private", private),
+        *("--no-mauve", "--out", str(out)),
+    )
+    values = json.loads(out.read_text())
+    assert values["private/exact_copies"] == pytest.approx(10 / 40)
+    assert values["private/near_copies"] >= values["private/exact_copies"]
+    assert any("not differentially private" in note for note in values["notes"])
+
+
+def test_the_annotator_may_be_another_file(files: dict[str, str], tmp_path: Path) -> None:
+    other = write_lines(tmp_path / "other.jsonl", [{"utterance": "create meeting", "parse": "(Elsewhere)"}])
+    out = tmp_path / "report.json"
+    run(
+        *("--synthetic", files["one_stage"], "--reference", files["reference"], "--annotator", other),
+        *("--no-mauve", "--out", str(out)),
+    )
+    values = json.loads(out.read_text())
+    assert (values["nearest_function_overlap"], values["nearest_chi_square"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"no file .*samples.jsonl"),
+        ("", r"samples.jsonl: holds no sample"),
+        (
+            '{"utterance": "private words"}\n{"text": "private words"}\n',
+            r'samples.jsonl:2: has no text under "utt',
+        ),
+        ('{"utterance": "private words"\n', r"samples.jsonl:1: broken JSON at column \d+"),
+        ('["private words"]\n', r"samples.jsonl:1: a JSON list"),
+        ('{"utterance": "private words", "parse": ["private words"]}\n', r'samples.jsonl:1: "parse" is list'),
+        (b"\xe9 private words", r"samples.jsonl:1: byte 1 is not UTF-8"),
+    ],
+)
+def test_bad_samples_end_in_one_line_that_quotes_nothing(
+    content: str | bytes | None, message: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "samples.jsonl"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        run("--synthetic", str(path), "--reference", files["reference"], "--no-mauve")
+    assert "private words" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--num-samples", "0"), "--num-samples is 0"),
+        (("--featurizer", "/no/such/model"), "/no/such/model: no such folder"),
+        (("--out", "{file}/report.json"), "its folder cannot be made"),
+    ],
+)
+def test_bad_options(options: tuple[str, ...], message: str, files: dict[str, str]) -> None:
+    options = tuple(option.format(file=files["reference"]) for option in options)
+    with pytest.raises(UserError, match=message):
+        run("--synthetic", files["two_stage"], "--reference", files["reference"], *options)
+
+
+def test_without_the_shipped_base_the_error_says_what_to_do(
+    tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"models/base.* --featurizer .*--no-mauve"):
+        values_of(tmp_path, REFERENCE, REFERENCE)
+    shutil.copytree(tiny_model, tmp_path / "models" / "base")
+    for folder in (tmp_path, "/"):  # found beside the code, from any folder
+        monkeypatch.chdir(folder)
+        values = values_of(tmp_path, REFERENCE, REFERENCE)
+        assert values["featurizer"] == "models/base"
+        assert values["mauve"] > 0.99
+
+
+def test_an_empty_side_is_refused(tmp_path: Path) -> None:
+    for sides, message in ((([], REFERENCE), "holds no sample"), ((REFERENCE, []), "holds no user turn")):
+        with pytest.raises(DataError, match=message):
+            values_of(tmp_path, *sides, "--no-mauve")

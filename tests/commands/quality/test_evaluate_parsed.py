@@ -1,0 +1,167 @@
+"""The tool ``evaluate`` with a semantic parser: its trees, ready annotations, the ground-truth row, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from commands.quality import evaluate as command
+from doppel.console.command import call
+from doppel.errors import UserError
+from doppel.lispress import is_valid
+from doppel.metrics.compare import FUNCTION_KEYS, Corpus, compare, compared_sides, function_metrics
+
+HEADS = ("Create", "Find", "Delete")
+REFERENCE = [
+    {"utterance": f"{head.lower()} meeting {n}", "parse": f"(Yield ({head} (Number{n % 5})))"}
+    for head in HEADS
+    for n in range(10)
+]
+SYNTHETIC = [{"utterance": f"please {row['utterance']}", "parse": row["parse"]} for row in REFERENCE[:20]]
+PARSED_KEYS = [f"{prefix}_{key}" for prefix in ("parsed", "ground_truth") for key in FUNCTION_KEYS]
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
+    """Write JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def run(*options: str) -> None:
+    """Run, as ``cli.py`` does, but for the errors."""
+    call(command.evaluate, list(options), "evaluate")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> tuple[str, ...]:
+    """The options for a reference and samples with trees."""
+    return (
+        *("--synthetic", write_lines(tmp_path / "samples.jsonl", SYNTHETIC)),
+        *("--reference", write_lines(tmp_path / "reference.jsonl", REFERENCE), "--no-mauve"),
+    )
+
+
+def test_ready_annotations_of_both_sides(sides: tuple[str, ...], tmp_path: Path) -> None:
+    """Order and further lines do not matter; a parser that is always right has a perfect ground truth."""
+    parsed = [{**row, "parse": "(Yield (Find (Number0)))"} for row in SYNTHETIC]
+    files = {
+        "parsed": write_lines(tmp_path / "parsed.jsonl", [*reversed(parsed), {"utterance": "no sample"}]),
+        "parsed-reference": write_lines(tmp_path / "parsed_reference.jsonl", REFERENCE),
+        "out": str(tmp_path / "out.json"),
+    }
+    run(*sides, *(part for name, path in files.items() for part in (f"--{name}", path)))
+    values = json.loads((tmp_path / "out.json").read_text())
+    assert values["parsed_function_overlap"] == pytest.approx(3 / 9)  # Yield, Find, Number0 of 4 + 5 types
+    assert 0 < values["parsed_chi_square"] < 1
+    assert values["function_overlap"] > values["parsed_function_overlap"]  # the sampled trees are another matter
+    assert values["parsed_own_tree_match"] == sum(row["parse"] == parsed[0]["parse"] for row in SYNTHETIC) / 20
+    assert (values["ground_truth_function_overlap"], values["ground_truth_chi_square"]) == (1, 0)
+    assert values["ground_truth_exact_match"] == 1
+    assert values["parser"] is None
+
+
+def test_without_a_parser_the_values_are_null_and_a_note_says_why(sides: tuple[str, ...], tmp_path: Path) -> None:
+    run(*sides, "--out", str(tmp_path / "out.json"))
+    values = json.loads((tmp_path / "out.json").read_text())
+    assert {values[key] for key in (*PARSED_KEYS, "parsed_own_tree_match", "ground_truth_exact_match")} == {None}
+    assert any("--parser or --parsed" in note for note in values["notes"])
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, tiny_model: str) -> str:
+    """A parser with random weights: its trees are well-formed and wrong."""
+    from doppel.parsing.vocabulary import ActionVocabulary
+    from lightning_modules.parsing.action_decoder import DecoderArguments
+    from lightning_modules.parsing.source_encoder import EncoderArguments
+    from lightning_modules.semantic_parser import SemanticParser
+
+    torch.manual_seed(1)
+    parser = SemanticParser(
+        encoder=EncoderArguments(name="small", tokenizer=tiny_model, num_layers=1),
+        decoder=DecoderArguments(num_layers=2, size=16, num_heads=2, feedforward_size=16),
+        max_actions=12,
+    )
+    parser.build(ActionVocabulary.build([row["parse"] for row in REFERENCE]))
+    state: dict[str, Any] = {"state_dict": parser.state_dict()}
+    parser.on_save_checkpoint(state)
+    torch.save(state, tmp_path / "last.ckpt")
+    return str(tmp_path / "last.ckpt")
+
+
+def test_a_checkpoint_annotates_and_its_annotations_serve_again(
+    sides: tuple[str, ...], tmp_path: Path, checkpoint: str
+) -> None:
+    saved = {"parsed": tmp_path / "new" / "parsed.jsonl", "parsed-reference": tmp_path / "parsed_reference.jsonl"}
+    out = [tmp_path / f"{n}.json" for n in range(2)]
+    options = [part for name, path in saved.items() for part in (f"--save-{name}", str(path))]
+    run(*sides, "--num-samples", "7", "--parser", checkpoint, "--out", str(out[0]), *options)
+    ready = [part for name, path in saved.items() for part in (f"--{name}", str(path))]
+    run(*sides, "--num-samples", "7", *ready, "--out", str(out[1]))
+    first, second = (json.loads(path.read_text()) for path in out)
+    assert first.pop("parser") == checkpoint
+    assert second.pop("parser") is None
+    assert first == second
+    assert all(first[key] is not None for key in PARSED_KEYS)
+    for name, rows in (("parsed", SYNTHETIC), ("parsed-reference", REFERENCE)):
+        lines = read_lines(saved[name])
+        assert len(lines) == 7
+        assert {line["utterance"] for line in lines} <= {row["utterance"] for row in rows}
+        assert all(is_valid(line["parse"]) and 0 < line["confidence"] <= 1 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--parsed", "{reference}"), r"--parsed lacks 20 of the 20 compared utterances"),
+        (("--parsed-reference", "{synthetic}"), r"--parsed-reference lacks 20 of the 20 compared"),
+        (("--save-parsed", "here.jsonl"), r"--save-parsed: there is nothing to save"),
+        (("--parser", "/no/such.ckpt"), r"/no/such.ckpt"),
+        (("--parsed", "/no/such.jsonl"), r"no file /no/such.jsonl"),
+        (("--parsed", "{synthetic}", "--save-parsed", "{synthetic}/here"), "its folder cannot be made"),
+    ],
+)
+def test_bad_options(options: tuple[str, ...], message: str, sides: tuple[str, ...]) -> None:
+    options = tuple(option.format(synthetic=sides[1], reference=sides[3]) for option in options)
+    with pytest.raises(UserError, match=message) as caught:
+        run(*sides, *options)
+    assert "meeting" not in str(caught.value)
+
+
+def test_function_metrics_take_equally_many_trees_of_both_sides() -> None:
+    """Every reference tree has a function of its own, so that overlap would show a side that is too large."""
+    reference = [f"(F{n})" for n in range(40)]
+    few = function_metrics([*reference[:10], *[None] * 30], reference, "node_labels")
+    assert few["function_overlap"] == pytest.approx(3 / 10)  # of every fourth function, F0, F4 and F8
+    assert function_metrics(reference, reference, "node_labels")["function_overlap"] == 1
+    assert set(function_metrics([None], reference, "node_labels").values()) == {None}
+
+
+def test_trees_must_be_as_many_as_the_compared_utterances() -> None:
+    corpus = Corpus(tuple(row["utterance"] for row in REFERENCE), tuple(row["parse"] for row in REFERENCE))
+    side, other = compared_sides(corpus, corpus, num_samples=5, seed=3)
+    assert side == other
+    assert len(side.utterances) == 5
+    with pytest.raises(ValueError, match="30 parsed trees for 5 compared synthetic"):
+        compare(corpus, corpus, parsed=corpus.trees, num_samples=5, seed=3)
+    values = compare(corpus, corpus, parsed=side.trees, num_samples=5, seed=3)
+    assert (values["parsed_function_overlap"], values["parsed_own_tree_match"]) == (1, 1)
+    assert values["ground_truth_chi_square"] is None
+
+
+def test_a_reference_without_trees_has_no_parsed_values(tmp_path: Path) -> None:
+    trees = write_lines(tmp_path / "trees.jsonl", REFERENCE)
+    bare = write_lines(tmp_path / "bare.jsonl", [{"utterance": row["utterance"]} for row in REFERENCE])
+    ready = ("--parsed", trees, "--parsed-reference", trees)
+    run("--synthetic", trees, "--reference", bare, "--no-mauve", *ready, "--out", str(tmp_path / "out.json"))
+    values = json.loads((tmp_path / "out.json").read_text())
+    assert {values[key] for key in PARSED_KEYS} == {None}
+    assert any("parsed_… and ground_truth_…" in note for note in values["notes"])

@@ -1,0 +1,147 @@
+"""Control codes: of several texts drawn for a code, those that an encoder reads as this code."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commands.pipeline import sources
+from commands.pipeline.experiment import load
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.sources import check_sources
+from commands.pipeline.stages import Stages
+from commands.privacy import counted
+from commands.quality.match_labels import choose, match_labels, probabilities
+from doppel.console.command import call
+from doppel.errors import DataError, UserError
+
+INN_GOOD, INN_BAD, BAR_GOOD = "Kind: inn | Stars: 5", "Kind: inn | Stars: 1", "Kind: bar | Stars: 5"
+WORDS = ["inn", "bar", "great", "awful"]
+STARS = {"5": "great", "1": "awful"}
+
+
+def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> np.ndarray:
+    """Unit vectors of the words that a text has."""
+    counts = np.array([[text.split().count(word) for word in WORDS] for text in texts], dtype=np.float32) + 1e-3
+    return counts / np.linalg.norm(counts, axis=1, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def _encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted, "embed", embed)
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def given(tmp_path: Path, codes: list[str], drawn: list[tuple[str, str]]) -> list[str]:
+    """Arguments of the command, without words."""
+    lines = [{"utterance": text, "domain": code, "stage": "domain"} for text, code in drawn]
+    files = {
+        "--candidates": write_lines(tmp_path / "candidates.jsonl", lines),
+        "--codes": write_lines(tmp_path / "domains.jsonl", [{"domain": code} for code in codes]),
+    }
+    return [*(word for pair in files.items() for word in pair), "--out", str(tmp_path / "synthetic.jsonl")]
+
+
+def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path: Path) -> None:
+    texts = ["a great inn", "an awful inn", "a great bar", "so great and great inn", "it was awful , awful inn"]
+    codes = [INN_BAD, INN_GOOD, BAR_GOOD, INN_BAD]
+    drawn = [(text, code) for code in (INN_GOOD, INN_BAD, BAR_GOOD) for text in texts]
+    call(match_labels, [*given(tmp_path, codes, drawn), "--label-words", json.dumps(STARS)], "match-labels")
+    kept = [json.loads(line) for line in (tmp_path / "synthetic.jsonl").read_text().splitlines()]
+    assert [line["domain"] for line in kept] == codes and {line["stage"] for line in kept} == {"domain"}
+    assert {kept[0]["utterance"], kept[3]["utterance"]} == {"an awful inn", "it was awful , awful inn"}
+    assert kept[1]["utterance"] in ("a great inn", "so great and great inn")
+    assert kept[2]["utterance"] == "a great bar"
+    told = json.loads((tmp_path / "synthetic.jsonl.matched.json").read_text())
+    assert (told["num_codes"], told["num_candidates"], told["num_kept"]) == (4, 15, 4)
+    assert told["kept_match"] == 1 and told["candidates_match"] == pytest.approx(1 / 3)
+    assert told["label_words"] == STARS
+
+
+def test_wrong_files_and_words_are_named(tmp_path: Path) -> None:
+    words = given(tmp_path, [INN_BAD], [("an inn", INN_GOOD)])
+    with pytest.raises(DataError, match="these very codes"):
+        call(match_labels, words, "match-labels")
+    words = [*given(tmp_path, [INN_BAD], [("an inn", INN_BAD)]), "--label-words", '{"2": "so so"}']
+    with pytest.raises(DataError, match="describes '2', which no code has: there are 1, inn"):
+        call(match_labels, words, "match-labels")
+    assert not (tmp_path / "synthetic.jsonl").exists()
+
+
+def test_matches_are_drawn_uniformly_and_the_likeliest_fill_up() -> None:
+    log_p, matches = np.array([-5.0, -1.0, -2.0, -9.0]), np.array([True, False, False, True])
+    codes, drawn_for = ["a"], ["a"] * 4
+    counts = Counter(choose(codes, drawn_for, log_p, matches, seed)[0] for seed in range(600))
+    assert set(counts) == {0, 3} and abs(counts[0] - 300) < 50  # a standard deviation of 12
+    assert set(choose(codes * 3, drawn_for, log_p, matches, 0)) == {0, 3, 1}
+    assert len(choose(codes * 9, drawn_for, log_p, matches, 0)) == 4
+    assert choose(codes, drawn_for, log_p, matches, 5) == choose(codes, drawn_for, log_p, matches, 5)
+
+
+def test_the_mean_probabilities_are_the_shares() -> None:
+    cosines_NK = np.random.default_rng(0).normal(0.3, 0.1, (400, 3)) + np.array([0.2, 0.0, 0.0])
+    shares_K = np.array([0.2, 0.5, 0.3])
+    found_NK = probabilities(cosines_NK, shares_K)
+    assert found_NK.sum(axis=1) == pytest.approx(np.ones(400))
+    assert found_NK.mean(axis=0) == pytest.approx(shares_K, abs=0.01)
+    assert probabilities(cosines_NK, np.array([1.0, 0.0, 0.0])).argmax(axis=1).tolist() == [0] * 400
+
+
+def changes(tmp_path: Path) -> dict[str, Any]:
+    """An experiment on labels that draws eight texts a code."""
+    labels = tmp_path / "labels.txt"
+    labels.write_text("bar\ninn\n")
+    return {
+        "systems": ["domain"],
+        "labels": str(labels),
+        "candidates": 8,
+        "label_words": {"inn": "a small hotel"},
+        "data.train_path": "x.csv",
+        "num_samples": 30,
+    }
+
+
+def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "find_spec", lambda package: object())
+    experiment = load(Path("configs/experiments/own-data.yaml"), changes(tmp_path))
+    check_sources(experiment)  # no parser is asked for
+    stages = {stage.name: stage for stage in Stages(experiment, tmp_path).all()}
+    chosen, config = stages["choose_domain"], stages["sample_domain"].config
+    assert chosen.argv[0] == "match-labels" and chosen.needs == ("sample_domain",)
+    assert stages["page"].needs == ("choose_domain",)
+    for file in ("candidates_domain.jsonl", "domains.jsonl", "synthetic_domain.jsonl"):
+        assert str(tmp_path / file) in chosen.argv
+    assert json.loads(chosen.argv[chosen.argv.index("--label-words") + 1]) == {"inn": "a small hotel"}
+    assert config is not None and config["data"]["init_args"]["num_samples"] == 240
+    assert str(tmp_path / "domains.jsonl") == config["data"]["init_args"]["prompts_path"]
+
+
+def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "sample_domain"
+    folder.mkdir()
+    writer = {"init_args": {"output_path": str(tmp_path / "candidates_domain.jsonl")}}
+    config = {"trainer": {"callbacks": [writer]}, "model": {"init_args": {"sampling": {"num_beams": 1}}}}
+    (folder / "predict.yaml").write_text(json.dumps(config))
+    told = {"candidates": 8, "label_words": STARS}
+    (tmp_path / "experiment.yaml").write_text(json.dumps({"systems": ["domain"], **told}))
+    record = RunRecord(tmp_path)
+    assert record.sampling("domain") == {"synthetic_domain.jsonl": {"num_beams": 1, **told}}
+
+
+def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path("configs/experiments/own-data.yaml")
+    monkeypatch.setattr(sources, "find_spec", lambda package: None)
+    with pytest.raises(UserError, match="candidates of the system domain need sentence embeddings"):
+        check_sources(load(file, changes(tmp_path)))
+    with pytest.raises(UserError, match="candidates is 1"):
+        load(file, changes(tmp_path) | {"candidates": 1})

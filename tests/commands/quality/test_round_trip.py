@@ -1,0 +1,166 @@
+"""The round trip: of several utterances drawn for a tree, the one that a public parser reads as the tree."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.pipeline.experiment import load
+from commands.pipeline.sources import check_sources
+from commands.pipeline.stages import Stages
+from commands.quality.round_trip import choose, record_of
+from doppel.console.command import call
+from doppel.errors import UserError
+from doppel.metrics import graph_overlap, names_said
+from lightning_modules import semantic_parser
+
+FIND, ALICE = "(Yield (Find (Number1)))", '(Yield (Find (Person "Alice Smith")))'
+NEAR, FAR = "(Yield (Find (Number2)))", "(Wave)"
+#: What the parser reads in each utterance.
+READS = {
+    "find one": FIND,
+    "look for one": FIND,
+    "find two": NEAR,
+    "hello": FAR,
+    "find alice  smith": FAR,
+    "find her": '(Yield (Find (Person "Bob")))',
+}
+
+
+def drawn(tree: str, *utterances: str) -> list[dict[str, Any]]:
+    return [{"utterance": utterance, "parse": tree, "stage": "parse2utterance"} for utterance in utterances]
+
+
+def texts(lines: list[Any]) -> list[str]:
+    return [line["utterance"] for line in lines]
+
+
+def test_a_match_goes_before_the_nearest_graph_and_said_names_before_both() -> None:
+    assert texts(choose([FIND], drawn(FIND, "hello", "find two", "find one"), READS, 0)) == ["find one"]
+    assert texts(choose([FIND], drawn(FIND, "hello", "find two"), READS, 0)) == ["find two"]
+    assert texts(choose([ALICE], drawn(ALICE, "find her", "find alice  smith"), READS, 0)) == ["find alice  smith"]
+    assert graph_overlap(READS["find her"], ALICE) == 1 > graph_overlap(NEAR, FIND) > graph_overlap(FAR, FIND)
+    assert graph_overlap("(no tree", FIND) == 0
+    assert names_said("bring ALICE smith", '(f (Path.apply "bring") "Alice Smith" "Bob")') == 1
+
+
+def test_each_tree_keeps_as_many_as_it_has_and_the_lines_follow_the_trees() -> None:
+    trees = [FIND, ALICE, FIND, "(Lost)"]
+    lines = [*drawn(ALICE, "find her"), *drawn(FIND, "hello", "find one", "look for one"), *drawn("(Other)", "hello")]
+    kept = choose(trees, lines, READS, 0)
+    assert [line["parse"] for line in kept] == [FIND, ALICE, FIND]
+    assert {kept[0]["utterance"], kept[2]["utterance"]} == {"find one", "look for one"}
+
+
+def test_equals_are_drawn_as_often_as_the_model_draws_them() -> None:
+    lines = drawn(FIND, "find one", "find one", "hello", "look for one")
+    counts = Counter(texts([line for seed in range(900) for line in choose([FIND], lines, READS, seed)]))
+    assert set(counts) == {"find one", "look for one"}
+    assert abs(counts["find one"] - 600) < 60  # Binomial(900, 2/3): a standard deviation of 14
+    assert choose([FIND], lines, READS, 5) == choose([FIND], lines, READS, 5)
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+class Parser:
+    """A parser that knows its answers."""
+
+    def annotate(self, utterances: list[str], progress: bool = False) -> list[str]:
+        """Trees."""
+        return [READS[utterance] for utterance in utterances]
+
+    def annotate_with_scores(self, utterances: list[str], progress: bool = False) -> list[tuple[str, float]]:
+        """Trees, with nats an action."""
+        return [(tree, 0.5) for tree in self.annotate(utterances)]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that stands for the parser."""
+    monkeypatch.setattr(semantic_parser, "load_parser", lambda path: Parser())
+    path = tmp_path / "run" / "parser" / "checkpoints" / "last.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_text("a parser")
+    return path
+
+
+def test_the_command_counts_and_the_evaluation_knows_who_chose(
+    tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
+    from commands.quality.round_trip import round_trip
+
+    lines = drawn(FIND, "hello", "find one", "find two") + drawn(ALICE, "hello", "find alice  smith")
+    candidates = write_lines(tmp_path / "candidates.jsonl", lines)
+    trees = write_lines(tmp_path / "trees.jsonl", [{"utterance": None, "parse": tree} for tree in (FIND, ALICE)])
+    out = tmp_path / "synthetic.jsonl"
+    given = ["--candidates", candidates, "--trees", trees, "--parser", str(checkpoint), "--out", str(out)]
+    call(round_trip, given, "round-trip")
+    told = json.loads(record_of(out).read_text())
+    assert json.loads(capsys.readouterr().out) == told
+    assert (told["num_trees"], told["num_candidates"], told["num_kept"]) == (2, 5, 2)
+    assert (told["candidates_match"], told["kept_match"]) == (0.2, 0.5)
+    assert [json.loads(line)["stage"] for line in out.read_text().splitlines()] == ["parse2utterance"] * 2
+
+    reference, values = write_lines(tmp_path / "reference.jsonl", drawn(FIND, "find one", "find two")), []
+    for content in ("a parser", "another parser"):
+        checkpoint.write_text(content)
+        words = ["--reference", reference, "--no-mauve", "--parser", str(checkpoint), "--out", str(tmp_path / "o.json")]
+        call(evaluate, ["--synthetic", str(out), *words], "evaluate")
+        values.append(json.loads((tmp_path / "o.json").read_text()))
+    assert [v["chosen_by_this_parser"] for v in values] == [True, False]
+    assert [CHOSEN_BY_JUDGE in v["notes"] for v in values] == [True, False]
+    with pytest.raises(UserError, match="these very trees"):
+        call(
+            round_trip, [*given, "--trees", write_lines(tmp_path / "other.jsonl", [{"parse": "(Other)"}])], "round-trip"
+        )
+
+
+def test_the_stages_draw_choose_and_judge(tmp_path: Path, checkpoint: Path) -> None:
+    systems = ["one_stage", "two_stage", "upweighted", "shared"]
+    changes = {"systems": systems, "candidates": 4, "public_parser": str(checkpoint), "num_samples": 30}
+    changes |= {f"variants.{name}.data.batch_size": 150 for name in systems[1:]}
+    experiment = load(Path("configs/experiments/quickstart.yaml"), changes)
+    check_sources(experiment)
+    stages = {stage.name: stage for stage in Stages(experiment, tmp_path).all()}
+    for own, file in (("", "two_stage"), ("upweighted_", "upweighted"), ("shared_", "shared")):
+        chosen = stages[f"choose_{own}utterances"]
+        assert chosen.needs == (f"sample_{own}utterances",) and chosen.argv[0] == "round-trip"
+        assert str(tmp_path / f"{own}trees.jsonl") in chosen.argv
+        assert chosen.needs[0] in stages and stages[f"evaluate_{file}"].needs[0] == chosen.name
+        config = stages[chosen.needs[0]].config
+        assert config is not None and config["data"]["init_args"]["num_samples"] == 120
+        (written,) = (c["init_args"]["output_path"] for c in config["trainer"]["callbacks"] if "init_args" in c)
+        assert written in chosen.argv and written != str(tmp_path / "synthetic.jsonl")
+    assert stages["evaluate_one_stage"].needs == ("sample_one_stage",)
+    tree_config = stages["sample_trees"].config
+    assert tree_config is not None and tree_config["data"]["init_args"]["num_samples"] == 30
+
+
+def test_a_parser_that_saw_the_private_turns_does_not_choose(tmp_path: Path, checkpoint: Path) -> None:
+    file = Path("configs/experiments/quickstart.yaml")
+    with pytest.raises(UserError, match="never saw the private turns"):
+        check_sources(load(file, {"candidates": 2}))
+    with pytest.raises(UserError, match="no/such"):
+        check_sources(load(file, {"candidates": 2, "public_parser": "no/such.ckpt"}))
+    with pytest.raises(UserError, match="candidates is 0"):
+        load(file, {"candidates": 0})
+    private = tmp_path / "private.jsonl"
+    changes = {"candidates": 2, "public_parser": str(checkpoint), "data.train_path": str(private), "reference": "x"}
+    for trained_on, is_refused in ((tmp_path / "." / "private.jsonl", True), (tmp_path / "public.jsonl", False)):
+        config = {"data": {"init_args": {"train_paths": [str(trained_on)]}}}
+        (checkpoint.parents[1] / "config.yaml").write_text(json.dumps(config))
+        experiment = load(file, changes)
+        if is_refused:
+            with pytest.raises(UserError, match="may not choose"):
+                check_sources(experiment)
+            check_sources(load(file, changes | {"epsilon": "inf"}))
+        else:
+            check_sources(experiment)
