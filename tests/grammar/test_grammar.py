@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from doppel.grammar import GeneratedTurn, generate
-from doppel.grammar.dialogue import DOMAINS, FOLLOWS, MAX_TURNS, OPENINGS, rules
+from doppel.grammar.dialogue import DOMAINS, FOLLOWS, MAX_TURNS, OPENINGS
+from doppel.grammar.rules import productions, rules
 from doppel.grammar.style import finish
 from doppel.grammar.synchronous import GrammarError, SynchronousGrammar, rule
 from doppel.grammar.times import DAYS, MONTHS
@@ -171,6 +172,20 @@ def test_rules_that_cannot_agree_are_refused() -> None:
         SynchronousGrammar({"a": [rule(1, "(X)", "{nowhere}")]})
     with pytest.raises(GrammarError, match="unclosed"):
         SynchronousGrammar({"a": [rule(1, "(X)", "[one|two")]})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"weight": 1, "tree": "(X)"},
+        {"weight": 0, "tree": "(X)", "phrases": ["x"]},
+        {"weight": 1, "tree": "(X)", "phrases": []},
+        {"weight": 1, "tree": "(X)", "phrases": [True]},  # what YAML reads of an unquoted "yes" or "on"
+    ],
+)
+def test_an_entry_of_a_file_that_is_no_rule_is_refused_with_its_place(entry: dict) -> None:
+    with pytest.raises(GrammarError, match="people.yaml, guest, rule 2"):
+        productions([{"weight": 1, "tree": "(X)", "phrases": ["x"]}, entry], "people.yaml, guest")
 
 
 def test_slots_are_shared_between_phrase_and_tree_and_numbered_slots_are_independent() -> None:
