@@ -23,9 +23,15 @@ def kept(lead: str) -> dict[str, Any]:
     return {name.removeprefix(lead): value for name, value in read(VALUES).items() if name.startswith(lead)}
 
 
+def same(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Fail with the names of all goldens that differ."""
+    lines = changed(old, new)
+    assert not lines, "\n".join(lines)
+
+
 def test_every_stage_of_every_experiment_runs_what_it_ran() -> None:
     old, new = read(CONFIGS), digests()
-    assert changed(old, new) == []
+    same(old, new)
     assert list(new) == list(old), "the stages run in another order"
 
 
@@ -35,7 +41,7 @@ def test_every_shipped_experiment_has_a_golden() -> None:
 
 
 def test_the_grammar_generates_the_same_turns() -> None:
-    assert changed(kept("grammar/"), grammar()) == []
+    same(kept("grammar/"), grammar())
 
 
 def test_the_accountants_give_the_same_numbers() -> None:
@@ -46,8 +52,8 @@ def test_the_accountants_give_the_same_numbers() -> None:
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.ddp)])
 def test_trainings_give_the_same_ledgers_weights_and_samples(ranks: int, tmp_path: Path) -> None:
     found = goldens(tmp_path, ranks)
-    assert changed(kept(f"{ranks} ranks/ledgers/"), found.ledgers) == []
+    same(kept(f"{ranks} ranks/ledgers/"), found.ledgers)
     old, here = kept("machine/"), machine()
     if here != old:
         pytest.skip(f"the hashes of floats are of another machine, {old}; this one is {here}")
-    assert changed(kept(f"{ranks} ranks/floats/"), found.floats) == []
+    same(kept(f"{ranks} ranks/floats/"), found.floats)
