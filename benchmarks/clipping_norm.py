@@ -20,9 +20,9 @@ import yaml
 
 from benchmarks._harness import Report, table
 from commands.pipeline.experiment import ROOT, load
+from commands.pipeline.recipes import steps_of
 from commands.pipeline.run import read_values
 from commands.pipeline.run_stage import run_stage
-from commands.pipeline.stages import Stages
 from datamodules.readers import expand_path, read_turns
 from doppel.files import read_json_lines
 from doppel.lispress import is_valid
@@ -37,7 +37,7 @@ def trees(experiment: Path, run: Path, changes: dict[str, Any]) -> list[str]:
     Raises:
         SystemExit: A stage failed.
     """
-    stages = {stage.name: stage for stage in Stages(load(experiment, changes), run).all()}
+    stages = {stage.name: stage for stage in steps_of(load(experiment, changes), run)}
     (run / "configs").mkdir(parents=True, exist_ok=True)
     for name in ("parse_tree", "sample_trees"):
         (run / "configs" / f"{name}.yaml").write_text(yaml.safe_dump(dict(stages[name].config or {})))

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from benchmarks._harness import Report, table
 from commands.pipeline.experiment import load
-from commands.pipeline.stages import Stages
+from commands.pipeline.recipes import steps_of
 from commands.privacy.norms import build, micro_batches
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     noise_rows, norm_rows = [], []
-    for stage in Stages(load(options.experiment, {}), Path("RUN")).all():
+    for stage in steps_of(load(options.experiment, {}), Path("RUN")):
         if not (stage.config or {}).get("privacy"):
             continue
         assert stage.config is not None

@@ -17,7 +17,7 @@ from commands.lightning import train
 from commands.pipeline import run
 from commands.pipeline.experiment import load as load_experiment
 from commands.pipeline.experiment import shipped
-from commands.pipeline.stages import Stages
+from commands.pipeline.recipes import steps_of
 from doppel.console.command import command_parser
 from doppel.console.dispatch import load
 
@@ -127,7 +127,7 @@ def _made(folder: Path, file: str) -> str:
         return str(ROOT / file)
     _, name, *_ = parts = Path(file).parts
     stage = Path(file).stem if "configs" in parts else parts[2]
-    stages = Stages(load_experiment(shipped(name)), folder / name).all()
+    stages = steps_of(load_experiment(shipped(name)), folder / name)
     config = next(each.config for each in stages if each.name == stage)
     path = folder / f"{stage}.yaml"
     path.write_text(yaml.safe_dump(dict(config or {})), encoding="utf-8")

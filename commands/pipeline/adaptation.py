@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commands.pipeline.experiment import Adaptation
-from commands.pipeline.stages import Stage, Stages
+from commands.pipeline.experiment import Adaptation, Settings
+from commands.pipeline.stages import PRIVATE_PARTS, Stages
+from commands.pipeline.steps import File, Step
 from commands.pipeline.systems import SYSTEMS, System, Training, synthetic_file, two_passes
 
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
@@ -36,7 +37,7 @@ class AdaptationStages(Stages):
     ==============================  ===============================================================================
     """
 
-    def all(self) -> list[Stage]:
+    def all(self) -> list[Step]:
         """All stages."""
         names, used = self.experiment.systems, [system for system in self.experiment.used if system.samplings]
         self.partition()
@@ -71,10 +72,15 @@ class AdaptationStages(Stages):
 
     def partition(self) -> None:
         """Split the annotated turns."""
-        given = {name: getattr(self.given, name) for name in _SPLIT}
+        given: Settings = {name: getattr(self.given, name) for name in _SPLIT}
         seed = self.experiment.seed or 1
-        own = {"seed": seed, "out": self.run / "data", "columns": self.columns}
-        self.tool("partition", "tool", (), "partition", **given, **own)
+        own: Settings = {"seed": seed, "out": self.run / "data", "columns": self.columns}
+        private, public = PRIVATE_PARTS, ("public", "test")
+        writes = [File(f"data/{part}.jsonl", "private") for part in private]
+        writes += [File(f"data/{part}.jsonl", "data") for part in public]
+        writes.append(File("data/partition.json", "data"))
+        reads = [self.given.train, self.given.test]
+        self.tool("partition", "tool", (), "partition", **given, **own, writes=writes, reads=reads, protected=reads[:1])
         self.columns = None  # what the split writes has the usual ones
 
     def score(self, name: str, *needs: str) -> None:
@@ -82,12 +88,20 @@ class AdaptationStages(Stages):
         predicted = f"parsed_test/{name}.jsonl"
         parser = str(self.parser) if name == "full" else self.checkpoint(f"parser_{name}")
         self.annotate(f"test_{name}", self.data("test"), parser, predicted, ("partition", *needs))
-        out, given = (
-            self.run / "parser_metrics" / f"{name}.json",
-            {"function": self.given.missing, "gold": self.data("test")},
-        )
+        out = self.run / "parser_metrics" / f"{name}.json"
+        given: Settings = {"function": self.given.missing, "gold": self.data("test")}
         needed = (f"annotate_test_{name}",)
-        self.tool(f"score_{name}", "tool", needed, "parser-metrics", predicted=self.run / predicted, **given, out=out)
+        self.tool(
+            f"score_{name}",
+            "tool",
+            needed,
+            "parser-metrics",
+            predicted=self.run / predicted,
+            **given,
+            out=out,
+            writes=[File(f"parser_metrics/{name}.json", "metrics")],
+            reads=[predicted, self.data("test")],
+        )
 
     def retrain(self, name: str, system: System, synthetic: str) -> None:
         """Annotate the samples as experts would, all or those that are worth most, and teach them to a new parser."""
@@ -95,10 +109,20 @@ class AdaptationStages(Stages):
         after = self.writer(system)
         if given.num_annotated is not None and system.has_trees:
             chosen = self.run / f"chosen_{name}.jsonl"
-            options = {"pool": samples, "method": given.annotate_by, "k": given.num_annotated, "out": chosen}
-            self.tool(f"diverse_{name}", "tool", (after,), "sample-diverse", **options, seed=self.experiment.seed)
+            options: Settings = {"pool": samples, "method": given.annotate_by, "k": given.num_annotated, "out": chosen}
+            self.tool(
+                f"diverse_{name}",
+                "tool",
+                (after,),
+                "sample-diverse",
+                **options,
+                seed=self.experiment.seed,
+                writes=[self.file(chosen.name, "release", system)],
+                reads=[samples],
+            )
             samples, after = chosen, f"diverse_{name}"
-        self.annotate(name, str(samples), str(self.parser), annotated, (after, *self.evaluate_after))
+        needs = (after, *self.evaluate_after)
+        self.annotate(name, str(samples), str(self.parser), annotated, needs, system=system)
         files = [self.data("public"), str(self.run / annotated)]
         self.fit_parser(f"parser_{name}", "parser_augmented", files, ("partition", f"annotate_{name}"))
         self.score(name, f"parser_{name}")

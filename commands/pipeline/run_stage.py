@@ -24,7 +24,7 @@ def run_stage(
     resumes. In a job, fit and predict run under srun, a task for each device.
 
     Args:
-        kind: As :class:`~commands.pipeline.stages.Stage` has it.
+        kind: As :class:`~commands.pipeline.steps.Step` has it.
         mark: RUN/.done/NAME; None runs the command every time.
         command: Words of the command.
         cwd: Where it runs.

@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 import yaml
 
-from commands.pipeline.adaptation import AdaptationStages
 from commands.pipeline.experiment import ROOT, Experiment, differences, load, save
+from commands.pipeline.recipes import steps_of
 from commands.pipeline.run_folder import hold
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.slurm import Site
 from commands.pipeline.sources import check_sources, read_sources
-from commands.pipeline.stages import Stage, Stages
+from commands.pipeline.steps import Step
 from doppel.errors import UserError
 
 Mode = Literal["local", "submit", "dry-run", "check"]
@@ -69,14 +69,13 @@ class Runner:
         self._repeated: set[str] = set()  # done, but through another parser
         check_sources(experiment)
         self.experiment = self._settled(experiment)
-        stages = AdaptationStages if experiment.adaptation else Stages
-        self.stages = stages(self.experiment, run, site.overlays).all()
+        self.stages = steps_of(self.experiment, run, site.overlays)
 
     def is_done(self, name: str) -> bool:
         """Whether a stage has ended, and what it left counts still."""
         return name not in self._repeated and (self.run / ".done" / name).is_file()
 
-    def waiting(self) -> list[Stage]:
+    def waiting(self) -> list[Step]:
         """Stages that are not done, but for those that are done anew every time."""
         return [stage for stage in self.stages if stage.is_once and not self.is_done(stage.name)]
 
@@ -213,7 +212,7 @@ class Runner:
                 "Give the command again to go on after a failure."
             )
 
-    def _submit(self, stage: Stage, code: Path, jobs: Mapping[str, str], is_dry: bool) -> str:
+    def _submit(self, stage: Step, code: Path, jobs: Mapping[str, str], is_dry: bool) -> str:
         words = [*self.site.sbatch(stage.kind, PLACE, code), f"--job-name={stage.name}"]
         words.append(f"--output={self.run}/slurm/%x-%j.out")
         after = [jobs[name] for name in stage.needs if name in jobs]
@@ -230,13 +229,13 @@ class Runner:
         _say(f"{variable}=$(sbatch \\\n    " + " \\\n    ".join(lines) + ")")
         return f"${variable}"
 
-    def _command(self, stage: Stage, code: Path) -> list[str]:
+    def _command(self, stage: Step, code: Path) -> list[str]:
         return [self.python, str(code / "cli.py"), *stage.argv]
 
-    def _mark(self, stage: Stage) -> Path | None:
+    def _mark(self, stage: Step) -> Path | None:
         return self.run / ".done" / stage.name if stage.is_once else None
 
-    def _weight(self, stage: Stage) -> float:
+    def _weight(self, stage: Step) -> float:
         epochs = (stage.config or {}).get("trainer", {}).get("max_epochs", 1) if stage.kind == "fit" else 1
         return _WEIGHTS[stage.kind] * float(epochs)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.experiment import ROOT, build, merge, read_yaml
-from commands.pipeline.stages import Kind
+from commands.pipeline.steps import Kind
 from doppel.errors import UserError
 
 SLURM = ROOT / "slurm"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from commands.pipeline.experiment import (
     DERIVED,
@@ -21,7 +21,9 @@ from commands.pipeline.experiment import (
     merge,
     read_yaml,
 )
+from commands.pipeline.steps import File, Kind, Role, Step
 from commands.pipeline.systems import MODEL_FILES, SYSTEMS, Sampling, System, Training, pool_of
+from commands.pipeline.systems import system as system_of
 from datamodules.columns import Columns
 from doppel.errors import UserError
 
@@ -29,29 +31,8 @@ DATA = "datamodules.dialogue_data_module.DialogueDataModule"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 #: Private utterances with the trees that a parser of public turns wrote, in the run folder.
 PRIVATE = "data/private_annotated.jsonl"
-Kind = Literal["fit", "predict", "metrics", "tool"]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One process of a run.
-
-    Attributes:
-        name: Its name, unique in the run; of its mark, its job and its configuration.
-        kind: What it needs: ``fit`` all devices of the nodes, ``predict`` those of one node, ``metrics`` one device,
-            ``tool`` none.
-        needs: Stages that must have ended before it.
-        argv: Words after ``cli.py``.
-        config: What ``RUN/configs/NAME.yaml`` holds, which ``argv`` names; None for a stage that takes none.
-        is_once: Whether it is left out where it is done.
-    """
-
-    name: str
-    kind: Kind
-    needs: tuple[str, ...]
-    argv: tuple[str, ...]
-    config: Mapping[str, Any] | None = None
-    is_once: bool = True
+#: Parts of a split that hold private turns.
+PRIVATE_PARTS = ("private", "private_gold", "full")
 
 
 class Stages:
@@ -72,7 +53,7 @@ class Stages:
     def __init__(self, experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> None:
         self.experiment = experiment
         self.run = run
-        self.listed: list[Stage] = []
+        self.listed: list[Step] = []
         self.fit_after: tuple[str, ...] = ()  # what writes the training file
         self.evaluate_after: tuple[str, ...] = ()  # what trains the parser of the evaluation
         self.parser = experiment.parser
@@ -81,7 +62,7 @@ class Stages:
         self.columns = json.dumps(columns) if columns else None  # of the user's files
         self.overlays = [self._overlay(path) for path in dict.fromkeys([*experiment.overlays, *overlays])]
 
-    def all(self) -> list[Stage]:
+    def all(self) -> list[Step]:
         """All stages."""
         given, data = self.experiment, self.experiment.section("data")
         if given.write_parses:
@@ -104,7 +85,7 @@ class Stages:
             number: Ending of the names, where it is done again.
         """
         writes = PRIVATE.replace(".jsonl", f"{number}.jsonl")
-        self.annotate(f"private{number}", path, parser, writes, needs, unit or "utterance", self.columns, 1)
+        self.annotate(f"private{number}", path, parser, writes, needs, unit or "utterance", self.columns, 1, "private")
         self.fit_after, self.train_path = (f"annotate_private{number}",), str(self.run / writes)
 
     def annotate(
@@ -117,6 +98,8 @@ class Stages:
         unit: str = "utterance",
         columns: str | None = None,
         max_rows: int | None = None,
+        role: Role = "data",
+        system: System | None = None,
     ) -> None:
         """Trees that a parser writes for the utterances of a file.
 
@@ -129,6 +112,8 @@ class Stages:
             unit: Whose line it is; ``utterance`` writes none.
             columns: What the columns of the file are called, as JSON; None: the usual names.
             max_rows: Most utterances that are parsed together; None: as in the parser's file.
+            role: Of what is written.
+            system: Whose samples these are; None where they are nobody's.
         """
         model: Settings = merge(self._file(MODEL_FILES["parser"])["model"], {})
         if max_rows is not None:
@@ -137,7 +122,10 @@ class Stages:
         if columns is not None:
             data["columns"] = json.loads(columns)
         config: Settings = {"model": model, "data": {"init_args": data}, "ckpt_path": parser}
-        self.predict(f"annotate_{name}", needs, "annotate", config, name, writes, f"annotate_{name}")
+        # parsed lines of private turns hold them
+        files = [self.file(file, role, system) for file in (writes, f"{writes}.metrics.json")]
+        protected = [path] if role == "private" else []
+        self.predict(f"annotate_{name}", needs, "annotate", config, name, files, [path, parser], protected)
 
     def report(self) -> None:
         """The report, or the page alone, made anew every time, of a run that has something to tell."""
@@ -145,7 +133,24 @@ class Stages:
         samples = tuple(self.writer(system) for system in self.experiment.used if system.samplings)
         if results or samples:  # without a reference there is nothing to report but the samples and their privacy
             verb = "report" if results else "page"
-            self.listed.append(Stage(verb, "tool", results or samples, (verb, str(self.run)), is_once=False))
+            self.listed.append(self._report(verb, results or samples))
+
+    def _report(self, verb: str, needs: tuple[str, ...]) -> Step:
+        names = ["report.html"]
+        if verb == "report":
+            names += ["report.json", *(["privacy_card.json", "privacy_card.txt"] if self.experiment.is_private else [])]
+        reads = [file.path for step in self.listed for file in step.writes if file.role in ("release", "metrics")]
+        writes = tuple(File(name, "report") for name in names)
+        return Step(verb, "tool", needs, (verb, str(self.run)), is_once=False, writes=writes, reads=self.read(reads))
+
+    def file(self, path: str, role: Role, system: System | None = None) -> File:
+        """A file of the run, of a system and of the scope that pays for it."""
+        return File(path, role) if system is None else File(path, role, system.name, system.scope)
+
+    def read(self, paths: Iterable[object]) -> tuple[str, ...]:
+        """Files, those of the run by their place in it; None and the embedded grammar are none."""
+        texts = [str(path) for path in paths if path is not None and not str(path).startswith("embedded:")]
+        return tuple(dict.fromkeys(text.removeprefix(f"{self.run}/") for text in texts))
 
     def synthesise(self, system: System) -> None:
         """From private turns to samples and their metrics."""
@@ -153,7 +158,7 @@ class Stages:
         for place, training in enumerate(system.trainings):
             self.fit(training, system, epochs, place)
         if system.name == "domain":
-            self.histogram()
+            self.histogram(system)
         for sampling in system.samplings:
             self.sample(sampling, system)
         if system.samplings:
@@ -197,7 +202,18 @@ class Stages:
         config = self._training(file, sections, DATA)
         config |= {"privacy": sections["privacy"]} if private else {"privacy": None, "not_private": True}
         needs = self.fit_after if start is None else (*self.fit_after, start.folder)
-        self._stage(training.folder, "fit", needs, config)
+        own, weights = sections["data"], sections["model"].get("init_weights")
+        weights = weights and f"{weights}/checkpoints/last.ckpt"
+        protected = [own.get("train_path"), None if own.get("val_is_public") else own.get("val_path")]
+        self._stage(
+            training.folder,
+            "fit",
+            needs,
+            config,
+            writes=[self.file(f"{training.folder}/checkpoints/last.ckpt", "checkpoint", system)],
+            reads=[own.get("train_path"), own.get("val_path"), weights],
+            protected=[] if own.get("is_public") else protected,
+        )
 
     def sample(self, sampling: Sampling, system: System) -> None:
         """Sample from a trained model."""
@@ -224,8 +240,9 @@ class Stages:
             given["prompts_path"] = str(self.run / sampling.prompts)
             trees = "histogram" if system.name == "domain" else system.samplings[0].name
             needs.append(trees.replace("sample", "calibrate", 1) if drawn is system.samplings[0] else trees)
+        role: Role = "candidates" if chooses else "release" if sampling is system.samplings[-1] else "prompts"
         if drawn is sampling:
-            writes = pool_of(writes)
+            writes, role = pool_of(writes), "pool"
         trainer = {k: v for k, v in sections["trainer"].items() if k in ("accelerator", "devices", "logger")}
         config: Settings = {
             "trainer": trainer,
@@ -235,7 +252,9 @@ class Stages:
         if experiment.seed is not None:
             way["seed"] = config["seed_everything"] = experiment.seed
         config["model"] = _model(file, sections)
-        self.predict(sampling.name, needs, "sample", config, sampling.source, writes, sampling.folder)
+        files = [self.file(writes, role, system), self.file(f"{writes}.metrics.json", "metrics", system)]
+        reads = [config["ckpt_path"], given.get("prompts_path"), *(way.get("grammar") or ())]
+        self.predict(sampling.name, needs, "sample", config, sampling.source, files, reads)
         if chooses:
             self.choose(sampling, system)
         elif how is not None and drawn is sampling:
@@ -243,21 +262,24 @@ class Stages:
 
     def choose(self, sampling: Sampling, system: System) -> None:
         """Keep one of the candidates of each tree, or of each code."""
-        given, options = self.experiment, {}
+        given, options = self.experiment, Settings()
         command, prompts = ("match-labels", "codes") if sampling.texts == "domain" else ("round-trip", "trees")
         if command == "round-trip":
             options = {"parser": given.public_parser}
         elif given.label_words:
             options = {"label_words": json.dumps(given.label_words)}
-        files = {"candidates": sampling.candidates, prompts: sampling.prompts, "out": sampling.writes}
+        names = {"candidates": sampling.candidates, prompts: sampling.prompts, "out": sampling.writes}
+        options = {**{option: self.run / str(file) for option, file in names.items()}, **options}
+        told = f"{sampling.writes}.{'matched' if command == 'match-labels' else 'round_trip'}.json"
         self.tool(
             self.writer(system),
             "metrics",
             (sampling.name,),
             command,
-            **{option: self.run / str(file) for option, file in files.items()},
             **options,
             seed=given.seed,
+            writes=[self.file(sampling.writes, "release", system), self.file(told, "metrics", system)],
+            reads=[sampling.candidates, sampling.prompts, options.get("parser")],
         )
 
     def writer(self, system: System) -> str:
@@ -284,6 +306,15 @@ class Stages:
             options = {"num_topics": how.num_topics, "texts": how.texts, "encoder": how.encoder}
         elif how.of == "utterances":
             options = {"parser": given.public_parser}
+        pool, told = pool_of(sampling.writes), f"{sampling.writes}.calibration.json"
+        role: Role = "release" if sampling is system.samplings[-1] else "prompts"
+        writes = [self.file(sampling.writes, role, system), self.file(told, "metrics", system)]
+        released = [self.shares(f"{sampling.model}/marginals.json", system)]
+        if isinstance(how, Topics):
+            released.append(self.file(f"{sampling.model}/codebook.jsonl", "data", system))
+        if source is None:
+            writes += released
+        train = self._train_path(system)
         self.tool(
             _calibrate(sampling),
             "metrics" if options else "tool",  # a parser or an encoder runs
@@ -291,35 +322,85 @@ class Stages:
             "calibrate",
             str(self.run / sampling.model),
             *self._exact(),
-            pool=self.run / pool_of(sampling.writes),
+            pool=self.run / pool,
             out=self.run / sampling.writes,
             num_samples=given.num_samples,
             **options,
             seed=given.seed,
+            writes=writes,
+            reads=[
+                self.checkpoint(sampling.model),
+                pool,
+                options.get("parser"),
+                options.get("texts"),
+                *([train] if source is None else [file.path for file in released]),
+            ],
+            protected=[train] if source is None else [],
         )
 
+    def shares(self, path: str, system: System) -> File:
+        """Released shares: with their noise numbers like any others, without it private."""
+        return self.file(path, "private" if self._exact() else "metrics", system)
+
+    def _train_path(self, system: System) -> str | None:
+        """The private file of a system."""
+        own = self.experiment.variants.get(system.name, {}).get("data", {})
+        path = merge(self.experiment.data, own, self.experiment.overrides.get("data", {})).get("train_path")
+        return self.train_path or path
+
     def predict(
-        self, name: str, needs: Iterable[str], overlay: str, config: Settings, source: str, writes: str, folder: str
+        self,
+        name: str,
+        needs: Iterable[str],
+        overlay: str,
+        config: Settings,
+        source: str,
+        writes: list[File],
+        reads: Iterable[object],
+        protected: Iterable[object] = (),
     ) -> None:
-        """A pass of ``predict`` that writes JSON lines, each with its ``source``."""
+        """A pass of ``predict`` that writes JSON lines, the first of ``writes``, each with its ``source``."""
         base = self._file(f"configs/overlays/{overlay}.yaml")
         for callback in base["trainer"]["callbacks"]:
             if callback["class_path"] == WRITER:
-                callback["init_args"] |= {"output_path": str(self.run / writes), "stage": source}
-        self._stage(name, "predict", tuple(needs), merge(base, config), folder)
+                callback["init_args"] |= {"output_path": str(self.run / writes[0].path), "stage": source}
+        folder = name if name.startswith("annotate_") else f"sample_{source}"
+        self._stage(name, "predict", tuple(needs), merge(base, config), folder, writes, reads, protected)
 
-    def tool(self, name: str, kind: Kind, needs: tuple[str, ...], *words: str, **options: object) -> None:
+    def tool(
+        self,
+        name: str,
+        kind: Kind,
+        needs: tuple[str, ...],
+        *words: str,
+        writes: Iterable[File],
+        reads: Iterable[object],
+        protected: Iterable[object] = (),
+        **options: object,
+    ) -> None:
         """A stage that trains nothing; options without a value are left out."""
         given = {f"--{option.replace('_', '-')}": value for option, value in options.items() if value is not None}
         more = [word for option, value in given.items() for word in (option, str(value))]
-        self.listed.append(Stage(name, kind, needs, (*words, *more)))
+        step = Step(name, kind, needs, (*words, *more), None, True, tuple(writes), self.read(reads))
+        self.listed.append(replace(step, protected=self.read(protected)))
 
-    def histogram(self) -> None:
+    def histogram(self, system: System) -> None:
         """Prompts of the domain model, from a noised histogram of the private domains."""
         given, exact = self.experiment, self._exact()
         options = {"out": self.run / "domains.jsonl", "num_samples": given.num_samples, "labels": given.labels}
+        train = self._train_path(system)
         self.tool(
-            "histogram", "tool", ("domain",), "histogram", str(self.run / "domain"), *exact, **options, seed=given.seed
+            "histogram",
+            "tool",
+            ("domain",),
+            "histogram",
+            str(self.run / "domain"),
+            *exact,
+            **options,
+            seed=given.seed,
+            writes=[self.file("domains.jsonl", "prompts", system), self.shares("domains.histogram.json", system)],
+            reads=[self.checkpoint("domain"), given.labels, train],
+            protected=[train],
         )
 
     def _exact(self) -> list[str]:
@@ -331,21 +412,30 @@ class Stages:
         given, data = self.experiment, self.experiment.section("data")
         if given.reference is None and given.adaptation is None:
             return
+        reference = given.reference or self.run / "data" / "test.jsonl"
+        private = (self.train_path or data.get("train_path")) if given.compare_with_private else None
+        used, out = system_of(name), f"evaluation/{name}.json"
+        writes = [self.file(out, "metrics", used)]
+        if self.parser:
+            writes.append(self.file(f"evaluation/{name}.parsed.jsonl", "data", used))
         self.tool(
             f"evaluate_{name}",
             "metrics",
             (after, *self.evaluate_after),
             "evaluate",
             synthetic=self.run / synthetic,
-            reference=given.reference or self.run / "data" / "test.jsonl",
-            out=self.run / "evaluation" / f"{name}.json",
+            reference=reference,
+            out=self.run / out,
             featurizer=given.featurizer,
-            private=(self.train_path or data.get("train_path")) if given.compare_with_private else None,
+            private=private,
             seed=given.seed,
             parser=self.parser,
             save_parsed=self.run / "evaluation" / f"{name}.parsed.jsonl" if self.parser else None,
             keep_function=data.get("keep_function"),
             columns=self.columns,
+            writes=writes,
+            reads=[synthetic, reference, self.parser, private],
+            protected=[private],
         )
 
     def fit_parser(self, name: str, layer: str, files: list[str] | None = None, after: tuple[str, ...] = ()) -> None:
@@ -363,7 +453,11 @@ class Stages:
         if files is not None:
             sections["data"] |= {"train_paths": files, "val_path": None, "test_path": None}
         config = {**self._training(file, sections, file["data"]["class_path"]), "not_private": True}
-        self._stage(name, "fit", after, config)
+        reads = [*sections["data"].get("train_paths", ()), *map(sections["data"].get, ("val_path", "test_path"))]
+        writes = [File(f"{name}/checkpoints/last.ckpt", "checkpoint")]
+        private = [f"data/{part}.jsonl" for part in PRIVATE_PARTS]
+        protected = [path for path in self.read(reads) if path in private]
+        self._stage(name, "fit", after, config, writes=writes, reads=reads, protected=protected)
 
     def checkpoint(self, folder: str) -> str:
         """The checkpoint that a training of the run leaves."""
@@ -403,12 +497,21 @@ class Stages:
         }
 
     def _stage(
-        self, name: str, kind: Kind, needs: tuple[str, ...], config: Settings, folder: str | None = None
+        self,
+        name: str,
+        kind: Kind,
+        needs: tuple[str, ...],
+        config: Settings,
+        folder: str | None = None,
+        writes: Iterable[File] = (),
+        reads: Iterable[object] = (),
+        protected: Iterable[object] = (),
     ) -> None:
         words = (kind, "--config", str(self.run / "configs" / f"{name}.yaml"))
         words += ("--run_dir", str(self.run / (folder or name)))
         config = {key: value for key, value in config.items() if value != {}}
-        self.listed.append(Stage(name, kind, tuple(dict.fromkeys(needs)), words, config))
+        after, files = tuple(dict.fromkeys(needs)), (tuple(writes), self.read(reads), self.read(protected))
+        self.listed.append(Step(name, kind, after, words, config, True, *files))
 
 
 def _calibrate(sampling: Sampling) -> str:

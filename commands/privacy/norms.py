@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.pipeline.adaptation import AdaptationStages
 from commands.pipeline.experiment import Experiment, load
+from commands.pipeline.recipes import steps_of
 from commands.pipeline.run import read_values
-from commands.pipeline.stages import Stage, Stages
+from commands.pipeline.steps import Step
 from commands.quality.table import Table
 from doppel.errors import UserError
 
@@ -62,8 +62,7 @@ def norms(
     if num_units < 3:
         raise UserError(f"--num-units is {num_units}: give at least 3, better a thousand")
     given = load(experiment, read_values(set))
-    stages = AdaptationStages if given.adaptation else Stages
-    trainings = [stage for stage in stages(given, Path("RUN")).all() if (stage.config or {}).get("privacy")]
+    trainings = [stage for stage in steps_of(given, Path("RUN")) if (stage.config or {}).get("privacy")]
     if not trainings:
         raise UserError(f"{experiment} trains nothing privately, so nothing is clipped: give one with a finite epsilon")
     path = public or given.reference
@@ -92,7 +91,7 @@ def norms(
         sys.stdout.write("\n".join([*text, "", ""]))
 
 
-def protects(experiment: Experiment, trainings: Iterable[Stage], path: str) -> bool:
+def protects(experiment: Experiment, trainings: Iterable[Step], path: str) -> bool:
     """Whether a file is, or is a copy of, one that an experiment trains on, or validates on without calling it public.
 
     The embedded grammar is public.

@@ -16,7 +16,7 @@ from lightning.pytorch import Trainer
 import cli
 from commands.lightning.cli import WRITER
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.stages import Stages
+from commands.pipeline.recipes import steps_of
 from datamodules.parser_data_module import ParserDataModule
 from datamodules.shuffling import BucketedBatches
 from doppel.errors import UserError
@@ -332,7 +332,7 @@ def test_shipped_experiments_parse(
 ) -> None:
     monkeypatch.setenv("DOPPEL_DATA", str(tmp_path))
     experiment = load(shipped(name), {"systems": [system]})
-    fit = next(stage for stage in Stages(experiment, tmp_path).all() if stage.kind == "fit")
+    fit = next(stage for stage in steps_of(experiment, tmp_path) if stage.kind == "fit")
     path = tmp_path / "fit.yaml"
     path.write_text(yaml.safe_dump(fit.config))
     with pytest.raises(SystemExit) as done:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.pipeline.adaptation import AdaptationStages
 from commands.pipeline.experiment import load
-from commands.pipeline.stages import Stage
+from commands.pipeline.recipes import steps_of
+from commands.pipeline.steps import Step
 from doppel.errors import UserError
 from doppel.privacy.accounting import Accountant
 from doppel.privacy.ledger import BudgetExceededError, Ledger
@@ -55,10 +55,8 @@ def test_a_run_folder_keeps_its_split(tmp_path: Path, capsys: pytest.CaptureFixt
     assert launch(SMALL, tmp_path, "--dry-run", "--set", "adaptation.rounds=2") == 0, "rounds may follow"
 
 
-def trainings(path: Path, **changes: object) -> dict[str, Stage]:
-    stages = AdaptationStages(
-        load(path, {name.replace("__", "."): v for name, v in changes.items()}), Path("run")
-    ).all()
+def trainings(path: Path, **changes: object) -> dict[str, Step]:
+    stages = steps_of(load(path, {name.replace("__", "."): v for name, v in changes.items()}), Path("run"))
     return {stage.name: stage for stage in stages if stage.config and stage.config.get("privacy")}
 
 
@@ -185,7 +183,7 @@ def test_the_pipeline_ends_with_parsers_compared_and_every_round_paid_for(
 
 def test_those_samples_are_annotated_that_show_most_structures() -> None:
     changes = {"systems": ["one_stage", "two_stage"], "adaptation.num_annotated": 500}
-    listed = AdaptationStages(load(EXPERIMENTS / f"{SMALL}.yaml", changes), Path("run")).all()
+    listed = steps_of(load(EXPERIMENTS / f"{SMALL}.yaml", changes), Path("run"))
     stages = {stage.name: stage for stage in listed}
     chosen = stages["diverse_two_stage"]
     assert chosen.needs == ("sample_utterances",)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.pipeline.adaptation import AdaptationStages
 from commands.pipeline.experiment import load, shipped
+from commands.pipeline.recipes import steps_of
 from commands.pipeline.run_stage import run_stage
-from commands.pipeline.stages import Stage, Stages
+from commands.pipeline.steps import Step
 from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,10 +39,10 @@ def words_of(changes: dict) -> list[str]:
     return ["--set", *given] if changes else []
 
 
-def stages_of(name: str, run: Path) -> list[Stage]:
+def steps_of_pipeline(name: str, run: Path) -> list[Step]:
     experiment, changes = PIPELINES[name]
     loaded = load(shipped(experiment), changes)
-    return (AdaptationStages if loaded.adaptation else Stages)(loaded, run).all()
+    return steps_of(loaded, run)
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_every_shipped_experiment_can_be_submitted_at_every_epsilon(
 def test_a_stage_waits_for_all_that_it_reads_and_trainings_do_not_wait_for_one_another(
     name: str, tmp_path: Path
 ) -> None:
-    stages = stages_of(name, tmp_path)
+    stages = steps_of_pipeline(name, tmp_path)
     after = {stage.name: set(stage.needs) for stage in stages}
     seen: set[str] = set()
     for stage in stages:
@@ -128,20 +128,48 @@ def test_a_stage_waits_for_all_that_it_reads_and_trainings_do_not_wait_for_one_a
         assert not [stage.name for stage in stages if stage.kind == "fit" and stage.needs]
 
 
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_step_declares_what_it_reads_and_what_it_writes(name: str, tmp_path: Path) -> None:
+    """No role of a file is guessed from its name: whoever makes it says what it is."""
+    steps = steps_of_pipeline(name, tmp_path)
+    declared = [file.path for step in steps for file in step.writes]
+    assert len(declared) == len(set(declared)), "two steps write one file"
+    for step in steps:
+        named = {path.removeprefix(f"{tmp_path}/") for path in reads(step) if path.startswith(f"{tmp_path}/")}
+        folders = {path for path in named if not Path(path).suffix}  # a training's, whose weights are read
+        assert named - folders - {f"configs/{step.name}.yaml"} <= set(step.reads), step.name
+        assert all(f"{folder}/checkpoints/last.ckpt" in step.reads for folder in folders), step.name
+        written = {path.removeprefix(f"{tmp_path}/") for path in writes(step)}
+        own = {file.path for file in step.writes}
+        assert all(
+            path in own or f"{path}/checkpoints/last.ckpt" in own or step.kind == "predict" or path == "data"
+            for path in written
+        ), step.name
+        assert set(step.protected) <= set(step.reads)
+        private = {file.path for other in steps for file in other.writes if file.role == "private"}
+        train = (
+            (step.config or {}).get("data", {}).get("init_args", {}).get("train_path") if step.kind == "fit" else None
+        )
+        if (step.config or {}).get("privacy"):
+            assert str(train).removeprefix(f"{tmp_path}/") in step.protected
+        assert private & set(step.reads) <= set(step.protected), step.name
+
+
 def leaves(node: object) -> list[str]:
     if isinstance(node, dict):
         return [leaf for value in node.values() for leaf in leaves(value)]
     return [leaf for value in node for leaf in leaves(value)] if isinstance(node, list) else [str(node)]
 
 
-def writes(stage: Stage) -> list[str]:
-    named = [stage.argv[i + 1] for i, word in enumerate(stage.argv) if word in ("--run_dir", "--out")]
-    callbacks = (stage.config or {}).get("trainer", {}).get("callbacks", [])
+def writes(step: Step) -> list[str]:
+    options = ("--run_dir", "--out", "--save-parsed")
+    named = [step.argv[i + 1] for i, word in enumerate(step.argv) if word in options]
+    callbacks = (step.config or {}).get("trainer", {}).get("callbacks", [])
     return named + [c["init_args"]["output_path"] for c in callbacks if "output_path" in c.get("init_args", {})]
 
 
-def reads(stage: Stage) -> list[str]:
-    return [word for word in (*stage.argv, *leaves(dict(stage.config or {}))) if word not in writes(stage)]
+def reads(step: Step) -> list[str]:
+    return [word for word in (*step.argv, *leaves(dict(step.config or {}))) if word not in writes(step)]
 
 
 @pytest.mark.parametrize("name", PIPELINES)

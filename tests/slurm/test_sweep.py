@@ -13,7 +13,7 @@ import yaml
 import cli
 from commands.pipeline import run as command
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.stages import Stages
+from commands.pipeline.recipes import steps_of
 from tests.slurm.launches import ROOT, jobs_in, launch, write_experiment
 
 FIT = ROOT / "configs" / "sweeps" / "fit.yaml"
@@ -33,14 +33,14 @@ def test_every_point_of_a_sweep_file_changes_what_every_training_runs(path: Path
         experiment = load(shipped("smcalflow-best-small"), point)
         assert experiment.table is None and experiment.sweep == path.stem
         assert experiment.point.keys() == config["parameters"].keys()
-        stages = Stages(experiment, tmp_path).all()
+        stages = steps_of(experiment, tmp_path)
         trainings.add(json.dumps([stage.config for stage in stages if stage.kind == "fit"]))
     assert len(trainings) == len(points)
 
 
 def test_what_a_point_sets_wins_over_what_the_experiment_says_of_single_systems() -> None:
     experiment = load(shipped("smcalflow-best-small"), {"privacy.max_grad_norm": 2.0})
-    stages = {stage.name: stage.config for stage in Stages(experiment, Path("run")).all()}
+    stages = {stage.name: stage.config for stage in steps_of(experiment, Path("run"))}
     for name in ("one_stage", "parse_tree", "parse2utterance"):
         config = stages[name]
         assert config is not None and config["privacy"]["max_grad_norm"] == 2.0

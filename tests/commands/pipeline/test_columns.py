@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from table_files import write_table
 
-from commands.pipeline.adaptation import AdaptationStages
 from commands.pipeline.experiment import load, shipped
+from commands.pipeline.recipes import steps_of
 from commands.pipeline.sources import check_sources, read_sources
-from commands.pipeline.stages import Stages
 from commands.quality.evaluate import evaluate
 from datamodules.columns import Columns
 from doppel.console.command import command_parser
@@ -35,7 +34,7 @@ def changes(tmp_path: Path, **more: Any) -> dict[str, Any]:
 
 
 def test_every_training_and_comparison_has_them(tmp_path: Path) -> None:
-    stages = Stages(load(shipped("own-data"), changes(tmp_path)), tmp_path / "run").all()
+    stages = steps_of(load(shipped("own-data"), changes(tmp_path)), tmp_path / "run")
     trainings = [stage for stage in stages if stage.kind == "fit" and stage.config is not None]
     assert [stage.name for stage in trainings] == ["domain", "parse_tree", "parse2utterance"]
     assert all((stage.config or {})["data"]["init_args"]["columns"] == COLUMNS for stage in trainings)
@@ -48,7 +47,7 @@ def test_every_training_and_comparison_has_them(tmp_path: Path) -> None:
 def test_what_the_run_itself_writes_has_the_usual_names(tmp_path: Path) -> None:
     own = {"data.columns": COLUMNS, "adaptation.train": str(tmp_path / "a.csv"), "parser": None}
     experiment = load(shipped("adaptation-weather-small"), own)
-    stages = {stage.name: stage for stage in AdaptationStages(experiment, tmp_path / "run").all()}
+    stages = {stage.name: stage for stage in steps_of(experiment, tmp_path / "run")}
     words = stages["partition"].argv
     assert json.loads(words[words.index("--columns") + 1]) == COLUMNS
     for stage in stages.values():

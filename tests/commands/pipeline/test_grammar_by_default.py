@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.stages import Stages
+from commands.pipeline.recipes import steps_of
 from doppel.errors import UserError
 from lightning_modules.generation import SamplingArguments
 from lightning_modules.parse_tree_lm import ParseTreeLM
@@ -24,7 +24,7 @@ def test_experiments_sample_trees_under_their_grammar(
 ) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "DATA")
     systems = ["one_stage", "two_stage", "unconstrained"]
-    stages = {stage.name: stage for stage in Stages(load(shipped(name), {"systems": systems}), Path("run")).all()}
+    stages = {stage.name: stage for stage in steps_of(load(shipped(name), {"systems": systems}), Path("run"))}
     ways = {
         stage: (stages[f"sample_{stage}"].config or {})["model"]["init_args"]["sampling"]
         for stage in ("trees", "utterances", "one_stage", "unconstrained_trees", "unconstrained_utterances")

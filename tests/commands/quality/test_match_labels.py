@@ -13,9 +13,9 @@ import pytest
 
 from commands.pipeline import sources
 from commands.pipeline.experiment import load
+from commands.pipeline.recipes import steps_of
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.sources import check_sources
-from commands.pipeline.stages import Stages
 from commands.privacy import counted
 from commands.quality.match_labels import choose, match_labels, probabilities
 from doppel.console.command import call
@@ -115,7 +115,7 @@ def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, mo
     monkeypatch.setattr(sources, "find_spec", lambda package: object())
     experiment = load(Path("configs/experiments/own-data.yaml"), changes(tmp_path))
     check_sources(experiment)  # no parser is asked for
-    stages = {stage.name: stage for stage in Stages(experiment, tmp_path).all()}
+    stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
     chosen, config = stages["choose_domain"], stages["sample_domain"].config
     assert chosen.argv[0] == "match-labels" and chosen.needs == ("sample_domain",)
     assert stages["page"].needs == ("choose_domain",)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from commands.pipeline.experiment import load
+from commands.pipeline.recipes import steps_of
 from commands.pipeline.sources import check_sources
-from commands.pipeline.stages import Stages
 from commands.quality.round_trip import choose, record_of
 from doppel.console.command import call
 from doppel.errors import UserError
@@ -129,7 +129,7 @@ def test_the_stages_draw_choose_and_judge(tmp_path: Path, checkpoint: Path) -> N
     changes |= {f"variants.{name}.data.batch_size": 150 for name in systems[1:]}
     experiment = load(Path("configs/experiments/quickstart.yaml"), changes)
     check_sources(experiment)
-    stages = {stage.name: stage for stage in Stages(experiment, tmp_path).all()}
+    stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
     for own, file in (("", "two_stage"), ("upweighted_", "upweighted"), ("shared_", "shared")):
         chosen = stages[f"choose_{own}utterances"]
         assert chosen.needs == (f"sample_{own}utterances",) and chosen.argv[0] == "round-trip"

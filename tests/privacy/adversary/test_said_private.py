@@ -12,7 +12,7 @@ from private_training import data_module, fit, privacy
 
 import cli
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.stages import Stages
+from commands.pipeline.recipes import steps_of
 from doppel.errors import UserError
 from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.ledger import Ledger
@@ -106,7 +106,7 @@ def test_an_overlay_of_an_experiment_changes_neither_epsilon_nor_epochs(tmp_path
     path.write_text(yaml.safe_dump(overlay))
     experiment = load(shipped("quickstart"), {"overlays": [str(path)]})
     with pytest.raises(UserError, match="overlay.yaml"):
-        Stages(experiment, tmp_path / "run")
+        steps_of(experiment, tmp_path / "run")
 
 
 @pytest.mark.parametrize(("epsilon", "expected"), [(8.0, None), (math.inf, True)])
@@ -114,5 +114,5 @@ def test_an_experiment_says_by_name_that_it_is_not_private(
     tmp_path: Path, epsilon: float, expected: bool | None
 ) -> None:
     experiment = load(shipped("quickstart"), {"epsilon": epsilon})
-    fits = [stage for stage in Stages(experiment, tmp_path / "run").all() if stage.kind == "fit"]
+    fits = [stage for stage in steps_of(experiment, tmp_path / "run") if stage.kind == "fit"]
     assert fits and all((stage.config or {}).get("not_private") == expected for stage in fits)

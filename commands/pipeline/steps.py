@@ -1,0 +1,60 @@
+"""One process of a run, as data: what it runs, after which others, what it reads and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["fit", "predict", "metrics", "tool"]
+Role = Literal["checkpoint", "prompts", "pool", "candidates", "release", "metrics", "private", "data", "report"]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a step leaves in the run folder.
+
+    Attributes:
+        path: Its place in the run folder.
+        role: What it is. ``checkpoint``: weights of a training. ``prompts``: trees or labels that a sampling is asked
+            with. ``pool``: an over-sample, of which a later step draws. ``candidates``: several texts for each prompt,
+            of which a later step keeps one. ``release``: the samples of a system. ``metrics``: numbers about samples or
+            models. ``private``: what no ε covers and nobody may be given. ``data``: other lines, such as a split's
+            public part. ``report``: what people read.
+        system: The system that it belongs to; None for one of the whole run.
+        scope: Scope of the ledger that pays for it; None where nothing private is in it, or nothing pays.
+    """
+
+    path: str
+    role: Role
+    system: str | None = None
+    scope: str | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One process of a run.
+
+    Attributes:
+        name: Its name, unique in the run; of its mark, its job and its configuration.
+        kind: What it needs: ``fit`` all devices of the nodes, ``predict`` those of one node, ``metrics`` one device,
+            ``tool`` none.
+        needs: Steps that must have ended before it.
+        argv: Words after ``cli.py``.
+        config: What ``RUN/configs/NAME.yaml`` holds, which ``argv`` names; None for a step that takes none.
+        is_once: Whether it is left out where it is done.
+        writes: Every file that it may leave, but for logs, marks, the ledger and checkpoints beside the last one.
+        reads: Files that what it writes depends on: in the run folder by their place there, others as they are named.
+        protected: Those of ``reads`` that hold private text. Their plain hash would tell who has the same file, so
+            nothing but a keyed digest of them is written down.
+    """
+
+    name: str
+    kind: Kind
+    needs: tuple[str, ...]
+    argv: tuple[str, ...]
+    config: Mapping[str, Any] | None = None
+    is_once: bool = True
+    writes: tuple[File, ...] = ()
+    reads: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
