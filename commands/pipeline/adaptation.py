@@ -1,24 +1,19 @@
 """The stages of an end-to-end adaptation: a parser learns, from private utterances that nobody reads, a function.
 
 Formal guarantees:
-    One unit is one line of the private part. Its tree is a function of its utterance and of a parser, nothing else: the
-    first parser has seen the public part alone, and the parser of a later round the public part and samples of the
-    rounds before, which is post-processing of what DP-SGD released. So a neighbour of the private part changes one line
-    of the annotated file, in every round, and every stage is DP-SGD on a file that depends on earlier releases alone:
-    adaptive composition, which the ledger does in the scope ``iterative``, whose noise multiplier is calibrated for the
-    steps of all rounds before the first of them. The high-resource parser stands in for people who label the (released)
-    samples. In this experiment it has seen the trees of the private part, for want of people: what it adds is knowledge
-    of the annotators, and no ε covers it.
+    One unit is one line of the private part. Its tree is a function of its utterance and of a parser, nothing else, and
+    that parser has seen the public part alone. So a neighbour of the private part changes one line of the annotated
+    file, and what trains on that is as private as what would train on private trees. The high-resource parser stands in
+    for people who label the (released) samples. In this experiment it has seen the trees of the private part, for want
+    of people: what it adds is knowledge of the annotators, and no ε covers it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from commands.pipeline.experiment import Adaptation, Settings
 from commands.pipeline.stages import PRIVATE_PARTS, Stages
 from commands.pipeline.steps import File, Step
-from commands.pipeline.systems import SYSTEMS, System, Training, synthetic_file, two_passes
+from commands.pipeline.systems import System
 
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 
@@ -55,8 +50,6 @@ class AdaptationStages(Stages):
             self.synthesise(system)
         for system in used:
             self.retrain(system.name, system, system.synthetic)
-        if self.given.rounds > 1:
-            self.rounds()
         self.report()
         return self.listed
 
@@ -126,26 +119,3 @@ class AdaptationStages(Stages):
         files = [self.data("public"), str(self.run / annotated)]
         self.fit_parser(f"parser_{name}", "parser_augmented", files, ("partition", f"annotate_{name}"))
         self.score(name, f"parser_{name}")
-
-    def rounds(self) -> None:
-        """The system ``iterative``: trees of later rounds come from parsers that samples of the earlier ones taught."""
-        number, epochs = self.given.rounds, self.given.round_epochs
-        parser = "none"
-        before: tuple[Training | None, ...] = (None, None)
-        for index in range(1, number + 1):
-            own = f"iterative_{index}_"
-            name = "iterative" if index == number else f"iterative_{index}"
-            if index > 1:
-                needs = (f"parser_{parser}",)
-                self.annotate_private(self.checkpoint(needs[0]), self.data("private"), needs, "dialogue", f"_{index}")
-            passes = two_passes(own, own, synthetic_file(name))
-            trainings = tuple(Training(sampling.model, sampling.settings) for sampling in passes)
-            system = replace(SYSTEMS["iterative"], trainings=trainings, samplings=passes)
-            for place, (training, start) in enumerate(zip(trainings, before, strict=True), 2 * index - 2):
-                self.fit(training, system, epochs, place, start)
-            before = trainings
-            for sampling in passes:
-                self.sample(sampling, system)
-            self.retrain(name, system, synthetic_file(name))
-            parser = name
-        self.evaluate("iterative", synthetic_file("iterative"), self.writer(system))

@@ -45,9 +45,6 @@ class Adaptation:
         test_share: Share of ``test`` (or of ``train``) that is taken.
         public_share: Share of ``train`` that is public.
         by: What is split: ``turn`` or ``dialogue``.
-        rounds: Above 1: also the system ``iterative``. Each round annotates the private turns with the parser of the
-            round before, so that trees of later rounds know the function.
-        round_epochs: Epochs of p(y) and p(x|y) in each round; all share one budget and one noise multiplier.
         num_annotated: Samples of each system with trees that are annotated, of all; null: all.
         annotate_by: How they are chosen, see ``python cli.py sample-diverse --help``.
     """
@@ -58,8 +55,6 @@ class Adaptation:
     test_share: float | None = None
     public_share: float = 0.1
     by: Literal["turn", "dialogue"] = "turn"
-    rounds: int = 1
-    round_epochs: list[float] = field(default_factory=list)
     num_annotated: int | None = None
     annotate_by: Literal["uat", "cmaxent", "hybrid", "uniform"] = "uat"
 
@@ -123,7 +118,7 @@ class Experiment:
         write_parses: The private rows have no trees: ``public_parser`` writes them, on the machine that trains.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``; null: a page of what was
             sampled and its privacy, and no metrics.
-        epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``, ``shared`` two-stage's together.
+        epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``.
         data: Arguments of the DialogueDataModule.
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled.
@@ -212,12 +207,10 @@ class Experiment:
         Raises:
             UserError: The experiment does not say.
         """
-        like = {"domain": ["one_stage"], "shared": ["parse_tree", "parse2utterance"]}
-        names = [settings] if settings in self.epochs else like.get(settings, [settings])
-        for name in names:
-            if name not in self.epochs:
-                raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{name}")
-        return sum(self.epochs[name] for name in names)
+        name = "one_stage" if settings == "domain" and settings not in self.epochs else settings
+        if name not in self.epochs:
+            raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{name}")
+        return self.epochs[name]
 
     def section(self, name: str) -> Settings:
         """One of ``SECTIONS`` as every training has it, but for what stages and systems change."""
@@ -467,17 +460,10 @@ def _check(experiment: Experiment, path: Path) -> None:
             raise UserError(f"{used.name} samples from the models of {used.models_of}: name {used.models_of} before it")
     if given is None:
         return
-    if given.rounds > 1 and len(given.round_epochs) != 2 * given.rounds:
-        raise UserError(
-            f"{path}: adaptation.rounds is {given.rounds}, but round_epochs is {given.round_epochs}: "
-            "give epochs of p(y) and p(x|y) for each round"
-        )
     if given.num_annotated is not None and not 1 <= given.num_annotated <= experiment.num_samples:
         raise UserError(
             f"{path}: adaptation.num_annotated is {given.num_annotated}, of {experiment.num_samples} samples: give a "
             "number between, or leave it out to annotate all"
         )
-    if "iterative" in experiment.systems:
-        raise UserError(f"{path}: set adaptation.rounds for the system iterative, instead of naming it in systems")
     if not any(used.samplings for used in experiment.used):
         raise UserError(f"{path}: systems is {experiment.systems}: name one that is synthesised too, such as two_stage")

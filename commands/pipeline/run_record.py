@@ -207,7 +207,7 @@ class RunRecord:
             for file in self._sampled(name):
                 if output in (file, pool_of(file), file.replace("synthetic", "candidates")):
                     return name
-        return "iterative" if "iterative" in output else None
+        return None
 
     def draws(self, of: str) -> dict[str, dict[str, int]]:
         """What a system's models drew: file → number of samples, of texts, of those dropped, by reason, ….
@@ -228,10 +228,7 @@ class RunRecord:
 
     def _sampled(self, of: str) -> list[str]:
         """Files that a system's models write: trees, if it has them, and samples."""
-        trees = ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl"]
-        if of == "iterative":  # those of the last round
-            trees = sorted((path.name for path in self.folder.glob("iterative_*_trees.jsonl")), key=_by_length)[-1:]
-        return [*trees, synthetic_file(of)]
+        return ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl", synthetic_file(of)]
 
     def calibration(self, of: str) -> dict[str, Any] | None:
         """How the trees or utterances of a system were drawn from an over-sample; None where they were not."""
@@ -327,8 +324,3 @@ def _json(path: Path) -> dict[str, Any] | None:
 def _arguments(part: Any) -> dict[str, Any]:
     """``init_args`` of a class in a configuration."""
     return (part.get("init_args") or {}) if isinstance(part, dict) else {}
-
-
-def _by_length(name: str) -> tuple[int, str]:
-    """Sorts numbers without leading zeros."""
-    return len(name), name

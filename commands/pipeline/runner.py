@@ -113,7 +113,7 @@ class Runner:
         for key, was, now in differences(ours, theirs):
             words = key.split(".")
             is_new = words[0] in ("variants", "stages") and words[1] not in {*ours.get(words[0], {}), *begun}
-            if words[0] in free or is_new or key == "adaptation.rounds":
+            if words[0] in free or is_new:
                 continue
             raise UserError(
                 f"{self.run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "

@@ -32,23 +32,15 @@ def check_sources(experiment: Experiment) -> None:
 
     Raises:
         UserError: The private file is not named, or is the reference or the source of topics too, or one alone of it
-            and the reference is embedded; or a model that trains without privacy would read the private file, or the
-            parser that chooses has read it.
+            and the reference is embedded; or the parser that chooses has read it.
     """
     data, synthesises = experiment.section("data"), any(used.samplings for used in experiment.used)
-    for name in {"public", "sifter"} & set(experiment.systems):
-        own = merge(data, experiment.stages[name].get("data", {}), experiment.overrides.get("data", {}))
-        if own.get("train_path") == data.get("train_path") and (synthesises or name == "public"):
-            raise UserError(
-                f"{name} trains without privacy, and would on {data.get('train_path')}, which the other systems "
-                f"protect: name a public file as stages.{name}.data.train_path"
-            )
     if not synthesises:
         return
     read_supported(experiment.supported)
     calibration = experiment.calibration
     counts_trees = calibration is not None and calibration.of == "utterances"
-    chooses = [s.texts for used in experiment.used for s in used.samplings if s.chooses(experiment.candidates)]
+    chooses = [s.settings for used in experiment.used for s in used.samplings if s.chooses(experiment.candidates)]
     if "parse2utterance" in chooses or experiment.write_parses or counts_trees:
         _check_public_parser(experiment)
     if "domain" in chooses:
@@ -87,7 +79,7 @@ def read_sources(experiment: Experiment) -> list[str]:
 
     data, given = experiment.section("data"), experiment.adaptation
     settings = {training.settings for used in experiment.used for training in used.trainings}
-    has_trees = settings & {"parse_tree", "parse2utterance", "shared"} and not experiment.write_parses
+    has_trees = settings & {"parse_tree", "parse2utterance"} and not experiment.write_parses
     needs: list[Field] = ["parse"] if has_trees else []
     needs += ["domain"] if "domain" in settings else []
     unit, columns, is_over_long = data.get("unit", "utterance"), Columns.from_config(data), _over_long(experiment)

@@ -72,9 +72,7 @@ class Stages:
         self.report()
         return self.listed
 
-    def annotate_private(
-        self, parser: str, path: str, needs: tuple[str, ...], unit: str | None = None, number: str = ""
-    ) -> None:
+    def annotate_private(self, parser: str, path: str, needs: tuple[str, ...], unit: str | None = None) -> None:
         """Trees for the private utterances, each by itself; the models of what follows train on them.
 
         Args:
@@ -82,11 +80,9 @@ class Stages:
             path: The private file.
             needs: Stages that write either.
             unit: Whom the guarantee protects; None: an utterance.
-            number: Ending of the names, where it is done again.
         """
-        writes = PRIVATE.replace(".jsonl", f"{number}.jsonl")
-        self.annotate(f"private{number}", path, parser, writes, needs, unit or "utterance", self.columns, 1, "private")
-        self.fit_after, self.train_path = (f"annotate_private{number}",), str(self.run / writes)
+        self.annotate("private", path, parser, PRIVATE, needs, unit or "utterance", self.columns, 1, "private")
+        self.fit_after, self.train_path = ("annotate_private",), str(self.run / PRIVATE)
 
     def annotate(
         self,
@@ -164,9 +160,7 @@ class Stages:
         if system.samplings:
             self.evaluate(system.name, system.synthetic, self.writer(system))
 
-    def fit(
-        self, training: Training, system: System, epochs: list[float], place: int, start: Training | None = None
-    ) -> None:
+    def fit(self, training: Training, system: System, epochs: list[float], place: int) -> None:
         """Train a language model, or a parser that stands alone.
 
         Args:
@@ -174,7 +168,6 @@ class Stages:
             system: Whose settings and budget it has.
             epochs: Of every training that shares the budget; empty for a training without one.
             place: Which of them is this one.
-            start: Training of an earlier release in the same scope, whose weights this one goes on from.
         """
         experiment, settings = self.experiment, training.settings
         if settings.startswith("parser"):
@@ -188,8 +181,6 @@ class Stages:
             derived["data"] |= {"sampling": "shuffle"} if epochs else {"sampling": "shuffle", "is_public": True}
         if epochs:
             derived["trainer"]["max_epochs"] = _plain(epochs[place])
-        if start is not None:
-            derived["model"]["init_weights"] = str(self.run / start.folder)
         if experiment.exact_histogram:
             derived["privacy"]["histogram_noise_multiplier"] = None
         elif (shares := self.drawn(system)) is not None:
@@ -201,14 +192,13 @@ class Stages:
             sections["data"].pop("columns", None)  # it has the usual ones
         config = self._training(file, sections, DATA)
         config |= {"privacy": sections["privacy"]} if private else {"privacy": None, "not_private": True}
-        needs = self.fit_after if start is None else (*self.fit_after, start.folder)
         own, weights = sections["data"], sections["model"].get("init_weights")
         weights = weights and f"{weights}/checkpoints/last.ckpt"
         protected = [own.get("train_path"), None if own.get("val_is_public") else own.get("val_path")]
         self._stage(
             training.folder,
             "fit",
-            needs,
+            self.fit_after,
             config,
             writes=[self.file(f"{training.folder}/checkpoints/last.ckpt", "checkpoint", system)],
             reads=[own.get("train_path"), own.get("val_path"), weights],
@@ -218,18 +208,16 @@ class Stages:
     def sample(self, sampling: Sampling, system: System) -> None:
         """Sample from a trained model."""
         experiment, needs = self.experiment, [sampling.model]
-        file, texts = self._file(MODEL_FILES[sampling.settings]), self._file(MODEL_FILES[sampling.texts])
+        file = self._file(MODEL_FILES[sampling.settings])
         adapters = [{"model": s["model"]} for s in map(_sections_of, self.overlays) if "lora" in s["model"]]
         sections = self._sections(file, sampling.settings, system, adapters)
-        way = sections["sampling"] = self._sections(texts, sampling.texts, system)["sampling"]
-        if sampling.texts != "parse_tree":
+        way = sections["sampling"] = self._sections(file, sampling.settings, system)["sampling"]
+        if sampling.settings != "parse_tree":
             way.pop("grammar", None)  # of trees alone
         if sampling.prompts is None:
             way.pop("guidance", None)  # by a prompt
         for name in ("optimizer", "lr_scheduler", "init_weights", "source_dropout"):  # of trainings
             sections["model"].pop(name, None)
-        if sampling.task is not None:
-            sections["model"]["task"] = sampling.task
         chooses = sampling.chooses(experiment.candidates)
         given: Settings = {"num_samples": experiment.num_samples * (experiment.candidates if chooses else 1)}
         drawn, how = self.drawn(system) or (None, None)
@@ -263,7 +251,7 @@ class Stages:
     def choose(self, sampling: Sampling, system: System) -> None:
         """Keep one of the candidates of each tree, or of each code."""
         given, options = self.experiment, Settings()
-        command, prompts = ("match-labels", "codes") if sampling.texts == "domain" else ("round-trip", "trees")
+        command, prompts = ("match-labels", "codes") if sampling.settings == "domain" else ("round-trip", "trees")
         if command == "round-trip":
             options = {"parser": given.public_parser}
         elif given.label_words:

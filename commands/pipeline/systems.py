@@ -12,9 +12,6 @@ MODEL_FILES = {
     "domain": "configs/parse2utterance.yaml",
     "parse_tree": "configs/parse_tree_lm.yaml",
     "parse2utterance": "configs/parse2utterance.yaml",
-    "shared": "configs/shared_lm.yaml",
-    "public": "configs/shared_lm.yaml",
-    "sifter": "configs/utterance_lm.yaml",
     "parser": "configs/semantic_parser.yaml",
     "parser_low": "configs/semantic_parser.yaml",
 }
@@ -44,8 +41,6 @@ class Sampling:
         source: What the samples call their origin; the pass has the folder ``sample_SOURCE``.
         writes: The file, in the run folder.
         prompts: File of the prompts; None for a model that takes none.
-        texts: Whose way of sampling it takes: of trees, utterances, …
-        task: What a model that writes both is asked for; None for the others.
     """
 
     name: str
@@ -53,9 +48,7 @@ class Sampling:
     settings: str
     source: str
     writes: str
-    texts: str
     prompts: str | None = None
-    task: str | None = None
 
     @property
     def folder(self) -> str:
@@ -64,7 +57,7 @@ class Sampling:
 
     def chooses(self, candidates: int) -> bool:
         """Whether it draws several texts for each tree or code, of which one is kept."""
-        return candidates > 1 and self.texts in ("parse2utterance", "domain")
+        return candidates > 1 and self.settings in ("parse2utterance", "domain")
 
     @property
     def candidates(self) -> str:
@@ -105,14 +98,14 @@ class System:
     @property
     def has_trees(self) -> bool:
         """Whether the samples come with the trees that they were written from."""
-        return self.name == "iterative" or len(self.samplings) > 1
+        return len(self.samplings) > 1
 
     def calibrated(self, of: Literal["trees", "utterances"]) -> Sampling | None:
         """The pass whose texts an experiment's ``calibration`` draws from an over-sample; None where it draws none.
 
-        ``iterative`` would need a release for each of its rounds; ``domain`` and ``topics`` have shares of their own.
+        ``domain`` and ``topics`` have shares of their own.
         """
-        if self.name in ("iterative", "domain", "topics") or len(self.samplings) < (2 if of == "trees" else 1):
+        if self.name in ("domain", "topics") or len(self.samplings) < (2 if of == "trees" else 1):
             return None
         return self.samplings[0 if of == "trees" else -1]
 
@@ -142,31 +135,21 @@ def two_passes(own: str, models: str, writes: str) -> tuple[Sampling, Sampling]:
     """
     trees, utterances, file = "parse_tree", "parse2utterance", f"{own}trees.jsonl"
     return (
-        Sampling(f"sample_{own}trees", models + trees, trees, own + trees, file, trees),
-        Sampling(
-            f"sample_{own}utterances", models + utterances, utterances, own + utterances, writes, utterances, file
-        ),
+        Sampling(f"sample_{own}trees", models + trees, trees, own + trees, file),
+        Sampling(f"sample_{own}utterances", models + utterances, utterances, own + utterances, writes, file),
     )
 
 
 def _one_model(name: str, label: str, prompts: str | None = None) -> System:
-    sampling = Sampling(f"sample_{name}", name, name, name, synthetic_file(name), name, prompts)
+    sampling = Sampling(f"sample_{name}", name, name, name, synthetic_file(name), prompts)
     return System(name, label, (Training(name, name),), (sampling,))
 
 
-def _two_models(name: str, label: str, is_switch: bool = False, needs: Literal["", "variants"] = "variants") -> System:
+def _two_models(name: str, label: str, needs: Literal["", "variants"] = "variants") -> System:
     own = "" if name == "two_stage" else f"{name}_"
     trainings = tuple(Training(own + settings, settings) for settings in ("parse_tree", "parse2utterance"))
     samplings = two_passes(own, own, synthetic_file(name))
-    return System(name, label, trainings, samplings, is_switch=is_switch, needs=needs)
-
-
-def _shared() -> System:
-    """One model of trees and utterances, which takes the two stages' ways of sampling."""
-    trees, utterances = (replace(s, model="shared", settings="shared") for s in two_passes("shared_", "", ""))
-    samplings = (replace(trees, task="tree"), replace(utterances, task="utterance", writes=synthetic_file("shared")))
-    label = "2-stage, shared weights"
-    return System("shared", label, (Training("shared", "shared"),), samplings, is_switch=True)
+    return System(name, label, trainings, samplings, needs=needs)
 
 
 #: Every system, in the order of the tables.
@@ -185,14 +168,13 @@ SYSTEMS = {
             "topics",
             "1-stage, by topics",
             (Training("topics", "one_stage"),),
-            (Sampling("sample_topics", "topics", "one_stage", "topics", synthetic_file("topics"), "one_stage"),),
+            (Sampling("sample_topics", "topics", "one_stage", "topics", synthetic_file("topics")),),
         ),
         _two_models("two_stage", "2-stage", needs=""),
         replace(
             _two_models("shuffled", "2-stage, shuffled trees", needs=""),
             changes={"data": {"shuffle_trees": 1}},  # a seed; the guarantee is one for the shuffled rows
         ),
-        _two_models("warm_start", "2-stage + warm start", is_switch=True),
         System(
             "unconstrained",
             "2-stage without grammar",
@@ -201,22 +183,9 @@ SYSTEMS = {
             is_switch=True,
             changes={"sampling": {"grammar": None}},
         ),
-        System(  # of earlier runs, whose two-stage system had no grammar; or of settings of one's own
-            "constrained",
-            "2-stage + grammar constraint",
-            samplings=two_passes("constrained_", "", synthetic_file("constrained")),
-            models_of="two_stage",
-            is_switch=True,
-            needs="variants",
-        ),
-        _two_models("upweighted", "2-stage + upweighting", is_switch=True),
-        System("iterative", "2-stage + re-annotation", is_switch=True, needs="adaptation"),
-        _shared(),
         # trainings alone: never private, so of public text
         System("parser", "parser", (Training("parser", "parser"),), needs="stages"),
         System("parser_low", "low-resource parser", (Training("parser_low", "parser_low"),), needs="stages"),
-        System("sifter", "sifter", (Training("sifter", "sifter"),), needs="stages"),
-        System("public", "public", (Training("shared", "public"),), needs="stages"),
     )
 }
 

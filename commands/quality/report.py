@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-import re
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ def build_report(record: RunRecord) -> dict[str, Any]:
         protects), both null without privacy; ``sampling``, ``calibration`` (of the trees), ``draws`` (how many texts,
         and how many dropped) and ``metrics`` by system; ``left_out`` (why a system has no metrics); ``timings`` in
         seconds by stage; and what was run. An adaptation also has ``parser_metrics`` by the system whose samples taught
-        the parser, and ``round_metrics`` by round before the last.
+        the parser.
 
     Raises:
         UserError: There is no evaluation, or no ledger though the run is private.
@@ -137,14 +136,12 @@ def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
     if split is None:
         return {"data": data}
     values, left_out = record.values("parser_metrics")
-    rounds = {name: values.pop(name) for name in list(values) if re.fullmatch(r"iterative_\d+", name)}
     fingerprint = hashlib.sha256(json.dumps([split[name] for name in SPLIT_FIELDS]).encode()).hexdigest()
     shown = ("public_share", "by", "num_public", "num_private", "num_test", "num_test_with_function")
     return {
         **({"parser": "parser_full"} if (record.folder / "parser_full").is_dir() else {}),
         "missing_function": split["missing_function"],
         "parser_metrics": values,
-        "round_metrics": rounds,
         "parsers_left_out": left_out,
         "data": {
             **data,

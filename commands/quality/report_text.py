@@ -62,7 +62,7 @@ def parser_table(report: dict[str, Any]) -> str:
     """Table 3 of the paper as far as the run has it: a line for each parser, in percent."""
     missing = report["missing_function"]
     table = Table(["parser", f"turns with {missing}", "other turns", "all turns"])
-    for name, values in (report["parser_metrics"] | report["round_metrics"]).items():
+    for name, values in report["parser_metrics"].items():
         cells = []
         for part in (f"@{missing}", f"@not {missing}", ""):
             found = (values.get(f"{m}{part}") for m in ("exact_match", "api_precision", "api_recall"))

@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from commands.pipeline.experiment import load
 from commands.pipeline.recipes import steps_of
 from commands.pipeline.steps import Step
 from doppel.errors import UserError
-from doppel.privacy.accounting import Accountant
-from doppel.privacy.ledger import BudgetExceededError, Ledger
-from doppel.privacy.spec import plan
+from doppel.privacy.ledger import Ledger
 from tests.slurm.launches import EXPERIMENTS, launch, write_experiment
 
 SHIPPED = sorted(EXPERIMENTS.glob("adaptation-*.yaml"))
@@ -25,11 +22,9 @@ EMBEDDED = ("adaptation.train=embedded:train?num=50", "adaptation.test=embedded:
 @pytest.mark.parametrize(
     ("experiment", "words", "message"),
     [
-        ("quickstart", ["adaptation.rounds=2"], "missing"),
+        ("quickstart", ["adaptation.by=turn"], "missing"),
         ("quickstart", ["systems=[none]"], "adaptation"),
         (SMALL, ["parser=no/such.ckpt"], "no/such.ckpt"),
-        (SMALL, ["adaptation.rounds=3"], "round_epochs"),
-        (SMALL, ["systems=[iterative]"], "rounds"),
         (SMALL, ["epsilon=three"], "epsilon is three"),
         (SMALL, ["systems=[none, full]"], "two_stage"),
         (SMALL, ["adaptation.missing=Wether", *EMBEDDED], "Wether"),
@@ -52,45 +47,11 @@ def test_a_run_folder_keeps_its_split(tmp_path: Path, capsys: pytest.CaptureFixt
     ):
         assert launch(SMALL, tmp_path, "--dry-run", *words) == 2
         assert message in capsys.readouterr().err
-    assert launch(SMALL, tmp_path, "--dry-run", "--set", "adaptation.rounds=2") == 0, "rounds may follow"
 
 
 def trainings(path: Path, **changes: object) -> dict[str, Step]:
     stages = steps_of(load(path, {name.replace("__", "."): v for name, v in changes.items()}), Path("run"))
     return {stage.name: stage for stage in stages if stage.config and stage.config.get("privacy")}
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_rounds_of_every_experiment_share_one_budget(path: Path, tmp_path: Path) -> None:
-    """All stages of all rounds, at one σ, compose to at most the target, and not a step more is sold."""
-    stages = {n: s for n, s in trainings(path, adaptation__rounds=2).items() if n.startswith("iterative_")}
-    configs = [stage.config for stage in stages.values() if stage.config is not None]
-    assert len({json.dumps(config["privacy"]) for config in configs}) == 1
-    privacy, batch = configs[0]["privacy"], configs[0]["data"]["init_args"]["batch_size"]
-    epochs = [float(number) for number in privacy["epochs"]]
-    assert epochs == [config["trainer"]["max_epochs"] for config in configs]
-    accountant: Accountant = "rdp"  # the fastest; the experiments take the tightest
-    num_units = 9_054 if path.stem.endswith("-small") else 120_226
-    target, delta = privacy["target_epsilon"], privacy.get("delta")
-    spec = plan(num_units, batch, epochs, target, delta=delta, accountant=accountant)
-    whole = plan(num_units, batch, sum(epochs), target, delta=delta, accountant=accountant)
-    assert spec.noise_multiplier == pytest.approx(whole.noise_multiplier, rel=0.01)
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    for number, (name, steps) in enumerate(zip(stages, spec.stage_steps, strict=True)):
-        stage = ledger.open_mechanism(
-            scope=privacy["scope"],
-            stage=name,
-            spec=spec,
-            planned_steps=steps,
-            data_fingerprint=f"annotated by round {number // 2}",
-        )
-        for _ in range(steps):
-            ledger.spend(stage)
-    assert 0.95 * target < ledger.epsilon("iterative") <= target
-    with pytest.raises(BudgetExceededError):
-        for _ in range(steps):
-            ledger.spend(stage)
-    assert issubclass(BudgetExceededError, UserError)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -138,29 +99,27 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Pat
 
 
 @pytest.mark.slow
-def test_the_pipeline_ends_with_parsers_compared_and_every_round_paid_for(
+def test_the_pipeline_ends_with_parsers_compared_and_every_training_paid_for(
     experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    words = ("--local", "--seed=5", "--systems", "two_stage", "--set", "adaptation.rounds=2")
+    words = ("--local", "--seed=5", "--systems", "two_stage")
     assert launch(experiment, run, *words) == 0, capfd.readouterr().err[-3000:]
     report = json.loads((run / "report.json").read_text())
-    assert list(report["parser_metrics"]) == ["none", "two_stage", "iterative"]
-    assert list(report["round_metrics"]) == ["iterative_1"]
+    assert list(report["parser_metrics"]) == ["none", "two_stage"]
     assert report["missing_function"] == "FindEvent*" and report["seed"] == 5
     for values in report["parser_metrics"].values():
         assert values["num_turns"] == 60
         assert 0 < values["num_turns@FindEvent*"] < 60
     assert report["parser_metrics"]["none"]["exact_match@FindEvent*"] == 0
-    assert report["metrics"].keys() == {"two_stage", "iterative"}
+    assert report["metrics"].keys() == {"two_stage"}
 
     scopes = report["privacy"]["systems"]
-    assert scopes.keys() == {"two_stage", "iterative"}
+    assert scopes.keys() == {"two_stage"}
     assert all(2 < scope["epsilon"] <= 3 for scope in scopes.values())
-    stages = [m for m in Ledger(run / "ledger.jsonl").summary()["mechanisms"] if m["scope"] == "iterative"]
-    assert len(stages) == 4 and len({stage["noise_multiplier"] for stage in stages}) == 1
-    assert all(stage["done_steps"] == stage["planned_steps"] for stage in stages)
-    assert len({stage["data_fingerprint"] for stage in stages}) == 2  # the second round saw other trees
+    steps = [m for m in Ledger(run / "ledger.jsonl").summary()["mechanisms"] if m["scope"] == "two_stage"]
+    assert len(steps) == 2 and len({step["noise_multiplier"] for step in steps}) == 1
+    assert all(step["done_steps"] == step["planned_steps"] for step in steps)
 
     private = [json.loads(line) for line in (run / "data" / "private.jsonl").read_text().splitlines()]
     annotated = [json.loads(line) for line in (run / "data" / "private_annotated.jsonl").read_text().splitlines()]
@@ -171,13 +130,11 @@ def test_the_pipeline_ends_with_parsers_compared_and_every_round_paid_for(
     telling = [line["utterance"].encode() for line in private if len(line["utterance"]) > 30]
     files = [path for path in run.rglob("*") if path.is_file() and run / "data" not in path.parents]
     assert telling and not [path for path in files if any(text in path.read_bytes() for text in telling)]
-    warm = yaml.safe_load((run / "configs" / "iterative_2_parse_tree.yaml").read_text())
-    assert warm["model"]["init_args"]["init_weights"] == f"{run}/iterative_1_parse_tree"
 
     ledger = (run / "ledger.jsonl").read_text()
     capfd.readouterr()
     assert launch(experiment, run, *words) == 0
-    assert "── partition (1 of 34): done already, skipped" in capfd.readouterr().out
+    assert "── partition (1 of 21): done already, skipped" in capfd.readouterr().out
     assert (run / "ledger.jsonl").read_text() == ledger
 
 

@@ -28,9 +28,7 @@ CPU = ("--slurm", "gpus_per_node=0", "tasks_per_node=2", "cpus_per_task=1", "too
 PIPELINES: dict[str, tuple[str, dict]] = {
     "two_stage": ("smcalflow", {}),
     "domain": ("sgd-small", {"epsilon": 3, "seed": 2}),
-    "switches": ("switches-small", {}),
     "adaptation": ("adaptation-weather-small", {}),
-    "rounds": ("adaptation-weather-small", {"adaptation.rounds": 2, "systems": ["two_stage", "full"]}),
 }
 
 
@@ -48,7 +46,6 @@ def steps_of_pipeline(name: str, run: Path) -> list[Step]:
 @pytest.fixture(autouse=True)
 def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "data")
-    monkeypatch.setenv("PUBLIC", "public.jsonl")
     monkeypatch.setattr("commands.pipeline.runner.read_sources", lambda experiment: [])  # the files are not here
 
 
@@ -120,9 +117,8 @@ def test_a_stage_waits_for_all_that_it_reads_and_trainings_do_not_wait_for_one_a
     judged = {stage.name for stage in stages if stage.argv[0] in ("evaluate", "parser-metrics")}
     assert stages[-1].name == "report" and after["report"] >= judged
     private = [stage for stage in stages if stage.config and stage.config.get("privacy")]
-    first = [stage for stage in private if "init_weights" not in str(stage.config) or "PREPARED" in str(stage.config)]
-    assert private and all(not {other.name for other in private} & after[stage.name] for stage in first)
-    if name in ("adaptation", "rounds"):
+    assert private and all(not {other.name for other in private} & after[stage.name] for stage in private)
+    if name == "adaptation":
         assert all("annotate_private" in after[stage.name] for stage in private)
     else:
         assert not [stage.name for stage in stages if stage.kind == "fit" and stage.needs]

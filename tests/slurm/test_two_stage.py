@@ -144,16 +144,6 @@ def test_an_overlay_that_experiment_and_site_both_name_counts_once(experiment: P
     assert configs == {s.name: s.config for s in steps_of(given, tmp_path) if s.kind == "fit"}
 
 
-def test_what_trains_without_privacy_does_not_read_the_private_file(
-    experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = ("--check", "--systems", "public", "--set", "stages.public.trainer.max_epochs=1")
-    assert launch(experiment, tmp_path / "run", *words) == 2
-    assert "public trains without privacy" in capfd.readouterr().err
-    file = "stages.public.data.train_path=embedded:train?num=90&seed=5"
-    assert launch(experiment, tmp_path / "run", *words, file) == 0
-
-
 def test_a_run_whose_domains_are_released_as_they_are_ends_by_saying_so(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

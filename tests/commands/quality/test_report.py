@@ -72,10 +72,8 @@ def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path:
 
 
 def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC, "iterative": SPEC}, is_sampled=False)
-    (folder / "iterative_9_trees.jsonl").touch()
-    (folder / "iterative_10_trees.jsonl").touch()
-    outputs = ("trees", "synthetic", "synthetic_one_stage", "iterative_9_trees", "iterative_10_trees")
+    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC}, is_sampled=False)
+    outputs = ("trees", "synthetic", "synthetic_one_stage")
     for beams, output in enumerate(outputs, start=1):
         sampling = {"num_beams": beams, "seed": 7, "max_rows": 64}
         writer = {"init_args": {"output_path": f"/elsewhere/{output}.jsonl"}}
@@ -88,7 +86,6 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
     assert build_report(RunRecord(folder))["sampling"] == {
         "one_stage": {"synthetic_one_stage.jsonl": {"num_beams": 3}},
         "two_stage": {"trees.jsonl": {"num_beams": 1}, "synthetic.jsonl": {"num_beams": 2}},
-        "iterative": {"iterative_10_trees.jsonl": {"num_beams": 5}},
     }
 
 

@@ -124,13 +124,13 @@ def test_the_command_counts_and_the_evaluation_knows_who_chose(
 
 
 def test_the_stages_draw_choose_and_judge(tmp_path: Path, checkpoint: Path) -> None:
-    systems = ["one_stage", "two_stage", "upweighted", "shared"]
+    systems = ["one_stage", "two_stage", "mine", "shuffled"]
     changes = {"systems": systems, "candidates": 4, "public_parser": str(checkpoint), "num_samples": 30}
     changes |= {f"variants.{name}.data.batch_size": 150 for name in systems[1:]}
     experiment = load(Path("configs/experiments/quickstart.yaml"), changes)
     check_sources(experiment)
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
-    for own, file in (("", "two_stage"), ("upweighted_", "upweighted"), ("shared_", "shared")):
+    for own, file in (("", "two_stage"), ("mine_", "mine"), ("shuffled_", "shuffled")):
         chosen = stages[f"choose_{own}utterances"]
         assert chosen.needs == (f"sample_{own}utterances",) and chosen.argv[0] == "round-trip"
         assert str(tmp_path / f"{own}trees.jsonl") in chosen.argv

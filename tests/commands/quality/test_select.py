@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from run_folders import FINGERPRINT, make_run
 
 import cli
 from commands.quality.sifter import Sifter, SifterError
-from datamodules.readers import data_fingerprint
 from doppel.metrics.fluency import text_losses
 from doppel.privacy.fingerprint import sealed
 
@@ -83,22 +80,6 @@ def test_a_missing_score_is_said(tiny_model: str, tmp_path: Path) -> None:
     assert cli.main(["select", str(tmp_path), "--sifter", tiny_model, "--max-loss", "100"]) == 0
     (setup,) = json.loads((tmp_path / "selection.json").read_text())["setups"]
     assert setup["rank"] is None and "without a semantic parser" in setup["why"]
-
-
-def test_the_shipped_sifter_trains_is_read_and_refused_on_private_data(
-    tiny_model: str, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PUBLIC", corpus)
-    command = [sys.executable, "cli.py", "run", "configs/experiments/sifter.yaml", str(tmp_path), "--local"]
-    command += ["--set", f"model.base_model={tiny_model}", "trainer.accelerator=cpu", "trainer.devices=1"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    sifter = Sifter(str(tmp_path / "sifter"))
-    text = ["book lunch with Ana 0"]
-    assert sifter.losses(text) < Sifter(tiny_model).losses(text)  # it learnt the public turns
-    assert sifter.check_is_public({"another"}) and not Sifter(tiny_model).check_is_public({"another"})
-    with pytest.raises(SifterError, match="would leak"):
-        sifter.check_is_public({data_fingerprint(corpus)})
 
 
 def test_bad_sifters_and_folders_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
