@@ -73,17 +73,15 @@ def grid(name: str, changes: Mapping[str, Any]) -> list[float]:
 
 
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
-    """What each stage of an experiment runs, in order: name, kind, needs, argv, config."""
-    from commands.pipeline.adaptation import AdaptationStages
+    """What each step of an experiment runs, in order: name, kind, needs, argv, config."""
     from commands.pipeline.experiment import load, shipped
-    from commands.pipeline.stages import Stages
+    from commands.pipeline.recipes import steps_of
 
-    experiment = load(shipped(name), changes)
-    for stage in (AdaptationStages if experiment.adaptation else Stages)(experiment, run).all():
+    for step in steps_of(load(shipped(name), changes), run):
         yield {
-            "name": stage.name,
-            "kind": stage.kind,
-            "needs": list(stage.needs),
-            "argv": list(stage.argv),
-            "config": stage.config,
+            "name": step.name,
+            "kind": step.kind,
+            "needs": list(step.needs),
+            "argv": list(step.argv),
+            "config": step.config,
         }
