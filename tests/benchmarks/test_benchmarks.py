@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from transformers import GPT2Config
 
-from benchmarks import batching, clipping, clipping_norm, control_codes, memory, privacy_price
+from benchmarks import batching, clipping, memory, privacy_price
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 from benchmarks._subject import Setting, Subject
 from benchmarks._training import WAYS
 from benchmarks.memory_arithmetic import predict
-from datamodules.columns import Columns
-from datamodules.readers import read_turns
 
 TINY = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "3"]
 
@@ -97,44 +94,6 @@ def test_batching_writes_a_ratio_for_every_cut(tmp_path: Path) -> None:
     rows = table_rows(path)
     assert [row[3].split(",")[0] for row in rows] == ["sorted", "shuffled", "shuffled"]
     assert all(number(row[5]) >= 1 and number(row[7]) > 0 for row in rows)
-
-
-def test_a_clipping_norm_is_judged_by_the_trees_that_come_of_it(tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    experiment, path = tmp_path / "tiny.yaml", tmp_path / "table.md"
-    content = {
-        "epochs": {"parse_tree": 1, "parse2utterance": 1},
-        "model": {"base_model": tiny_model},
-        "sampling": {"max_new_tokens": 8},
-        "trainer": {"accelerator": "cpu", "logger": False},
-        "data": {"train_path": corpus, "batch_size": 30},
-        "reference": corpus,
-    }
-    experiment.write_text(yaml.safe_dump(content))
-    words = [str(experiment), "--runs", str(tmp_path / "runs"), "--norms", "1", "--out", str(path)]
-    clipping_norm.main(words)
-    sampled, reference = [row for row in table_rows(path) if row[0] != "C"]
-    assert sampled[0] == "1" and number(sampled[4]) < number(reference[4])
-    assert [number(cell) for cell in (reference[1], reference[2], reference[6])] == [33.3, 10, 100]  # 3 trees a half
-
-
-def test_reviews_are_split_cut_at_spaces_and_labelled(tmp_path: Path) -> None:
-    texts = [f"number {i} " + '"good"\nfood, ' * 40 for i in range(6)]
-    rows = [
-        f'"{text.replace(chr(34), chr(34) * 2)}",Kind: {"AB"[i % 2]},Stars: {i % 3}.0' for i, text in enumerate(texts)
-    ]
-    (tmp_path / "dev.csv").write_text("text,label1,label2\n" + "\n".join(rows) + "\n")
-    control_codes.main([str(tmp_path / "dev.csv"), "--out", str(tmp_path), "--rows", "4", "--tokens", "20"])
-    columns = Columns(label=["label1", "label2"])
-    private, public = (
-        read_turns(str(tmp_path / f"{name}.csv"), "utterance", columns=columns) for name in ("private", "public")
-    )
-    assert (len(private), len(public)) == (4, 2)
-    whole = {" ".join(text.split()): f"Kind: {'AB'[i % 2]} | Stars: {i % 3}.0" for i, text in enumerate(texts)}
-    found = [next(text for text in whole if text.startswith(f"{turn.utterance} ")) for turn in private + public]
-    assert sorted(found) == sorted(whole)
-    assert [whole[text] for text in found] == [turn.domain for turn in private + public]
-    labels = (tmp_path / "labels.txt").read_text().splitlines()
-    assert len(labels) == 6 and set(whole.values()) <= set(labels)
 
 
 @pytest.mark.parametrize("way", ["ordinary", "Doppel"])
