@@ -22,7 +22,7 @@ from doppel.files import whole_file
 log = logging.getLogger(__name__)
 
 #: Raise it when the arrays, the readers or the text format change.
-_FORMAT_VERSION = 5
+_FORMAT_VERSION = 6
 
 
 def cached(parts: Sequence[str], build: Callable[[], EncodedTurns], cache_dir: str | None = None) -> EncodedTurns:
@@ -69,7 +69,7 @@ def _load(entry: Path) -> EncodedTurns | None:
     try:
         with np.load(entry, allow_pickle=False) as file:
             arrays: dict[str, Any] = dict(file)
-        found = EncodedTurns(**{**arrays, "rows_per_turn": int(arrays["rows_per_turn"])})
+        found = EncodedTurns(**arrays)
         num_rows = {len(found), len(found.unit_index), len(found.offsets) - 1}
         num_rows.add(len(found) if found.weights is None else len(found.weights))
         if len(num_rows) == 1 and found.offsets[-1] == len(found.ids):

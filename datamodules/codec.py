@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from datamodules.linearisation import Linearisation, delinearise, linearise
 from datamodules.turn import Field, Turn
@@ -51,12 +51,7 @@ class Codec:
         task_prefix: Whether the prompt names the field that is to be written.
         source_dropout: Probability with which a row is trained on without its source, as one of p(target): see
             :class:`~datamodules.logical_batches.LogicalBatches`. What is encoded here always has its source.
-
-    Attributes:
-        rows_per_turn: Examples that :meth:`encode_all` writes for each turn.
     """
-
-    rows_per_turn: ClassVar[int] = 1
 
     tokenizer: Any
     source: Field | None
@@ -115,14 +110,14 @@ class Codec:
         return ids
 
     def encode_all(self, turns: list[Turn]) -> list[Encoded]:
-        """Encode many turns with batched tokenizer calls; the ``rows_per_turn`` examples of a turn are consecutive."""
+        """Encode many turns with batched tokenizer calls."""
         targets = self.tokenize([self.text(t, self.target) for t in turns])
         source = self.source
         prompts = self._prompts([None if source is None else self.text(t, source) for t in turns])
         return [Encoded([*p, *t, self.eos_id], len(p)) for p, t in zip(prompts, targets, strict=True)]
 
     def encode(self, turn: Turn) -> Encoded:
-        """Encode one turn, as its shortest example where there are several."""
+        """Encode one turn."""
         return self.encode_all([turn])[0]
 
     def encode_prompt(self, prompt: str | None) -> list[int]:
@@ -170,34 +165,6 @@ class Codec:
             state: str = self.tokenizer.backend_tokenizer.to_str()
             return state
         return repr(sorted(self.tokenizer.get_vocab().items()))
-
-
-@dataclass
-class SharedCodec(Codec):
-    """Writes two examples for each turn: its tree, then its utterance with the tree as the prompt.
-
-    They are exactly the examples of a model p(y) and of a model p(x|y), whose prompts tell them apart. Build it with
-    source ``parse`` and target ``utterance``, which prompts and samples are read as.
-
-    Formal guarantees:
-        Both rows are functions of one turn, and carry the unit of this turn; the rows of a turn are never separated. So
-        clipping the mean gradient of all rows of a unit bounds what both tasks learn from this unit, in one step, by C.
-    """
-
-    rows_per_turn: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._tree = Codec(self.tokenizer, None, "parse", self.max_length, self.linearisation, self.task_prefix)
-
-    def encode_all(self, turns: list[Turn]) -> list[Encoded]:
-        """Encode many turns: the tree of the first, its pair, the tree of the second, …"""
-        pairs = zip(self._tree.encode_all(turns), super().encode_all(turns), strict=True)
-        return [example for pair in pairs for example in pair]
-
-    def fingerprint(self) -> str:
-        """Digest of everything that the ids depend on, for cache keys."""
-        return f"{super().fingerprint()}-shared"
 
 
 def _digest(*parts: str) -> str:

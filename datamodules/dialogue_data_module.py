@@ -160,7 +160,7 @@ class DialogueDataModule(TrainingDataModule):
     @property
     def max_rows_per_unit(self) -> int:
         """Rows that represent a unit in a step, at most; known after ``setup("fit")``."""
-        return self.max_turns_per_unit * self._train_units().turns.rows_per_turn
+        return self.max_turns_per_unit
 
     @property
     def privacy_caveat(self) -> str | None:

@@ -21,15 +21,14 @@ _PROGRESS_FROM = 5_000
 class EncodedTurns:
     """Token ids of many turns; row r is ``ids[offsets[r]:offsets[r + 1]]``.
 
-    A turn has ``rows_per_turn`` consecutive rows. One longer than the codec's ``max_length`` keeps its place, but as a
-    separator and an end of text without loss.
+    A row is a turn. One longer than the codec's ``max_length`` keeps its place, but as a separator and an end of text
+    without loss.
 
     Attributes:
         ids: Token ids of all rows, one after the other, int32.
         offsets: Where each row starts, and the end of the last, int64 [num_rows + 1].
         num_prompt: Leading ids without loss of each row, int32 [num_rows].
         unit_index: Unit of each row, numbered by first appearance, int32 [num_rows].
-        rows_per_turn: Rows that the codec writes for each turn.
         weights: Weight in [0, 1] of each row's turn, float32 [num_rows]; None where all are 1.
     """
 
@@ -37,7 +36,6 @@ class EncodedTurns:
     offsets: NDArray[np.int64]
     num_prompt: NDArray[np.int32]
     unit_index: NDArray[np.int32]
-    rows_per_turn: int = 1
     weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
@@ -80,7 +78,6 @@ def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
         ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32),
         offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),
         num_prompt=np.array(num_prompt, dtype=np.int32),
-        unit_index=units.repeat(codec.rows_per_turn),
-        rows_per_turn=codec.rows_per_turn,
-        weights=None if (weights == 1).all() else weights.repeat(codec.rows_per_turn),
+        unit_index=units,
+        weights=None if (weights == 1).all() else weights,
     )

@@ -53,9 +53,9 @@ class EncodedUnits:
 class LogicalBatches:
     """Makes logical batches of sampled units.
 
-    A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly; the rows of one turn
-    stay together. Units with equally many rows share micro-batches. A coin of probability ``codec.source_dropout``
-    takes the source out of a row, whose prompt is then that of p(target).
+    A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly. Units with
+    equally many rows share micro-batches. A coin of probability ``codec.source_dropout`` takes the source out of a row,
+    whose prompt is then that of p(target).
 
     Formal guarantees:
         The choice of rows is a function of (secret, step, unit), a row's coin one of (secret, step, row), and neither
@@ -69,7 +69,7 @@ class LogicalBatches:
         units: Units and their encoded rows.
         codec: Gives the padding id.
         max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass it.
-        max_rows_per_unit: Rows that represent a unit, at most; a multiple of the turns' ``rows_per_turn``. Public.
+        max_rows_per_unit: Rows that represent a unit, at most. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
         fixed_shapes: Give micro-batches few shapes, for a compiler: lengths are rounded up (see
             :func:`fixed_length`), and the last micro-batch is filled up with units without loss.
@@ -114,14 +114,13 @@ class LogicalBatches:
         return LogicalBatch(micro_batches, len(sampled), expected_num_units)
 
     def _choose(self, step: int, unit: int) -> list[int]:
-        rows, size = self.units.rows(unit), self.units.turns.rows_per_turn
-        turns = choose(self._secret, step, unit, len(rows) // size, self.max_rows_per_unit // size)
-        return [int(row) for turn in turns for row in rows[turn * size : (turn + 1) * size]]
+        rows = self.units.rows(unit)
+        return [int(rows[turn]) for turn in choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)]
 
     def _drops_source(self, step: int, row: int) -> bool:
-        """The coin of a row; of several rows of a turn, the last alone has a source."""
-        share, size = self.codec.source_dropout, self.units.turns.rows_per_turn
-        return share > 0 and row % size == size - 1 and self._secret.derive("source", step, row) < share * 2**256
+        """The coin of a row."""
+        share = self.codec.source_dropout
+        return share > 0 and self._secret.derive("source", step, row) < share * 2**256
 
 
 class AllTurns(Dataset[LogicalBatch]):
@@ -146,7 +145,7 @@ class AllTurns(Dataset[LogicalBatch]):
         self.turns = turns
         self.codec = codec
         self.is_public = is_public
-        num_rows = len(turns) if limit is None else min(limit * turns.rows_per_turn, len(turns))
+        num_rows = len(turns) if limit is None else min(limit, len(turns))
         self.parts = list(cut(turns, [[row] for row in range(num_rows)], max_tokens_per_batch))
 
     def __len__(self) -> int:

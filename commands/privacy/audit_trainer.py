@@ -221,7 +221,7 @@ class AuditTrainer(Trainer):
 
 
 def losses(model: CausalLM, turns: Sequence[Turn], device: torch.device) -> Tensor:
-    """Loss of each turn's target as training sees it (mean over its targets, if several), float32 [turns]."""
+    """Loss of each turn's target as training sees it, float32 [turns]."""
     encoded = encode_turns(turns, model.codec)
     result = torch.zeros(len(encoded))
     was_training = model.training
@@ -233,7 +233,7 @@ def losses(model: CausalLM, turns: Sequence[Turn], device: torch.device) -> Tens
                 setattr(batch, name, getattr(batch, name).to(device))
             result[[row for (row,) in part]] = model.losses(batch).float().cpu()
     model.train(was_training).cpu()
-    return result.view(-1, encoded.rows_per_turn).mean(1)
+    return result
 
 
 def bound(canaries: Sequence[Canary], after: Tensor, delta: float, confidence: float) -> AuditResult:

@@ -133,8 +133,8 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
         module.cache_dir,
         columns=reference_columns(module.train_path, module.columns),
     )
-    units, num_rows = EncodedUnits(encoded, num_units), module.max_turns_per_unit * encoded.rows_per_turn
-    batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, num_rows)
+    units = EncodedUnits(encoded, num_units)
+    batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
     return batches.make(0, range(len(units)), len(units)).micro_batches
 
 

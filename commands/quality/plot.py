@@ -21,12 +21,10 @@ _STYLE = {
     "domain": ("#56B4E9", "D"),
     "two_stage": ("#0072B2", "o"),
     "shuffled": ("#D55E00", "v"),
-    "warm_start": ("#009E73", "^"),
     "constrained": ("#CC79A7", "P"),
     "unconstrained": ("#CC79A7", "p"),
     "upweighted": ("#000000", "X"),
     "iterative": ("#999999", "<"),
-    "shared": ("#F0E442", ">"),
 }
 _FALLBACK = ("#444444", "*")
 _DASHES = ("-", "-.", ":")

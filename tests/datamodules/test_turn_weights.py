@@ -56,7 +56,7 @@ def test_the_weight_of_a_unit_is_the_mean_of_its_rows_in_the_step(
     lengths = [data.draw(st.integers(2, 20)) for _ in owners]
     turns = encoded(lengths, owners)
     weights = np.arange(len(owners), dtype=np.float32) / 64
-    turns = EncodedTurns(turns.ids, turns.offsets, turns.num_prompt, turns.unit_index, 1, weights)
+    turns = EncodedTurns(turns.ids, turns.offsets, turns.num_prompt, turns.unit_index, weights)
     batches = LogicalBatches(EncodedUnits(turns), Ids(), 60, 3, seed=1, fixed_shapes=is_fixed)  # type: ignore[arg-type]
     batch = batches.make(0, list(range(len(sizes))), 5.0)
     found = [weight for mb in batch.micro_batches for weight in mb.weights.tolist()]  # type: ignore[union-attr]

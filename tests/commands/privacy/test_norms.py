@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import cli
 from commands.privacy.norms import KEPT, kept, measure, micro_batches, recommend
 from lightning_modules.causal_lm import CausalLM
-from lightning_modules.shared_lm import SharedLM
 
 
 def corpus_of(path: Path, *words: str) -> str:
@@ -44,11 +43,8 @@ def experiment(tmp_path: Path, tiny_model: str) -> Path:
 
 
 @pytest.mark.parametrize("unit", ["utterance", "dialogue"])
-@pytest.mark.parametrize("kind", [CausalLM, SharedLM])
-def test_the_norms_are_those_of_the_units_gradients(
-    unit: str, kind: type[CausalLM], tmp_path: Path, tiny_model: str
-) -> None:
-    model = kind(base_model=tiny_model)
+def test_the_norms_are_those_of_the_units_gradients(unit: str, tmp_path: Path, tiny_model: str) -> None:
+    model = CausalLM(base_model=tiny_model)
     data = {"unit": unit, "max_tokens_per_micro_batch": 96}
     path = corpus_of(tmp_path / "public.jsonl", "rain", "lunch")
     found, lengths = measure(model, micro_batches(model, data, path, 1000))

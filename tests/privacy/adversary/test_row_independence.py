@@ -20,7 +20,6 @@ from datamodules.batch import MicroBatch
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from lightning_modules.backbone.lora import LoraArguments
-from lightning_modules.shared_lm import SharedLM
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.utterance_lm import UtteranceLM
 
@@ -104,15 +103,15 @@ def test_a_loss_that_looks_at_other_rows_is_refused_by_name(
     ids=str,
 )
 def test_the_shipped_models_pass_and_are_left_as_they_were(tiny_model: str, settings: dict[str, object]) -> None:
-    for module in (UtteranceLM(base_model=tiny_model, **settings), SharedLM(base_model=tiny_model, **settings)):
-        before, state = weights(module).clone(), torch.get_rng_state()
-        dropouts = [part.p for part in module.modules() if isinstance(part, nn.Dropout)]
-        if module.is_compiled:
-            module.run_trunk = torch.compile(module.trunk, backend=_no_backend)
-        check_row_independence(module.train())
-        assert torch.equal(weights(module), before) and torch.equal(torch.get_rng_state(), state)
-        assert all(parameter.grad is None for parameter in module.parameters())
-        assert [part.p for part in module.modules() if isinstance(part, nn.Dropout)] == dropouts
+    module = UtteranceLM(base_model=tiny_model, **settings)
+    before, state = weights(module).clone(), torch.get_rng_state()
+    dropouts = [part.p for part in module.modules() if isinstance(part, nn.Dropout)]
+    if module.is_compiled:
+        module.run_trunk = torch.compile(module.trunk, backend=_no_backend)
+    check_row_independence(module.train())
+    assert torch.equal(weights(module), before) and torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in module.parameters())
+    assert [part.p for part in module.modules() if isinstance(part, nn.Dropout)] == dropouts
 
 
 def _no_backend(*_: object) -> object:
