@@ -49,8 +49,6 @@ class Codec:
         max_length: Longest example in tokens; longer ones contribute zero.
         linearisation: How parse trees are written, see :data:`datamodules.linearisation.Linearisation`.
         task_prefix: Whether the prompt names the field that is to be written.
-        source_dropout: Probability with which a row is trained on without its source, as one of p(target): see
-            :class:`~datamodules.logical_batches.LogicalBatches`. What is encoded here always has its source.
     """
 
     tokenizer: Any
@@ -59,19 +57,11 @@ class Codec:
     max_length: int
     linearisation: Linearisation = "raw"
     task_prefix: bool = False
-    source_dropout: float = 0.0
     bos_id: int = field(init=False)
     eos_id: int = field(init=False)
     pad_id: int = field(init=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.source_dropout < 1:
-            raise UserError(f"source_dropout is {self.source_dropout}: give a probability in [0, 1)")
-        if self.source_dropout and (self.source is None or not self.task_prefix):
-            raise UserError(
-                "source_dropout needs a source to drop, and a task_prefix that tells what is to be written without it: "
-                "set it to 0 for this model"
-            )
         eos = self.tokenizer.eos_token_id
         if eos is None:
             raise UserError(

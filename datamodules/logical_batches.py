@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -54,13 +54,12 @@ class LogicalBatches:
     """Makes logical batches of sampled units.
 
     A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly. Units with
-    equally many rows share micro-batches. A coin of probability ``codec.source_dropout`` takes the source out of a row,
-    whose prompt is then that of p(target).
+    equally many rows share micro-batches.
 
     Formal guarantees:
-        The choice of rows is a function of (secret, step, unit), a row's coin one of (secret, step, row), and neither
-        of the content, so the clipped contribution of a unit stays bounded whatever it holds, and the choices and coins
-        of the other units have the same law with it and without. The weight of a unit is the mean weight of the rows
+        The choice of rows is a function of (secret, step, unit) and not of the content, so the clipped contribution of
+        a unit stays bounded whatever it holds, and the choices of the other units have the same law with it and
+        without. The weight of a unit is the mean weight of the rows
         that represent it in the step: like the rows a function of this unit alone, and in [0, 1] as they are. The units
         without loss that fill up a fixed shape are constants, whose gradient is zero, and ``LogicalBatch.num_units``
         does not count them, so the clipped sum and what it is divided by stay what they were.
@@ -105,9 +104,8 @@ class LogicalBatches:
             groups.setdefault(len(rows), []).append(rows)
         max_length = self.codec.max_length if self.fixed_shapes else None
         fill_up_to = self.max_tokens_per_micro_batch if max_length else None
-        dropped = {row for group in groups.values() for rows in group for row in rows if self._drops_source(step, row)}
         micro_batches = [
-            micro_batch(self.units.turns, part, self.codec, fill_up_to, dropped)
+            micro_batch(self.units.turns, part, self.codec, fill_up_to)
             for _, group in sorted(groups.items())
             for part in cut(self.units.turns, group, self.max_tokens_per_micro_batch, max_length)
         ]
@@ -116,11 +114,6 @@ class LogicalBatches:
     def _choose(self, step: int, unit: int) -> list[int]:
         rows = self.units.rows(unit)
         return [int(rows[turn]) for turn in choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)]
-
-    def _drops_source(self, step: int, row: int) -> bool:
-        """The coin of a row."""
-        share = self.codec.source_dropout
-        return share > 0 and self._secret.derive("source", step, row) < share * 2**256
 
 
 class AllTurns(Dataset[LogicalBatch]):
@@ -205,11 +198,7 @@ def cut(
 
 
 def micro_batch(
-    turns: EncodedTurns,
-    units: Sequence[Sequence[int]],
-    codec: Codec,
-    fill_up_to: int | None = None,
-    without_source: Collection[int] = (),
+    turns: EncodedTurns, units: Sequence[Sequence[int]], codec: Codec, fill_up_to: int | None = None
 ) -> MicroBatch:
     """Pad the rows of units on the right; prompt, separator and padding carry no loss.
 
@@ -219,7 +208,6 @@ def micro_batch(
         codec: Gives the padding id and the longest length.
         fill_up_to: For fixed shapes: pad to a :func:`fixed_length`, and add units without loss until rows times length
             reach this bound.
-        without_source: Rows whose prompt gives way to that of p(target).
     """
     rows = [row for unit in units for row in unit]
     num_units, rows_per_unit, width = len(units), len(units[0]), int(turns.lengths[rows].max())
@@ -227,16 +215,11 @@ def micro_batch(
         width = fixed_length(width, codec.max_length)
         num_units = max(1, fill_up_to // (rows_per_unit * width))
     ids = [torch.from_numpy(turns.row(row).astype(np.int64)) for row in rows]
-    num_prompt = turns.num_prompt[rows].tolist()
-    for place in (place for place, row in enumerate(rows) if row in without_source):
-        plain = codec.encode_prompt(None)
-        ids[place] = torch.cat([ids[place].new_tensor(plain), ids[place][num_prompt[place] :]])
-        num_prompt[place] = len(plain)
     weights = None
     if turns.weights is not None:
         weights = torch.ones(num_units)
         weights[: len(units)] = torch.from_numpy(turns.weights[np.array(units)].mean(1))
-    input_ids, labels = pad(ids, num_prompt, codec.pad_id, num_units * rows_per_unit, width)
+    input_ids, labels = pad(ids, turns.num_prompt[rows].tolist(), codec.pad_id, num_units * rows_per_unit, width)
     return MicroBatch(input_ids, labels, num_units, rows_per_unit, weights)
 
 

@@ -76,9 +76,6 @@ class CausalLM(LogicalBatchModule):
             code does.
         task_prefix: Whether every prompt names what is to be written, see :class:`~datamodules.codec.Codec`. The
             shipped base model was trained so; the paper's prompts have no such name.
-        source_dropout: Probability with which a row is trained on without its source, so that p(target | source) is a
-            model of p(target) too, which ``sampling.guidance`` needs; each step draws anew. Privacy: the coin knows
-            neither the row's content nor the other rows (:class:`~datamodules.logical_batches.LogicalBatches`).
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
             are cut into the same tokens as in the utterance. A model keeps what it was trained with.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
@@ -106,7 +103,6 @@ class CausalLM(LogicalBatchModule):
         max_length: int | None = None,
         loss_divisor: float | None = 16.0,
         task_prefix: bool = True,
-        source_dropout: float = 0.0,
         linearisation: Linearisation = "spaced",
         dropout: float | None = 0.0,
         lora: LoraArguments | None = None,
@@ -145,7 +141,7 @@ class CausalLM(LogicalBatchModule):
             check_compilable(self.model, self.head_loss is not None, activation_checkpointing)
         length = longest_example(self.model, max_length)
         tokenizer = load_tokenizer(base_model)
-        self.codec = Codec(tokenizer, source, target, length, linearisation, task_prefix, source_dropout)
+        self.codec = Codec(tokenizer, source, target, length, linearisation, task_prefix)
         if warm_start is not None:
             warm_start.check_text_format(self.codec)
         self.optimizer = optimizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,10 +38,6 @@ class SamplingArguments:
             are the same; give each repetition of an experiment its own.
         max_rows: Most rows of tokens that go through the model together, num_beams for each text: more are faster on
             a large GPU, and need more memory.
-        guidance: w ≥ 0: a model of p(x|y) draws each token from p(x|y)^(1+w) / p(x)^w, so that it says what y says
-            rather than what is always said; less varied text for w > 0, and twice the time. One beam only. p(x) is the
-            same model without its source: train it with ``source_dropout``. Privacy: both factors are outputs of one
-            trained model, so this is post-processing.
         redraws: How often a text that is no sample (cut off, empty, an utterance with a tree in it, a malformed tree)
             is drawn again for its prompt before it is given up, see
             :func:`lightning_modules.drawing.draw_samples`; null keeps every text, as the paper does.
@@ -60,7 +55,6 @@ class SamplingArguments:
     max_new_tokens: int | None = None
     seed: int = 0
     max_rows: int = 128
-    guidance: float = 0.0
     redraws: int | None = 20
     min_words: int = 1
     grammar: str | list[str] | None = None
@@ -72,8 +66,6 @@ class SamplingArguments:
             "top_p must be above 0 and at most 1": not 0 < self.top_p <= 1,
             "temperature must be above 0": not self.temperature > 0,
             "max_rows must be at least 1": self.max_rows < 1,
-            "guidance must be at least 0 (0 draws from the model itself)": not 0 <= self.guidance < math.inf,
-            "guidance is for one beam: set num_beams to 1": self.guidance > 0 and self.num_beams > 1,
             "redraws must be at least 0, or null": self.redraws is not None and self.redraws < 0,
             "min_words must be at least 1": self.min_words < 1,
             "max_new_tokens must be at least 1, or null": self.max_new_tokens is not None and self.max_new_tokens < 1,
@@ -147,14 +139,8 @@ def sample_texts(
         Texts in the order of the prompts.
 
     Raises:
-        UserError: The model bounds no length and ``max_new_tokens`` is null; or the grammar or the guidance does not
-            suit the model.
+        UserError: The model bounds no length and ``max_new_tokens`` is null; or the grammar does not suit the model.
     """
-    if arguments.guidance and (codec.source is None or not codec.task_prefix):
-        raise UserError(
-            "sampling.guidance is for models with a source and a task_prefix, such as p(utterance | parse), trained "
-            "with source_dropout: set it to 0 for this model"
-        )
     num_positions: int | None = getattr(model.config, "max_position_embeddings", None)
     if num_positions is None and arguments.max_new_tokens is None:
         raise UserError(f"{type(model).__name__} has no longest length: set max_new_tokens in its sampling arguments")
@@ -190,8 +176,6 @@ def _decode(
         never=tuple(_never(codec)),
         eos_id=codec.eos_id,
         constraint=tree_constraint(codec, arguments.grammar),
-        guidance=arguments.guidance,
-        plain_prompt=tuple(codec.encode_prompt(None)),
     )
     return decode(model, requests, rule, arguments.max_rows)
 
@@ -203,9 +187,7 @@ def _never(codec: Codec) -> list[int]:
 def _generate(
     model: PreTrainedModel, codec: Codec, requests: list[Request], arguments: SamplingArguments
 ) -> list[list[int]]:
-    """The same by Hugging Face's ``generate``, for models that our decoder cannot serve; slower, without guidance."""
-    if arguments.guidance:
-        raise UserError(f"sampling.guidance cannot be had with a {type(model).__name__}: set it to 0")
+    """The same by Hugging Face's ``generate``, for models that our decoder cannot serve; slower."""
     size = max(1, arguments.max_rows // arguments.num_beams)
     config = GenerationConfig(
         do_sample=True,

@@ -214,9 +214,7 @@ class Stages:
         way = sections["sampling"] = self._sections(file, sampling.settings, system)["sampling"]
         if sampling.settings != "parse_tree":
             way.pop("grammar", None)  # of trees alone
-        if sampling.prompts is None:
-            way.pop("guidance", None)  # by a prompt
-        for name in ("optimizer", "lr_scheduler", "init_weights", "source_dropout"):  # of trainings
+        for name in ("optimizer", "lr_scheduler", "init_weights"):  # of trainings
             sections["model"].pop(name, None)
         chooses = sampling.chooses(experiment.candidates)
         given: Settings = {"num_samples": experiment.num_samples * (experiment.candidates if chooses else 1)}

@@ -71,7 +71,7 @@ class BeamSlots(Slots):
         num_visible = max(self.filled) + num
         s["sees"] = _widen(s["sees"], num_visible).scatter(2, columns_RN[:, :, None], True)
         positions_RN = s["position"][:, None].expand(-1, num)
-        logits_RNV = self.forward(s["last"], positions_RN, columns_RN, s["sees"][:, :, :num_visible], self.cache)
+        logits_RNV = self.forward(s["last"], positions_RN, columns_RN, s["sees"][:, :, :num_visible])
         s["filled"], s["position"] = s["filled"] + num, s["position"] + 1
         self.filled = [number + num for number in self.filled]
 

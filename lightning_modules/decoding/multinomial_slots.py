@@ -9,16 +9,11 @@ from torch import Tensor
 
 from lightning_modules.decoding.candidates import candidates, draw
 from lightning_modules.decoding.constraint import TreeState
-from lightning_modules.decoding.slot_cache import SlotCache
 from lightning_modules.decoding.slots import Request, Slots
 
 
 class MultinomialSlots(Slots):
-    """Draws every token from the cut and tempered distribution of the model; a row is one text.
-
-    With guidance w, that distribution is p(x|y)^(1+w) / p(x)^w, token by token: each text goes through the model twice,
-    after its own prompt and after the plain one, each time with a cache of its own.
-    """
+    """Draws every token from the cut and tempered distribution of the model; a row is one text."""
 
     _last_R: Tensor
     _filled_R: Tensor
@@ -39,11 +34,7 @@ class MultinomialSlots(Slots):
     def step(self) -> dict[int, list[int]]:
         """Draw one token for each row."""
         rule = self.rule
-        scores_RV = self._scores(self._filled_R, max(self.filled), self.cache)
-        if self.plain_cache is not None:
-            filled = [len(rule.plain_prompt) - 1 + len(ids) for ids in self._ids]
-            plain_RV = self._scores(torch.tensor(filled, device=self.device), max(filled), self.plain_cache)
-            scores_RV = scores_RV + rule.guidance * (scores_RV - plain_RV)  # but for a constant of the row
+        scores_RV = self._scores()
         self.forbid(scores_RV, self._trees, [len(ids) for ids in self._ids])
         if rule.temperature != 1:
             scores_RV = scores_RV / rule.temperature
@@ -61,12 +52,12 @@ class MultinomialSlots(Slots):
                 self._trees[row] = rule.constraint.advance(self._trees[row], token)
         return ended
 
-    def _scores(self, filled_R: Tensor, most: int, cache: SlotCache) -> Tensor:
+    def _scores(self) -> Tensor:
         """Logits of the next tokens; a row's column is its position, so it sees all columns up to its own."""
-        columns_R1 = filled_R[:, None]
-        seen_C = torch.arange(most + 1, device=self.device)
+        columns_R1 = self._filled_R[:, None]
+        seen_C = torch.arange(max(self.filled) + 1, device=self.device)
         mask_R1C = (seen_C <= columns_R1)[:, None]
-        return self.forward(self._last_R[:, None], columns_R1, columns_R1, mask_R1C, cache)[:, -1]
+        return self.forward(self._last_R[:, None], columns_R1, columns_R1, mask_R1C)[:, -1]
 
     def move(self, source: Tensor, target: Tensor, num_rows: int) -> None:
         """Move the last tokens, the ids and where they are in the grammar."""

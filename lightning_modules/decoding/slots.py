@@ -56,8 +56,6 @@ class DrawingRule:
         never: Ids that are never drawn.
         eos_id: Ends a text.
         constraint: Forbids tokens before the scores are cut; None forbids none.
-        guidance: w of p(x|y)^(1+w) / p(x)^w, for one beam; 0 draws from p(x|y).
-        plain_prompt: Prompt of p(x), which guidance needs: at least two ids, the last of which ends every prompt.
     """
 
     num_beams: int
@@ -67,8 +65,6 @@ class DrawingRule:
     never: tuple[int, ...]
     eos_id: int
     constraint: TreeConstraint | None = None
-    guidance: float = 0.0
-    plain_prompt: tuple[int, ...] = ()
 
 
 class Slots(ABC):
@@ -114,8 +110,6 @@ class Slots(ABC):
         longest = max((len(r.prompt) for r in requests), default=0)
         num_slots = min(self.num_slots, len(requests))
         self.cache = SlotCache(num_layers, num_slots, longest + _SPARE_COLUMNS)
-        #: Of the same texts after the plain prompt.
-        self.plain_cache = SlotCache(num_layers, num_slots, _SPARE_COLUMNS) if self.rule.guidance else None
         while waiting or self.texts:
             num_new = min(num_slots - len(self.texts), len(waiting))
             needs_reading = num_new > 0 and len(requests[waiting[0]].prompt) > 1
@@ -156,9 +150,7 @@ class Slots(ABC):
             mask = constraint.mask(trees, num_left, scores.flatten(0, -2))
             scores.masked_fill_(mask.view_as(scores), -torch.inf)
 
-    def forward(
-        self, tokens_RN: Tensor, positions_RN: Tensor, columns_RN: Tensor, mask_RNC: Tensor, cache: SlotCache
-    ) -> Tensor:
+    def forward(self, tokens_RN: Tensor, positions_RN: Tensor, columns_RN: Tensor, mask_RNC: Tensor) -> Tensor:
         """Logits of the rows' next tokens in float32 at least, forbidden ones included.
 
         Args:
@@ -166,12 +158,11 @@ class Slots(ABC):
             positions_RN: Their positions in the text.
             columns_RN: Where the cache keeps them.
             mask_RNC: Which columns each token looks at.
-            cache: Where the rows' past is.
 
         Returns:
             Shape [R, N, vocabulary].
         """
-        cache.write_next(columns_RN, mask_RNC.shape[-1])
+        self.cache.write_next(columns_RN, mask_RNC.shape[-1])
         mask = mask_RNC[:, None]
         if self._is_additive:
             dtype = self.model.dtype
@@ -180,7 +171,7 @@ class Slots(ABC):
             input_ids=tokens_RN,
             position_ids=positions_RN,
             attention_mask=mask,
-            past_key_values=cache,
+            past_key_values=self.cache,
             use_cache=True,
         )
         logits: Tensor = output.logits
@@ -201,25 +192,22 @@ class Slots(ABC):
             start += len(part)
             number = {prompt: i for i, prompt in enumerate(part)}
             rows = [first + i for i, prompt in enumerate(prompts) if prompt in number]
-            self._read(part, rows, [number[prompts[row - first]] for row in rows], self.cache)
-        if self.plain_cache is not None:
-            new = list(range(first, first + len(texts)))
-            self._read([self.rule.plain_prompt[:-1]], new, [0] * len(new), self.plain_cache)
+            self._read(part, rows, [number[prompts[row - first]] for row in rows])
         self.texts += texts
         self.filled += [len(p) for p in prompts]
         self.start(first, requests)
 
-    def _read(self, prompts: Sequence[Sequence[int]], rows: list[int], source: list[int], cache: SlotCache) -> None:
+    def _read(self, prompts: Sequence[Sequence[int]], rows: list[int], source: list[int]) -> None:
         """One forward over prompts; padding is on the right, where no prompt looks and the next tokens overwrite it."""
         length = len(prompts[0])
         ids_PT = pad_sequence([torch.tensor(p) for p in prompts], batch_first=True).to(self.device)
         rows_R, source_R = torch.tensor(rows, device=self.device), torch.tensor(source, device=self.device)
-        cache.write_prompts(rows_R, length, source_R)
+        self.cache.write_prompts(rows_R, length, source_R)
         self.model(
             input_ids=ids_PT,
             position_ids=torch.arange(length, device=self.device).expand(len(prompts), -1),
             attention_mask=torch.ones_like(ids_PT),
-            past_key_values=cache,
+            past_key_values=self.cache,
             use_cache=True,
             **self._last_only,
         )
@@ -234,7 +222,5 @@ class Slots(ABC):
         source_M, target_M = torch.tensor(source, device=self.device), torch.tensor(target, device=self.device)
         if source:
             self.cache.move_rows(source_M, target_M, max(self.filled[row] for row in source))
-            if self.plain_cache is not None:
-                self.plain_cache.move_rows(source_M, target_M, self.plain_cache.num_columns)
         del self.texts[num_left:], self.filled[num_left:]
         self.move(source_M.long(), target_M.long(), num_left)

@@ -13,7 +13,6 @@ class Ids:
 
     pad_id = 0
     max_length = 40
-    source_dropout = 0.0
 
 
 def encoded(lengths: list[int], units: list[int]) -> EncodedTurns:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches, fixed_length
 from datamodules.readers import read_turns
-from datamodules.turn import Turn
-from doppel.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
@@ -157,65 +154,3 @@ def test_the_choice_of_rows_under_a_test_seed_stays_what_it_was() -> None:
     batches = LogicalBatches(EncodedUnits(encoded([4] * 9, [0] * 9)), Ids(), 200, 3, seed=7)  # type: ignore[arg-type]
     chosen = [[row[0] - 100 for row in rows_of(batches.make(step, [0], 1.0))[0]] for step in (0, 5)]
     assert chosen == [[4, 7, 8], [2, 4, 5]]
-
-
-def with_dropout(tokenizer: object) -> Codec:
-    return Codec(tokenizer, "parse", "utterance", 64, task_prefix=True, source_dropout=0.3)
-
-
-def test_a_row_without_its_source_is_one_of_the_model_without_source(dialogues: str, tokenizer: object) -> None:
-    """Its target, its place in the unit and the rows beside it stay."""
-    codec, turns = with_dropout(tokenizer), read_turns(dialogues, "dialogue")
-    units = EncodedUnits(encode_turns(turns, codec))
-    bare = encode_turns(turns, Codec(tokenizer, None, "utterance", 64, task_prefix=True))
-    batches = LogicalBatches(units, codec, 500, 6, seed=1)
-    plain = LogicalBatches(units, replace(codec, source_dropout=0.0), 500, 6, seed=1)
-    numbers = {tuple(units.turns.row(row).tolist()): row for row in range(len(units.turns))}
-    dropped = 0
-    for step in range(20):
-        sampled = (step, range(0, len(units), 2), 9.0)
-        batch = batches.make(*sampled)
-        assert (batch.num_units, batch.expected_num_units) == (10, 9.0)
-        for now, before in zip(rows_of(batch), rows_of(plain.make(*sampled)), strict=True):
-            for row, whole in zip(now, before, strict=True):
-                if row != whole:
-                    assert row == bare.row(numbers[tuple(whole)]).tolist()
-                    dropped += 1
-        for mb in batch.micro_batches:
-            is_target = mb.labels != IGNORE_INDEX
-            assert (mb.labels[is_target] == mb.input_ids[is_target]).all()
-            separators = (mb.input_ids == codec.bos_id).int().argmax(1)
-            assert (is_target.int().argmax(1) == separators + 1).all()
-    assert dropped > 100
-
-
-def test_the_coin_of_a_row_is_fresh_each_step_and_blind_to_content(tokenizer: object) -> None:
-    def coins(words: list[str], seed: int | None) -> list[list[bool]]:
-        codec = with_dropout(tokenizer)
-        turns = [Turn(word, f"(Yield {word})", str(i)) for i, word in enumerate(words)]
-        units = EncodedUnits(encode_turns(turns, codec))
-        batches = LogicalBatches(units, codec, 10_000, 1, seed=seed)
-        plain = codec.encode_prompt(None)
-        found = []
-        for step in range(300):
-            rows = [rows_of(batches.make(step, [unit], 1.0))[0][0] for unit in range(len(words))]
-            found.append([row[: len(plain)] == plain for row in rows])
-        return found
-
-    drawn = coins(["a"] * 6, seed=7)
-    assert drawn == coins(["b", "a longer one", "c", "see", "d", "1"], seed=7)
-    shares = np.mean(drawn, axis=0)
-    assert (abs(shares - 0.3) < 0.13).all()  # Binomial(300, 0.3): a standard deviation of .026
-    correlations = np.corrcoef(np.array(drawn, dtype=float).T)
-    assert (abs(correlations - np.eye(6)) < 0.3).all(), "coins of equal rows do not fall alike"
-    assert coins(["a"] * 6, None) != coins(["a"] * 6, None), "without a seed nobody can repeat the coins"
-
-
-def test_source_dropout_without_a_source_is_refused(tokenizer: object) -> None:
-    for wrong in (
-        {"source": None, "task_prefix": True, "source_dropout": 0.1},
-        {"source": "parse", "task_prefix": False, "source_dropout": 0.1},
-        {"source": "parse", "task_prefix": True, "source_dropout": 1.0},
-    ):
-        with pytest.raises(UserError, match="source_dropout"):
-            Codec(tokenizer, target="utterance", max_length=64, **wrong)  # type: ignore[arg-type]

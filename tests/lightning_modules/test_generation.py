@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
@@ -85,20 +84,6 @@ def test_one_beam_draws_from_the_softmax_of_the_model(codec: Codec) -> None:
         assert chi_square(counts, law) < 26.1  # 0.999 quantile with 8 degrees of freedom
     other = first_token_law(model, codec, prompts[0])
     assert chi_square(Counter(t.text for t in texts[1::3]), other) > 26.1  # the test can tell laws apart
-
-
-def test_guidance_weighs_what_the_source_says_against_what_is_always_said(codec: Codec) -> None:
-    codec = replace(codec, task_prefix=True)
-    model = make_model(codec)
-    ids = prompt(codec, 1, 5)
-    own, plain = (first_token_law(model, codec, one) for one in (ids, codec.encode_prompt(None)))
-    weights = {word: own[word] ** 1.6 / plain[word] ** 0.6 for word in own}
-    law = {word: weight / sum(weights.values()) for word, weight in weights.items()}
-    texts = sample_texts(
-        model, codec, [ids] * 3000, SamplingArguments(**PLAIN, max_new_tokens=1, guidance=0.6), stream=[1]
-    )
-    counts = Counter(t.text for t in texts)
-    assert chi_square(counts, law) < 26.1 < chi_square(counts, own)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -217,11 +202,6 @@ def test_models_with_attention_windows_are_sampled_too(codec: Codec, num_beams: 
     )
     model = MistralForCausalLM(config).eval()
     assert not is_supported(model)
-    with pytest.raises(UserError, match="guidance cannot be had with a MistralForCausalLM"):
-        guided = replace(codec, task_prefix=True)
-        sample_texts(model, guided, [prompt(guided)], SamplingArguments(guidance=1.0))
-    with pytest.raises(UserError, match="guidance is for models with a source and a task_prefix"):
-        sample_texts(model, codec, [prompt(codec)], SamplingArguments(guidance=1.0))
     prompts = [prompt(codec), prompt(codec, 1, 2, 3), prompt(codec, *[4] * 9)] * 5
     arguments = SamplingArguments(num_beams=num_beams, max_new_tokens=4, max_rows=4)
     texts = sample_texts(model, codec, prompts, arguments, stream=[0])
@@ -272,8 +252,6 @@ def test_the_defaults_and_mode_of_the_model_are_left_alone(codec: Codec) -> None
         {"temperature": 0.0},
         {"max_new_tokens": 0},
         {"max_rows": 0},
-        {"guidance": -0.1},
-        {"guidance": 1.0, "num_beams": 2},
     ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, float]) -> None:
