@@ -1,6 +1,6 @@
 """Samples per second of our decoder and of Hugging Face's plain ``generate`` at its best batch size.
 
-    python -m benchmarks.sampling [--model models/base | --config gpt2] [--beams 1 5] [--device cpu] [--threads 2]
+    python -m benchmarks.sampling [--model models/base | --config gpt2] [--device cpu] [--threads 2]
         [--num-samples 256] [--repeats 3] [--sizes 16 32 64 128] [--max-rows 128] [--bf16] [--out FILE]
 
 Both draw from the same distribution of the same model in the same process, in turns. ``generate`` gets its prompts
@@ -59,7 +59,6 @@ def generate(model: PreTrainedModel, requests: list[Request], rule: DrawingRule,
     """Lengths of the texts that ``generate`` writes, ``size`` prompts at a time, longest first."""
     config = GenerationConfig(
         do_sample=True,
-        num_beams=rule.num_beams,
         top_k=rule.top_k,
         top_p=rule.top_p,
         temperature=rule.temperature,
@@ -120,7 +119,7 @@ def prompts_of(kind: str, codec: Codec, number: int) -> list[list[int]]:
 
 
 def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> Iterator[str]:
-    """Table rows, one for each kind of prompt and number of beams."""
+    """Table rows, one for each kind of prompt."""
     device = model.device
     positions = model.config.max_position_embeddings
     for kind in args.prompts:
@@ -131,33 +130,32 @@ def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> It
             if len(prompt) < positions
         ]
         never = tuple(sorted({codec.pad_id, codec.bos_id} - {codec.eos_id}))
-        for beams in args.beams:
-            rule = DrawingRule(beams, 50, 1.0, 1.0, never, codec.eos_id)
+        rule = DrawingRule(50, 1.0, 1.0, never, codec.eos_id)
 
-            def ours(rule: DrawingRule = rule, requests: list[Request] = requests) -> list[int]:
-                return [len(ids) for ids in decode(model, requests, rule, args.max_rows)]
+        def ours(rule: DrawingRule = rule, requests: list[Request] = requests) -> list[int]:
+            return [len(ids) for ids in decode(model, requests, rule, args.max_rows)]
 
-            runs = {0: ours}
-            for size in args.sizes:
-                runs[size] = lambda rule=rule, requests=requests, size=size, pad=codec.pad_id: generate(  # type: ignore[misc]
-                    model, requests, rule, size, pad
-                )
-            timings = {size: Timing([], []) for size in runs}
-            for repeat in range(args.repeats + 1):
-                torch.manual_seed(repeat)
-                for size, run in runs.items():
-                    bf16 = torch.autocast(device.type, dtype=torch.bfloat16) if args.bf16 else nullcontext()
-                    measure(run, timings[size] if repeat else Timing([], []), device, bf16)  # the first is warm-up
-            best = max(args.sizes, key=lambda size: statistics.median(timings[size].samples))
-            mine, plain = timings[0], timings[best]
-            ratios = [a / b for a, b in zip(mine.samples, plain.samples, strict=True)]
-            tokens = statistics.median(mine.tokens) / statistics.median(plain.tokens)
-            length = statistics.median(mine.tokens) / statistics.median(mine.samples)
-            yield (
-                f"| {kind} | {beams} | {len(requests)} | {length:.0f}"
-                f" | {spread(plain.samples)} at {best} | {spread(mine.samples)} at {args.max_rows} rows"
-                f" | {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) | {tokens:.2f} |"
+        runs = {0: ours}
+        for size in args.sizes:
+            runs[size] = lambda rule=rule, requests=requests, size=size, pad=codec.pad_id: generate(  # type: ignore[misc]
+                model, requests, rule, size, pad
             )
+        timings = {size: Timing([], []) for size in runs}
+        for repeat in range(args.repeats + 1):
+            torch.manual_seed(repeat)
+            for size, run in runs.items():
+                bf16 = torch.autocast(device.type, dtype=torch.bfloat16) if args.bf16 else nullcontext()
+                measure(run, timings[size] if repeat else Timing([], []), device, bf16)  # the first is warm-up
+        best = max(args.sizes, key=lambda size: statistics.median(timings[size].samples))
+        mine, plain = timings[0], timings[best]
+        ratios = [a / b for a, b in zip(mine.samples, plain.samples, strict=True)]
+        tokens = statistics.median(mine.tokens) / statistics.median(plain.tokens)
+        length = statistics.median(mine.tokens) / statistics.median(mine.samples)
+        yield (
+            f"| {kind} | {len(requests)} | {length:.0f}"
+            f" | {spread(plain.samples)} at {best} | {spread(mine.samples)} at {args.max_rows} rows"
+            f" | {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) | {tokens:.2f} |"
+        )
 
 
 def main() -> None:
@@ -165,14 +163,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="models/base", help="folder or hub name (default: %(default)s)")
     parser.add_argument("--config", choices=CONFIGS, help="a GPT-2 of this size with random weights instead")
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--prompts", nargs="+", choices=["none", "trees"], default=["none", "trees"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--num-samples", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each, after one that is not")
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128], help="batch sizes of generate")
-    parser.add_argument("--max-rows", type=int, default=128, help="rows of our decoder, beams counted")
+    parser.add_argument("--max-rows", type=int, default=128, help="rows of our decoder")
     parser.add_argument("--max-new-tokens", type=int, default=250)
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--out", type=Path, help="append the table to this file too")
@@ -192,9 +189,9 @@ def main() -> None:
         f"{transformers.__version__}, Python {platform.python_version()}; {datetime.date.today()}. Median (range) of "
         f"{args.repeats} interleaved runs; at most {args.max_new_tokens} tokens a text, top_k 50.",
         "",
-        "| prompts | beams | texts | tokens a text | generate, samples/s at its best batch | ours, samples/s "
+        "| prompts | texts | tokens a text | generate, samples/s at its best batch | ours, samples/s "
         "| ratio of samples/s | of tokens/s |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines), flush=True)
     for row in rows(args, model, tokenizer):

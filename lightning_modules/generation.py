@@ -1,4 +1,4 @@
-"""Sampling of text from a causal language model: left-padded batches, multinomial (beam) search."""
+"""Sampling of text from a causal language model: by our own decoder, or by ``generate``."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplingArguments:
-    """How text is sampled; 1 beam for trees and 5 for utterances in Mireshghallah et al., 2023, section 4.3.
+    """How text is sampled.
 
     Args:
-        num_beams: Beams of the multinomial beam search; 1 samples token by token from the model's
-            distribution.
+        num_beams: 1 samples token by token from the model's distribution; more are the beams of Hugging Face's
+            multinomial beam search, which is slower and likes the likeliest texts (5 for utterances in Mireshghallah et
+            al., 2023, section 4.3).
         top_k: Candidates kept at each token; 0 keeps all of them.
         top_p: Probability mass of the nucleus kept at each token; 1 keeps all of it.
         temperature: Divides the logits; below 1 the samples are more alike, above 1 more varied.
@@ -114,12 +115,10 @@ def sample_texts(
 ) -> list[SampledText]:
     """Sample one target for each prompt.
 
-    One beam draws every token from the (cut and tempered) distribution of the model. Several beams draw, at
-    each token, 2·``num_beams`` continuations without replacement in proportion to the probability of the
-    whole beam, and return the beam with the best mean log-probability per token (Hugging Face's beam
-    sampling): likelier, less varied text. Padding and the separator cannot be part of a target and are
-    never sampled. Decoding defaults that a model brings along from the hub (length bounds, repetition
-    penalties) are ignored.
+    One beam draws every token from the (cut and tempered) distribution of the model, by our own decoder where it can
+    serve the model; several beams, and other models, go through Hugging Face's ``generate``. Padding and the separator
+    cannot be part of a target and are never sampled. Decoding defaults that a model brings along from the hub (length
+    bounds, repetition penalties) are ignored.
 
     A prompt without room for ``max_new_tokens`` gets what room there is, and one that fills all positions
     of the model gets an empty, unfinished text: such prompts come from unfinished samples of an earlier
@@ -154,7 +153,7 @@ def sample_texts(
             requests[i] = Request(list(ids), min(rooms))
 
     texts = [SampledText("", False)] * len(prompts_ids)
-    write = _decode if is_supported(model) else _generate
+    write = _decode if arguments.num_beams == 1 and is_supported(model) else _generate
     with _random_stream(stream, arguments.seed, codec, model.device), _plain_decoding(model):
         for i, target in zip(requests, write(model, codec, list(requests.values()), arguments), strict=True):
             finished = codec.eos_id in target
@@ -169,7 +168,6 @@ def _decode(
 ) -> list[list[int]]:
     """Ids that the model writes after each prompt, by our own decoder."""
     rule = DrawingRule(
-        num_beams=arguments.num_beams,
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         temperature=arguments.temperature,
@@ -187,7 +185,7 @@ def _never(codec: Codec) -> list[int]:
 def _generate(
     model: PreTrainedModel, codec: Codec, requests: list[Request], arguments: SamplingArguments
 ) -> list[list[int]]:
-    """The same by Hugging Face's ``generate``, for models that our decoder cannot serve; slower."""
+    """The same by Hugging Face's ``generate``: for several beams, and for models that our decoder cannot serve."""
     size = max(1, arguments.max_rows // arguments.num_beams)
     config = GenerationConfig(
         do_sample=True,

@@ -9,7 +9,7 @@ _SLACK = 8  # candidates beyond top_k, where scores that tie with the last of th
 _BLOCK = 32  # scores whose maximum stands for them in the first pass over a large vocabulary
 
 
-def candidates(scores: Tensor, top_k: int, top_p: float, min_kept: int = 1) -> tuple[Tensor, Tensor]:
+def candidates(scores: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
     """Cut scores to the ``top_k`` largest, ties included, and these to the nucleus of mass ``top_p``.
 
     The outcome is that of Hugging Face's ``TopKLogitsWarper`` followed by ``TopPLogitsWarper``, on the few columns that
@@ -19,13 +19,12 @@ def candidates(scores: Tensor, top_k: int, top_p: float, min_kept: int = 1) -> t
         scores: Logits or log-probabilities in float32, shape [..., vocabulary]; minus infinity for what may not come.
         top_k: Tokens kept; 0 keeps all.
         top_p: Mass of the nucleus; 1 keeps all.
-        min_kept: Tokens kept at least.
 
     Returns:
         Scores, minus infinity where a token is cut off, and their token ids, both of shape [..., candidates].
     """
     size = scores.shape[-1]
-    k = min(max(top_k, min_kept), size) if top_k > 0 else size
+    k = min(top_k, size) if top_k > 0 else size
     if k == size and top_p >= 1:
         return scores, torch.arange(size, device=scores.device).expand(scores.shape)
     width = min(k + _SLACK, size)
@@ -39,7 +38,7 @@ def candidates(scores: Tensor, top_k: int, top_p: float, min_kept: int = 1) -> t
     if top_p < 1:
         tail = kept.softmax(-1).flip(-1).cumsum(-1).flip(-1)
         cut = tail <= 1 - top_p
-        cut[..., :min_kept] = False
+        cut[..., :1] = False
         kept = kept.masked_fill(cut, -torch.inf)
     return kept, ids
 

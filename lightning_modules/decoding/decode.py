@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lightning_modules.decoding.beam_slots import BeamSlots
-from lightning_modules.decoding.multinomial_slots import MultinomialSlots
-from lightning_modules.decoding.slots import DrawingRule, Request, forward_arguments
+from lightning_modules.decoding.slots import DrawingRule, Request, Slots, forward_arguments
 
 _NEEDED = ("input_ids", "attention_mask", "position_ids", "past_key_values")
 
@@ -46,7 +44,7 @@ def decode(model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRul
         model: In evaluation mode; :func:`is_supported` holds for it.
         requests: Prompts and their longest texts; prompt and text fit the model's positions.
         rule: How to draw; random numbers come from the global generator of the model's device.
-        max_rows: Most token rows that go through the model together; a text takes ``num_beams`` of them.
+        max_rows: Most texts that go through the model together.
 
     Returns:
         Ids of each text, with the end-of-text id where the model ended it.
@@ -56,5 +54,4 @@ def decode(model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRul
     """
     if rule.constraint is not None and requests:
         rule.constraint.check_limit(min(request.limit for request in requests))
-    slots_type = MultinomialSlots if rule.num_beams == 1 else BeamSlots
-    return slots_type(model, rule, max(1, max_rows // rule.num_beams)).write(requests)
+    return Slots(model, rule, max_rows).write(requests)

@@ -72,15 +72,6 @@ class SlotCache(Cache):
         for buffer in self._buffers():
             buffer[target, :num_columns] = buffer[source, :num_columns]
 
-    def select_columns(self, columns: Tensor, start: int) -> None:
-        """Let entry ``start + c`` of row r become what is at ``columns[r, c]``, of shape [rows, number]."""
-        num_rows, number = columns.shape
-        rows = torch.arange(num_rows, device=columns.device)
-        flat = (rows[:, None] * self.num_columns + columns).flatten()
-        for buffer in self._buffers():
-            chosen = buffer.flatten(0, 1).index_select(0, flat)
-            buffer[:num_rows, start : start + number] = chosen.unflatten(0, (num_rows, number))
-
     def _buffers(self) -> list[Tensor]:
         return [buffer for layer in self._slot_layers for buffer in layer.buffers]
 

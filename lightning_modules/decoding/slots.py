@@ -1,9 +1,8 @@
-"""Rows that go through the model together, and the prompts that wait for a row."""
+"""Texts for many prompts, drawn token by token: a text that ends leaves its row to the next prompt."""
 
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from lightning_modules.decoding.candidates import candidates, draw
 from lightning_modules.decoding.constraint import TreeConstraint, TreeState
 from lightning_modules.decoding.slot_cache import SlotCache
 
@@ -49,7 +49,6 @@ class DrawingRule:
     """How the next token is drawn from the model's logits.
 
     Attributes:
-        num_beams: Beams of each text; 1 samples token by token.
         top_k: Tokens kept; 0 keeps all.
         top_p: Probability mass kept; 1 keeps all.
         temperature: Divides the scores before they are cut.
@@ -58,7 +57,6 @@ class DrawingRule:
         constraint: Forbids tokens before the scores are cut; None forbids none.
     """
 
-    num_beams: int
     top_k: int
     top_p: float
     temperature: float
@@ -67,14 +65,12 @@ class DrawingRule:
     constraint: TreeConstraint | None = None
 
 
-class Slots(ABC):
-    """Writes texts, many at a time: a text that ends leaves its row to the next prompt.
+class Slots:
+    """Writes texts, many at a time, each drawn from the model's own distribution whatever the other texts are.
 
     The rows in use are always rows 0 … n-1, where row r is text ``texts[r]``. Every prompt is read once, all but its
-    last token; that one goes in with the first step, and from then on every row takes ``num_beams`` tokens a step, all
-    at the same position. When no prompt is left the rows shrink to those still being written.
-
-    Subclasses hold what a row has drawn so far.
+    last token; that one goes in with the first step, and from then on every row takes one token a step. A text that
+    ends leaves its row to the next prompt; when no prompt is left the rows shrink to those still being written.
 
     Args:
         model: In evaluation mode; see :func:`lightning_modules.decoding.decode.is_supported`.
@@ -89,8 +85,14 @@ class Slots(ABC):
         self.device = model.device
         self.texts: list[int] = []
         self.requests: Sequence[Request] = []
-        #: Columns of the cache that each row has filled.
+        #: Columns of the cache that each row has filled, on the host and on the model's device.
         self.filled: list[int] = []
+        self._filled_R = torch.empty(0, dtype=torch.long, device=self.device)
+        #: The token of each row that goes in next.
+        self._last_R = torch.empty(0, dtype=torch.long, device=self.device)
+        #: What each row has written, and where that is in the grammar.
+        self._ids: list[list[int]] = []
+        self._trees: list[TreeState | None] = []
         self._is_additive = model.config.get_text_config()._attn_implementation == "eager"
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in forward_arguments(model) else {}
         self.never = torch.tensor(rule.never, dtype=torch.long, device=self.device)
@@ -102,7 +104,7 @@ class Slots(ABC):
             Ids of each text, in the order of the requests, with the end-of-text id where the model ended it.
         """
         self.requests = requests
-        self.texts, self.filled = [], []
+        self._clear()
         longest_first = sorted(range(len(requests)), key=lambda i: (-len(requests[i].prompt), requests[i].prompt))
         waiting = deque(longest_first)
         written: list[list[int]] = [[] for _ in requests]
@@ -122,60 +124,61 @@ class Slots(ABC):
                 self._leave(set(ended))
         return written
 
-    @abstractmethod
-    def start(self, first: int, requests: Sequence[Request]) -> None:
-        """Rows ``first``, ``first + 1``, … begin texts; their prompts but for the last token are in the cache."""
-
-    @abstractmethod
     def step(self) -> dict[int, list[int]]:
-        """Draw the next tokens of every row; the ids of each row that has ended."""
+        """Draw one token for each row; the ids of each row whose text has ended."""
+        rule = self.rule
+        scores_RV = self.forward()
+        self._forbid(scores_RV)
+        if rule.temperature != 1:
+            scores_RV = scores_RV / rule.temperature
+        kept_RK, ids_RK = candidates(scores_RV, rule.top_k, rule.top_p)
+        self._last_R = ids_RK.gather(1, draw(kept_RK)).flatten()
+        self._filled_R = self._filled_R + 1
+        ended = {}
+        for row, token in enumerate(self._last_R.tolist()):
+            ids = self._ids[row]
+            ids.append(token)
+            self.filled[row] += 1
+            if token == rule.eos_id or len(ids) == self.requests[self.texts[row]].limit:
+                ended[row] = ids
+            elif rule.constraint is not None:
+                self._trees[row] = rule.constraint.advance(self._trees[row], token)
+        return ended
 
-    @abstractmethod
-    def move(self, source: Tensor, target: Tensor, num_rows: int) -> None:
-        """State of rows ``source`` goes to rows ``target``, then only the first ``num_rows`` rows are left."""
-
-    def forbid(self, scores: Tensor, trees: Sequence[TreeState | None], num_written: Sequence[int]) -> None:
-        """Set the scores of what may not come next to minus infinity, in place.
-
-        Args:
-            scores: Shape [rows, vocabulary] or [rows, beams, vocabulary].
-            trees: Where the text of each row, or beam, is in the grammar.
-            num_written: Tokens that each row has.
-        """
-        scores.index_fill_(-1, self.never, -torch.inf)
-        constraint, beams = self.rule.constraint, range(self.rule.num_beams)
-        if constraint is not None:
+    def _forbid(self, scores_RV: Tensor) -> None:
+        """Set the scores of what may not come next to minus infinity, in place."""
+        scores_RV.index_fill_(-1, self.never, -torch.inf)
+        if self.rule.constraint is not None:
             limits = [self.requests[text].limit for text in self.texts]
-            num_left = [limit - number for limit, number in zip(limits, num_written, strict=True) for _ in beams]
-            mask = constraint.mask(trees, num_left, scores.flatten(0, -2))
-            scores.masked_fill_(mask.view_as(scores), -torch.inf)
+            num_left = [limit - len(ids) for limit, ids in zip(limits, self._ids, strict=True)]
+            scores_RV.masked_fill_(self.rule.constraint.mask(self._trees, num_left, scores_RV), -torch.inf)
 
-    def forward(self, tokens_RN: Tensor, positions_RN: Tensor, columns_RN: Tensor, mask_RNC: Tensor) -> Tensor:
-        """Logits of the rows' next tokens in float32 at least, forbidden ones included.
+    def forward(self) -> Tensor:
+        """Logits of the rows' next tokens in float32 at least, forbidden ones included: shape [rows, vocabulary].
 
-        Args:
-            tokens_RN: N tokens of each row.
-            positions_RN: Their positions in the text.
-            columns_RN: Where the cache keeps them.
-            mask_RNC: Which columns each token looks at.
-
-        Returns:
-            Shape [R, N, vocabulary].
+        A row's column is its position, so it sees all columns up to its own.
         """
-        self.cache.write_next(columns_RN, mask_RNC.shape[-1])
-        mask = mask_RNC[:, None]
+        columns_R1 = self._filled_R[:, None]
+        num_visible = max(self.filled) + 1
+        self.cache.write_next(columns_R1, num_visible)
+        mask = (torch.arange(num_visible, device=self.device) <= columns_R1)[:, None, None]
         if self._is_additive:
             dtype = self.model.dtype
             mask = torch.zeros(mask.shape, dtype=dtype, device=self.device).masked_fill(~mask, torch.finfo(dtype).min)
         output = self.model(
-            input_ids=tokens_RN,
-            position_ids=positions_RN,
+            input_ids=self._last_R[:, None],
+            position_ids=columns_R1,
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
         )
-        logits: Tensor = output.logits
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits_RV: Tensor = output.logits[:, -1]
+        return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
+
+    def _clear(self) -> None:
+        """No row is in use."""
+        self.texts, self.filled, self._ids, self._trees = [], [], [], []
+        self._last_R, self._filled_R = self._last_R[:0], self._filled_R[:0]
 
     def _admit(self, texts: list[int]) -> None:
         """Read prompts into the free rows, each distinct prompt once, in forwards of bounded size."""
@@ -195,7 +198,11 @@ class Slots(ABC):
             self._read(part, rows, [number[prompts[row - first]] for row in rows])
         self.texts += texts
         self.filled += [len(p) for p in prompts]
-        self.start(first, requests)
+        self._ids += [[] for _ in texts]
+        self._trees += [None if self.rule.constraint is None else self.rule.constraint.start] * len(texts)
+        last_R = torch.tensor([r.prompt[-1] for r in requests], device=self.device)
+        filled_R = torch.tensor([len(p) for p in prompts], device=self.device)
+        self._last_R, self._filled_R = torch.cat([self._last_R, last_R]), torch.cat([self._filled_R, filled_R])
 
     def _read(self, prompts: Sequence[Sequence[int]], rows: list[int], source: list[int]) -> None:
         """One forward over prompts; padding is on the right, where no prompt looks and the next tokens overwrite it."""
@@ -219,8 +226,13 @@ class Slots(ABC):
         source = [row for row in range(num_left, len(self.texts)) if row not in ended]
         for to, row in zip(target, source, strict=True):
             self.texts[to], self.filled[to] = self.texts[row], self.filled[row]
-        source_M, target_M = torch.tensor(source, device=self.device), torch.tensor(target, device=self.device)
+            self._ids[to], self._trees[to] = self._ids[row], self._trees[row]
+        for of_rows in (self.texts, self.filled, self._ids, self._trees):
+            del of_rows[num_left:]
+        source_M = torch.tensor(source, dtype=torch.long, device=self.device)
+        target_M = torch.tensor(target, dtype=torch.long, device=self.device)
         if source:
-            self.cache.move_rows(source_M, target_M, max(self.filled[row] for row in source))
-        del self.texts[num_left:], self.filled[num_left:]
-        self.move(source_M.long(), target_M.long(), num_left)
+            self.cache.move_rows(source_M, target_M, max(self.filled[row] for row in target))
+        for tensor_R in (self._last_R, self._filled_R):
+            tensor_R[target_M] = tensor_R[source_M]
+        self._last_R, self._filled_R = self._last_R[:num_left], self._filled_R[:num_left]

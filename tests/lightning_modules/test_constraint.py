@@ -255,7 +255,7 @@ def test_the_law_is_the_models_cut_to_the_grammar() -> None:
 
         follow(constraint.start, (), 1.0)
         assert sum(law.values()) == pytest.approx(1) and len(law) > 5
-        rule = DrawingRule(1, top_k, 1.0, 1.0, (0,), constraint.eos_id, constraint)
+        rule = DrawingRule(top_k, 1.0, 1.0, (0,), constraint.eos_id, constraint)
         torch.manual_seed(1)
         counts = Counter(map(tuple, decode(model, [Request([1, 0], limit)] * number, rule, max_rows=1000)))
         assert set(counts) <= set(law)

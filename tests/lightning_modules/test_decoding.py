@@ -14,15 +14,13 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
-from lightning_modules.decoding import beam_slots, slots
-from lightning_modules.decoding.beam_slots import BeamSlots
+from lightning_modules.decoding import slots
 from lightning_modules.decoding.candidates import candidates, draw
-from lightning_modules.decoding.decode import decode, is_supported
-from lightning_modules.decoding.multinomial_slots import MultinomialSlots
+from lightning_modules.decoding.decode import decode
 from lightning_modules.decoding.slots import DrawingRule, Request
 
 BOS, EOS, VOCABULARY, POSITIONS = 0, 1, 9, 48
-PLAIN = DrawingRule(num_beams=1, top_k=0, top_p=1.0, temperature=1.0, never=(BOS,), eos_id=EOS)
+PLAIN = DrawingRule(top_k=0, top_p=1.0, temperature=1.0, never=(BOS,), eos_id=EOS)
 _SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 16,
@@ -68,55 +66,38 @@ def requests_of_unequal_length(number: int, limit: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("name", ["GPT2", "GPT2-eager", "Llama", "Qwen2", "Qwen3", "GPTNeoX", "OPT", "Phi"])
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_logits_are_those_of_the_whole_text(name: str, num_beams: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However rows are refilled, moved, pruned and grown: in float64, to rounding."""
+def test_logits_are_those_of_the_whole_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However rows are refilled, moved and grown: in float64, to rounding."""
     monkeypatch.setattr(slots, "_SPARE_COLUMNS", 2)
-    monkeypatch.setattr(beam_slots, "_PRUNE_EVERY", 3)
-    monkeypatch.setattr(beam_slots, "_WIDTH", 4)
-    pruned = []
-    real_prune = BeamSlots._prune
-    monkeypatch.setattr(BeamSlots, "_prune", lambda self: (pruned.append(sum(self.filled)), real_prune(self))[1])
     model = make_model(name).double()
     checked = []
 
-    def check(self: Any, tokens: Tensor, positions: Tensor, columns: Tensor, mask: Tensor) -> Tensor:
-        logits = real_forward(self, tokens, positions, columns, mask)
+    def check(self: Any) -> Tensor:
+        logits_RV = real_forward(self)
         for row, text in enumerate(self.texts):
-            for beam in range(num_beams):
-                beams = (
-                    torch.tensor([self._ids[row]])
-                    if num_beams == 1
-                    else self._state["ids"][row, :, : self._lengths[row]]
-                )
-                whole = torch.tensor([[*self.requests[text].prompt, *map(int, beams[beam])]])
-                assert whole[0, -1] == tokens[row, beam]
-                torch.testing.assert_close(logits[row, beam], model(whole).logits[0, -1], rtol=1e-9, atol=1e-9)
-                checked.append(row)
-        return logits
+            whole = torch.tensor([[*self.requests[text].prompt, *self._ids[row]]])
+            torch.testing.assert_close(logits_RV[row], model(whole).logits[0, -1], rtol=1e-9, atol=1e-9)
+            checked.append(row)
+        return logits_RV
 
     real_forward = slots.Slots.forward
     monkeypatch.setattr(slots.Slots, "forward", check)
     requests = [replace(r, prompt=[*r.prompt, BOS]) for r in requests_of_unequal_length(14, 10)]
-    rule = DrawingRule(num_beams, 0, 1.0, 1.0, (BOS,), EOS)
     torch.manual_seed(0)
-    written = decode(model, requests, rule, max_rows=4 * num_beams)
-    assert len(checked) >= sum(map(len, written)) * (1 if num_beams == 1 else 2)
-    assert num_beams == 1 or len(pruned) > 3
+    written = decode(model, requests, PLAIN, max_rows=4)
+    assert len(checked) == sum(map(len, written))
 
 
 def test_each_text_ends_itself_or_has_its_own_longest_length() -> None:
     model = make_model("Llama")
     requests = requests_of_unequal_length(40, 12)
-    for num_beams in (1, 4):
-        rule = DrawingRule(num_beams, 0, 1.0, 1.0, (BOS,), EOS)
-        torch.manual_seed(0)
-        written = decode(model, requests, rule, max_rows=12)
-        ended = [ids[-1] == EOS for ids in written]
-        assert 0 < sum(ended) < len(ended)
-        for request, ids, is_ended in zip(requests, written, ended, strict=True):
-            assert EOS not in ids[:-1] and BOS not in ids
-            assert len(ids) <= request.limit if is_ended else len(ids) == request.limit
+    torch.manual_seed(0)
+    written = decode(model, requests, PLAIN, max_rows=12)
+    ended = [ids[-1] == EOS for ids in written]
+    assert 0 < sum(ended) < len(ended)
+    for request, ids, is_ended in zip(requests, written, ended, strict=True):
+        assert EOS not in ids[:-1] and BOS not in ids
+        assert len(ids) <= request.limit if is_ended else len(ids) == request.limit
 
 
 def test_equal_prompts_are_read_once() -> None:
@@ -132,7 +113,6 @@ def reference(model: PreTrainedModel, prompts: Sequence[Sequence[int]], rule: Dr
     width = max(map(len, prompts))
     config = GenerationConfig(
         do_sample=True,
-        num_beams=rule.num_beams,
         top_k=rule.top_k,
         top_p=rule.top_p,
         temperature=rule.temperature,
@@ -167,11 +147,9 @@ def excess(first: Counter[Any], second: Counter[Any]) -> float:
     ("rule", "wrong"),
     [
         (PLAIN, {"temperature": 1.3}),
-        (DrawingRule(1, 5, 0.9, 1.2, (BOS,), EOS), {"temperature": 1.5}),
-        (DrawingRule(3, 0, 1.0, 1.0, (BOS,), EOS), {"num_beams": 2}),
-        (DrawingRule(3, 5, 0.9, 1.4, (BOS,), EOS), {"temperature": 1.0}),
+        (DrawingRule(5, 0.9, 1.2, (BOS,), EOS), {"temperature": 1.5}),
     ],
-    ids=["plain", "cut", "beams", "cut-beams"],
+    ids=["plain", "cut"],
 )
 def test_law_is_that_of_generate(name: str, rule: DrawingRule, wrong: dict[str, Any]) -> None:
     """Whole texts of up to four tokens, after prompts of unequal length; a sampler with another law is found out."""
@@ -197,15 +175,14 @@ def test_candidates_are_those_of_the_warpers(size: int, top_k: int, top_p: float
     generator = torch.Generator().manual_seed(size)
     exact = torch.randn(6, size, generator=generator) * 3
     for scores in (exact, (exact * 2).round() / 2 if top_p == 1 else exact):  # the second has many ties
-        for min_kept in (1, 2):
-            wanted = scores
-            warpers: list[Callable[..., Tensor]] = []
-            warpers += [TopKLogitsWarper(top_k, min_tokens_to_keep=min_kept)] if top_k else []
-            warpers += [TopPLogitsWarper(top_p, min_tokens_to_keep=min_kept)] if top_p < 1 else []
-            for warper in warpers:
-                wanted = warper(None, wanted)
-            kept, ids = candidates(scores, top_k, top_p, min_kept)
-            assert torch.equal(torch.full_like(scores, -torch.inf).scatter(1, ids, kept), wanted)
+        wanted = scores
+        warpers: list[Callable[..., Tensor]] = []
+        warpers += [TopKLogitsWarper(top_k)] if top_k else []
+        warpers += [TopPLogitsWarper(top_p)] if top_p < 1 else []
+        for warper in warpers:
+            wanted = warper(None, wanted)
+        kept, ids = candidates(scores, top_k, top_p)
+        assert torch.equal(torch.full_like(scores, -torch.inf).scatter(1, ids, kept), wanted)
 
 
 def test_draws_follow_the_scores() -> None:
@@ -221,15 +198,8 @@ def test_draws_follow_the_scores() -> None:
 def test_autocast_is_followed() -> None:
     model = make_model("GPT2")
     requests = requests_of_unequal_length(10, 6)
-    for rule in (PLAIN, DrawingRule(3, 5, 0.9, 1.0, (BOS,), EOS)):
-        slots_type = MultinomialSlots if rule.num_beams == 1 else BeamSlots
-        decoder = slots_type(model, rule, 4)
-        with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
-            written = decoder.write(requests)
-        assert all(written)
-        assert {buffer.dtype for buffer in decoder.cache._buffers()} == {torch.bfloat16}
-
-
-def test_models_that_need_more_than_a_mask_are_known() -> None:
-    assert all(is_supported(make_model(name)) for name in ("GPT2", "GPT2-eager", "Llama", "Qwen2", "OPT"))
-    assert not any(is_supported(make_model(name)) for name in ("Mistral", "Gemma2-eager", "Bloom-eager"))
+    decoder = slots.Slots(model, PLAIN, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
+        written = decoder.write(requests)
+    assert all(written)
+    assert {buffer.dtype for buffer in decoder.cache._buffers()} == {torch.bfloat16}
