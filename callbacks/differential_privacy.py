@@ -245,8 +245,8 @@ class DifferentialPrivacy(Callback):
             max_rows_per_unit=data.max_rows_per_unit,
             histogram_noise_multiplier=self.privacy.histogram_noise_multiplier,
         )
-        before = {} if self._restored is None else self._restored["spec"]  # older checkpoints have fewer fields
-        changed = sorted(name for name, value in before.items() if spec.to_dict()[name] != value)
+        before = spec.to_dict() if self._restored is None else self._restored["spec"]
+        changed = sorted(name for name, value in spec.to_dict().items() if before.get(name) != value)
         if changed:
             raise PrivateTrainingError(
                 f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "

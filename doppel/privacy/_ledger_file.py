@@ -24,7 +24,6 @@ from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
 from doppel.privacy.accounting import Accountant
-from doppel.privacy.fingerprint import sealed
 from doppel.privacy.mechanism import Mechanism
 
 VERSION = 2
@@ -89,15 +88,14 @@ class LedgerFile:
     acknowledged.) The next writer settles the charge with a `repair` line. A torn line that is not followed by one
     means that the file was damaged or edited, and is an error.
 
-    The first line names the ledger. Files of version 1 have neither name nor chains: the next line that is written
-    gives them both, and its chain covers what is there.
+    The first line names the ledger.
 
     Args:
         path: The ledger file; it need not exist yet.
 
     Attributes:
-        identity: The ledger's name, drawn at random; None for an empty file or one of version 1.
-        chains: Chain of every line that has one, in their order.
+        identity: The ledger's name, drawn at random; None for an empty file.
+        chains: Chain of every line, in their order.
     """
 
     def __init__(self, path: Path) -> None:
@@ -269,7 +267,7 @@ class LedgerFile:
         if self._broken and record.get("type") not in ("repair", "ledger"):
             raise self._damaged("the line before it is damaged and was never settled")
         self._read_chain(line, record.pop("chain", None))
-        if self.chains and self.identity is None and record.get("type") != "ledger":
+        if self.identity is None and record.get("type") != "ledger":
             raise self._damaged("the line that names the ledger is missing before it")
         try:
             self._apply(record)
@@ -281,10 +279,7 @@ class LedgerFile:
     def _read_chain(self, line: bytes, chain: str | None) -> None:
         """Follow the chain by a line, or find it broken."""
         if chain is None:
-            if self.chains:
-                raise self._damaged("it was not written by this program, for it has no chain")
-            self._since.update(line + b"\n")
-            return
+            raise self._damaged("it was not written by this program, for it has no chain")
         if chain != self._chain_of(line[: -len(_CHAIN) - _SEAL]):
             raise self._damaged(
                 "its chain is broken: this line was changed, or lines before it were changed or removed"
@@ -295,26 +290,22 @@ class LedgerFile:
     def _apply(self, record: dict[str, Any]) -> None:
         match record.pop("type", None):
             case "ledger":
-                self._check_version(record["version"], VERSION)
+                if record["version"] != VERSION:
+                    raise self._damaged(f"it has version {record['version']}, this program reads version {VERSION}")
                 if self.identity is not None or len(self.chains) != 1:
                     raise self._damaged("it names the ledger a second time")
                 self.identity = str(record["identity"])
             case "budget":
-                if "version" in record:  # of files of version 1
-                    self._check_version(record["version"], 1)
                 self.promises[record["scope"]] = Promise(
                     **{field.name: record[field.name] for field in fields(Promise)}
                 )
             case "mechanism":
                 found = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
                 found.mechanism()
-                found.fields["data_fingerprint"] = sealed(
-                    str(found.fields.get("data_fingerprint", ""))
-                )  # of older files
                 if found.id in self.mechanisms or found.scope not in self.promises or found.planned_steps < 1:
                     raise self._damaged("it contradicts earlier lines")
                 self.mechanisms[found.id] = found
-            case "spend":  # of one step; files written by hand may have more
+            case "spend":
                 if int(record["steps"]) < 1:
                     raise self._damaged("it spends less than one step")
                 self._charge({record["mechanism"]: int(record["steps"])})
@@ -334,10 +325,6 @@ class LedgerFile:
     def _charge(self, charges: dict[str, int], sign: int = 1) -> None:
         for mechanism_id, steps in charges.items():
             self.mechanisms[mechanism_id].done_steps += sign * steps
-
-    def _check_version(self, version: object, known: int) -> None:
-        if version != known:
-            raise self._damaged(f"it has version {version}, this program reads versions 1 and {VERSION}")
 
     def _damaged(self, why: str) -> LedgerError:
         return self._failed(f"{self.path}, line {self._line}: cannot be read: {why}. Restore the file from a copy.")

@@ -15,7 +15,7 @@ KEY = "DifferentialPrivacy"
 
 def privacy_state(checkpoint: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The state of a private training: ``spec``, ``scope``, ``mechanism_id``, ``num_steps`` and ``ledger`` (the anchor
-    of the ledger that paid for the steps; not in older ones). None for a training without privacy."""
+    of the ledger that paid for the steps). None for a training without privacy."""
     state: Mapping[str, Any] | None = (checkpoint.get("callbacks") or {}).get(KEY)
     return state if state and state.get("spec") else None
 

@@ -11,11 +11,11 @@ from filelock import FileLock
 
 from doppel.errors import DataError
 
-_DIGITS = 64  # of a SHA-256 in hexadecimal, as older ledgers and reports hold it
+_DIGITS = 64  # of a SHA-256 in hexadecimal
 
 
 def sealed(digest: str) -> str:
-    """The keyed hash of a SHA-256, 32 hexadecimal digits; what is no SHA-256 stays as it is.
+    """The keyed hash of a SHA-256, 32 hexadecimal digits; what is no SHA-256, such as one that is sealed, stays.
 
     A plain hash of a private file is an exact membership test: who knows the other lines tries guesses of the last
     one. Under a random key it tells nothing (HMAC is a pseudorandom function), but that two files are equal.

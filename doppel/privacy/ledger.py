@@ -199,14 +199,15 @@ class Ledger:
         """Why this ledger does not pay for the weights of a checkpoint; None if it does.
 
         Args:
-            state: What the checkpoint says: `mechanism_id`, `num_steps` and, but for older ones, `ledger`: the anchor
-                that was then.
+            state: What the checkpoint says: `mechanism_id`, `num_steps` and `ledger`, the anchor that was then.
         """
         self._file.refresh()
         mechanism_id, num_steps, anchor = state["mechanism_id"], state["num_steps"], state.get("ledger")
-        if anchor is not None and anchor["identity"] != self._file.identity:
+        if anchor is None:
+            return f"it does not say which ledger has paid for its {num_steps} steps"
+        if anchor["identity"] != self._file.identity:
             return f"its {num_steps} steps were paid from another ledger than {self.path}"
-        if anchor is not None and anchor["chain"] not in self._file.chains:
+        if anchor["chain"] not in self._file.chains:
             return f"{self.path} no longer holds the line that was its last when the checkpoint was written"
         known = self._file.mechanisms.get(mechanism_id) if mechanism_id.startswith(self._prefix) else None
         paid = 0 if known is None else known.done_steps
@@ -408,8 +409,7 @@ class Ledger:
 
     def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
         for name, value in asked.items():
-            is_older_file = name == "max_rows_per_unit" and name not in known
-            if known.get(name) != value and not is_older_file:
+            if known.get(name) != value:
                 raise LedgerError(
                     f"{self.path}: {what} was opened with {name} = {known.get(name)!r}, now {value!r} is "
                     "asked. Restore the old value to continue it; a training under other terms needs a scope of its "
@@ -418,6 +418,6 @@ class Ledger:
 
 
 def _in_words(unit: str, records: list[MechanismRecord]) -> str:
-    rows = [record.fields.get("max_rows_per_unit") for record in records]
+    rows = [record.fields["max_rows_per_unit"] for record in records]
     known = [int(m) for m in rows if m is not None]
     return what_is_protected(unit, max(known, default=None) if len(known) == len(rows) else None)

@@ -41,7 +41,7 @@ class PrivacySpec:
         accountant: Which bound `target_epsilon` was calibrated with.
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
         max_rows_per_unit: Rows of a sampled unit that a step uses, at most; public, and sigma does not depend on it.
-            None where it is not known, as in files written before the field was.
+            None where a unit has no rows to choose from, as in a histogram.
         histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays, see
             `doppel.privacy.histogram`; None if there is none.
     """

@@ -15,7 +15,6 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
-from older_ledger import make_older
 from private_training import data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import DifferentialPrivacy, PrivateTrainingError
@@ -266,27 +265,6 @@ def test_a_unit_with_many_rows_moves_the_gradient_by_at_most_the_clipping_norm(
     assert 0.045 < (steps[1] - steps[0]).norm() <= 0.05 * (1 + 1e-5)
     scope = Ledger(tmp_path / "with" / "ledger.jsonl").summary()["scopes"]["default"]
     assert "one user (all their turns, however many; each step uses at most 3 of them" in scope["protects"]
-
-
-def test_checkpoints_and_ledgers_without_the_rows_of_a_unit_still_resume(
-    tmp_path: Path, tiny_model: str, corpus: str
-) -> None:
-    def run(callbacks: list[Callback], ckpt_path: str | None = None) -> Trainer:
-        callbacks = [*callbacks, privacy(tmp_path), _checkpoints(tmp_path)]
-        model = UtteranceLM(base_model=tiny_model)
-        return fit(tmp_path, model, data_module(corpus), callbacks, enable_checkpointing=True, ckpt_path=ckpt_path)
-
-    with pytest.raises(_Crash):
-        run([_StopAt(3)])
-    path = tmp_path / "step=3.ckpt"
-    checkpoint = torch.load(path, weights_only=True)
-    assert checkpoint["callbacks"]["DifferentialPrivacy"]["spec"].pop("max_rows_per_unit") == 1
-    assert checkpoint["callbacks"]["DifferentialPrivacy"].pop("ledger")
-    torch.save(checkpoint, path)
-    ledger = tmp_path / "ledger.jsonl"
-    make_older(ledger)
-    ledger.write_text(ledger.read_text().replace('"max_rows_per_unit": 1, ', ""))
-    assert run([], str(path)).global_step == 10
 
 
 def test_ledger_holds_every_step_and_a_full_one_is_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:

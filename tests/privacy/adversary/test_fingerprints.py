@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import stat
 from pathlib import Path
 
 import pytest
 import torch
-from run_folders import make_run
 
-import cli
 from datamodules.readers import content_digest, data_fingerprint
 from datamodules.selection import Selection
 from datamodules.unit_data_module import UnitDataModule
@@ -61,24 +58,14 @@ def test_an_empty_key_is_refused(private: Path, tmp_path: Path, monkeypatch: pyt
         data_fingerprint(str(private))
 
 
-def test_what_older_ledgers_and_reports_hold_is_shown_nowhere(
-    private: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old = content_digest(str(private))
-    make_run(tmp_path / "runs" / "old", fingerprint=old)
-    assert old in (tmp_path / "runs" / "old" / "report.json").read_text()
-    told = json.dumps(Ledger(tmp_path / "runs" / "old" / "ledger.jsonl").summary())
-    assert cli.main(["results", str(tmp_path / "runs")]) == 0
-    told += capsys.readouterr().out
-    assert old[:8] not in told and data_fingerprint(str(private))[:8] in told
-
-
-def test_an_older_run_goes_on_in_its_ledger(private: Path, tmp_path: Path) -> None:
+def test_a_ledger_holds_no_plain_hash_even_if_a_data_module_gives_one(private: Path, tmp_path: Path) -> None:
     spec = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
-    for print_ in (content_digest(str(private)), data_fingerprint(str(private))):
+    plain = content_digest(str(private))
+    for fingerprint in (plain, data_fingerprint(str(private))):
         ledger = Ledger(tmp_path / "ledger.jsonl")
-        name = ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=print_)
-    assert len(ledger.summary()["mechanisms"]) == 1 and name == "a/fit"
+        ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=fingerprint)
+    assert plain[:8] not in ledger.path.read_text()
+    assert [m["data_fingerprint"] for m in ledger.summary()["mechanisms"]] == [data_fingerprint(str(private))]
 
 
 def test_a_sealed_fingerprint_is_sealed_once() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from older_ledger import make_older
 from run_folders import make_run, sample
 from test_unvouched_samples import ATTACKS, no_record
 
@@ -51,11 +50,6 @@ def test_a_run_in_which_everything_fits_is_signed_off(run: Path, capsys: pytest.
 def unfinished(run: Path) -> None:
     shutil.rmtree(run)
     make_run(run, metrics={"two_stage": {}}, done=15)
-    sample(run, "two_stage")
-
-
-def older_ledger(run: Path) -> None:
-    make_older(run / "ledger.jsonl")
     sample(run, "two_stage")
 
 
@@ -106,7 +100,6 @@ def a_second_checkpoint(run: Path) -> None:
 
 MORE = {
     unfinished: "two_stage/fit is not finished: 15 of 20",
-    older_ledger: "earlier version, without a chain",
     other_noise: "its noise_multiplier is not the ledger's",
     other_configuration: "max_grad_norm is 99.0, in the ledger 0.1",
     privacy_off: "it has no privacy, though the checkpoint beside it has",
