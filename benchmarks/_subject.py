@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.pytorch_utils import Conv1D
 
-from doppel.head_loss import HeadLoss
+from doppel.privacy.clipping.head import HeadLoss
 
 Step = Callable[[], None]
 

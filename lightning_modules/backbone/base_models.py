@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from doppel.errors import UserError
-from doppel.head_loss import HeadLoss
+from doppel.privacy.clipping.head import HeadLoss
 
 
 class BaseModelError(UserError):
@@ -104,7 +104,7 @@ def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | 
 
     Args:
         model: A causal language model.
-        recompute: As for :class:`~doppel.head_loss.HeadLoss`; likewise the divisor.
+        recompute: As for :class:`~doppel.privacy.clipping.head.HeadLoss`; likewise the divisor.
     """
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or model.base_model is model:

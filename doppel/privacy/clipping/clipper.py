@@ -43,7 +43,7 @@ class PerSampleClipper:
     embedding tied to the output head             exact, with the cross term
     position ids [1, T] broadcast over the batch  exact
     dropout, padding                              exact
-    :class:`doppel.head_loss.HeadLoss`            exact; the logits are never all held
+    :class:`.head.HeadLoss`                       exact; the logits are never all held
     Hugging Face activation checkpointing         exact (reentrant or not), and keeps its saving (see
                                                   :class:`.segments.Segment`)
     other checkpointing (not reentrant)           exact, but inputs and output gradients of all layers are held

@@ -95,16 +95,16 @@ class CompiledFunction:
             key = (layout, *_autocast_state(), *map(_describe, (*args, *kwargs.items())))
             if key not in self._graphs:
                 sites = self._find_sites(layout, args, kwargs)
-                self._graphs[key] = _Graph(layout, sites, self._compile(layout))
+                self._graphs[key] = _Graph(sites, self._compile(layout))
             with self._observed():
-                return self._run(self._graphs[key], args, kwargs)
+                return self._run(self._graphs[key], layout, args, kwargs)
 
-    def _run(self, graph: _Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, graph: _Graph, layout: UnitLayout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def on_backward(grads: Sequence[Tensor | None]) -> None:
             found = iter(grads)
             for site in graph.sites:
                 values = [next(found) for _ in site.slots]
-                self._hand_over(site, values, indices.get(site.index), graph.layout)
+                self._hand_over(site, values, indices.get(site.index), layout)
 
         specs = [slot for site in graph.sites for slot in site.slots]
         anchor = torch.zeros((), requires_grad=True)
@@ -118,7 +118,7 @@ class CompiledFunction:
                 "the layers that run depend on the shapes of its arguments only, or do not compile"
             )
         for site in graph.sites:
-            self._rules[site.index].record(indices.get(site.index, _NO_INPUTS), graph.layout)
+            self._rules[site.index].record(indices.get(site.index, _NO_INPUTS), layout)
         return output
 
     def _hand_over(
@@ -126,10 +126,11 @@ class CompiledFunction:
     ) -> None:
         rule = self._rules[site.index]
         squared_norms, *kept = values
-        if not rule.is_recorded or squared_norms is None:
-            return  # the capture was given up, or the loss does not depend on this layer
+        if squared_norms is None:
+            return  # the loss does not depend on this layer
         known = {} if indices is None else rule.keep_inputs(indices, layout)
-        rule.receive(squared_norms, known | dict(zip(site.names, kept, strict=True)), site.dtype)  # type: ignore[arg-type]
+        known |= dict(zip(site.names, kept, strict=True))  # type: ignore[arg-type]
+        rule.receive(layout, squared_norms, known, site.dtype)
 
     def _compile(self, layout: UnitLayout) -> Callable[..., Any]:
         function, holder = self._function, self._holder
@@ -236,7 +237,6 @@ class _Site:
 
 @dataclass(frozen=True)
 class _Graph:
-    layout: UnitLayout
     sites: list[_Site]
     run: Callable[..., Any]
 

@@ -20,7 +20,7 @@ from doppel.privacy.clipping.arithmetic import (
     wide_dtype,
 )
 from doppel.privacy.clipping.embedding import EmbeddingRule
-from doppel.privacy.clipping.fused_head import FusedHead
+from doppel.privacy.clipping.head import FusedHead
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 
 
@@ -53,8 +53,6 @@ class LinearRule(LayerRule):
         self.is_transposed = is_conv1d(module)
         super().__init__(name, module)
         self._embedding: EmbeddingRule | None = None
-        if not self.is_transposed:
-            self.start_head = self._start_fused_head
 
     def tie(self, embedding: EmbeddingRule) -> None:
         """The weight is that of ``embedding`` too."""
@@ -69,7 +67,8 @@ class LinearRule(LayerRule):
         super().reset()
         self._fused_head: FusedHead | None = None
 
-    def _start_fused_head(self, layout: UnitLayout) -> FusedHead:
+    def start_fused_head(self, layout: UnitLayout) -> FusedHead:
+        """What a :class:`~.head.HeadLoss` shows its chunks to: it has taken the module, whose forward is not called."""
         self.start(layout)
         ids = None if self._embedding is None else self._embedding.ids
         self._fused_head = FusedHead(self, layout, None if ids is None else ids.reshape(layout.num_units, -1))

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
-from doppel.head_loss import set_head_observer
+from doppel.privacy.clipping.head import START_FUSED_HEAD
+from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, first_input
 from doppel.privacy.clipping.segments import RunSegment, Segment
@@ -28,8 +29,8 @@ class ObserveGradient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, rule: LayerRule, inputs: Tensor) -> Tensor:
-        ctx.rule = rule
+    def forward(ctx: Any, output: Tensor, rule: LayerRule, layout: UnitLayout, inputs: Tensor) -> Tensor:
+        ctx.rule, ctx.layout = rule, layout
         ctx.save_for_backward(inputs)
         return output.view_as(output)
 
@@ -38,8 +39,8 @@ class ObserveGradient(torch.autograd.Function):
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
         (inputs,) = ctx.saved_tensors
         with torch.autocast(grads.device.type, enabled=False):
-            ctx.rule.observe(inputs, grads.detach())
-        return grads, None, None
+            ctx.rule.observe(inputs, grads.detach(), ctx.layout)
+        return grads, None, None, None
 
 
 class ModelObserver:
@@ -75,9 +76,9 @@ class ModelObserver:
         stack.callback(self._remove_hooks)
         self._add_hooks()
         for rule in self._rules:
-            if rule.start_head is not None:
-                set_head_observer(rule.module, partial(rule.start_head, layout))
-                stack.callback(set_head_observer, rule.module, None)
+            if isinstance(rule, LinearRule):
+                setattr(rule.module, START_FUSED_HEAD, partial(rule.start_fused_head, layout))
+                stack.callback(delattr, rule.module, START_FUSED_HEAD)
         for module in self._model.modules():
             if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func"):
                 stack.callback(setattr, module, "_gradient_checkpointing_func", module._gradient_checkpointing_func)
@@ -134,7 +135,7 @@ class ModelObserver:
                 raise reentrant_checkpoint_error(rule)
         else:
             rule.record(inputs, layout)
-        return ObserveGradient.apply(output, rule, inputs)
+        return ObserveGradient.apply(output, rule, layout, inputs)
 
     def _checkpoint(self, run: Callable[..., Any], *args: Any) -> Any:
         """Takes the place of Hugging Face's checkpointing function."""

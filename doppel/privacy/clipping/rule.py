@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from doppel.errors import UserError
-from doppel.head_loss import HeadObserver
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, product_dtype
 
 
@@ -60,8 +59,6 @@ class LayerRule(ABC):
         squared_norms: Squared norms of the units' gradients, once observed, and what rounding may hide of them, [2, U].
         kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
         is_tied: Whether the weight is that of another module too.
-        start_head: Gives what observes a :class:`~doppel.head_loss.HeadLoss` on the module, whose forward is then
-            never called; None where the module cannot be a head.
     """
 
     module_type: ClassVar[type[nn.Module]] = nn.Module
@@ -71,7 +68,6 @@ class LayerRule(ABC):
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
         self.module = module
-        self.start_head: Callable[[UnitLayout], HeadObserver] | None = None
         self.weight: nn.Parameter = module.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None = getattr(module, "bias", None)
         self.trains_weight = self.weight is not None and self.weight.requires_grad
@@ -132,14 +128,26 @@ class LayerRule(ABC):
         self.layout = layout
 
     # -------------------------------------------------------------------------------- backward
-    def observe(self, inputs: Tensor, grads: Tensor) -> None:
+    def observe(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> None:
         """Take the module's input and the gradient of its output, both [rows, …], and form what is kept."""
-        if not self.is_recorded:
-            return  # the capture was given up
-        self.receive(*self.summarise(inputs, grads, self.layout), product_dtype(grads))
+        self.receive(layout, *self.summarise(inputs, grads, layout), product_dtype(grads))
 
-    def receive(self, squared_norms: Tensor, kept: dict[str, Tensor], operand_dtype: torch.dtype) -> None:
-        """Take what :meth:`summarise` formed, here or in a compiled graph."""
+    def receive(
+        self, layout: UnitLayout, squared_norms: Tensor, kept: dict[str, Tensor], operand_dtype: torch.dtype
+    ) -> None:
+        """Take what a backward pass has formed: of a layer, of one in a compiled graph, or of a head in its loss.
+
+        Args:
+            layout: That of the capture whose backward pass it is; another one was given up, and is not heard.
+            squared_norms: As the attribute.
+            kept: As the attribute.
+            operand_dtype: In which what is kept is multiplied.
+
+        Raises:
+            UnsupportedLayerError: It is the second in one capture.
+        """
+        if layout is not self.layout:
+            return
         if self.squared_norms is not None:
             raise UnsupportedLayerError(
                 f"module '{self.name}' got its output gradient twice in one capture: call backward once per capture"

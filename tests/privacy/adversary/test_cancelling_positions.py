@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from doppel.head_loss import HeadLoss
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.clipping.arithmetic import cross_inner, gram_inner, room_of_gram, same_id_inner
+from doppel.privacy.clipping.head import HeadLoss
 
 BOUND = 0.1
 Attack = tuple[nn.Module, Callable[[nn.Module], Tensor]]

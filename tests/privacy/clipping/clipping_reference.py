@@ -18,8 +18,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from doppel.head_loss import HeadLoss
 from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.clipping.head import HeadLoss
 
 VOCAB = 97
 Batch = dict[str, Tensor]

@@ -34,8 +34,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from doppel.head_loss import HeadLoss
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
+from doppel.privacy.clipping.head import HeadLoss
 
 REENTRANT = pytest.mark.parametrize("use_reentrant", [False, True])
 

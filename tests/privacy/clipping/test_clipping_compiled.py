@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from doppel.head_loss import HeadLoss
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
+from doppel.privacy.clipping.head import HeadLoss
 
 VOCAB = 61
 Trunk = Callable[[Tensor], Tensor]

@@ -110,6 +110,28 @@ def test_two_captures_without_accumulate_are_refused() -> None:
         pass
 
 
+@pytest.mark.parametrize("losses", [mean_losses, head_losses(25)])
+def test_the_backward_pass_of_a_capture_that_was_given_up_is_not_heard_in_the_next(losses: Losses) -> None:
+    found = []
+    for gives_up in (True, False):
+        model, batch = build("gpt2-tied"), make_batch(3)
+        clipper = PerSampleClipper(model, 0.1)
+        abandoned: list[Tensor] = []
+        if gives_up:
+            with pytest.raises(KeyError), clipper.capture(3):
+                abandoned.append(losses(model, make_batch(3, seed=7)).sum())
+                raise KeyError
+        with clipper.capture(3):
+            total = losses(model, batch).sum()
+            for loss in abandoned:
+                loss.backward()
+            total.backward()
+        found.append(clipper.accumulate())
+        found += [parameter.grad for parameter in trained(model)]
+    half = len(found) // 2
+    assert all(torch.equal(first, second) for first, second in zip(found[:half], found[half:], strict=True))
+
+
 def test_unfreezing_after_construction_is_refused() -> None:
     model = build("gpt2-tied")
     weight = model.get_parameter("transformer.wpe.weight").requires_grad_(False)

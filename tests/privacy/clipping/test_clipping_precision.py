@@ -22,7 +22,7 @@ from clipping_reference import (
 )
 from torch import Tensor, nn
 
-from doppel.head_loss import HeadGradients
+from doppel.privacy.clipping.head import HeadGradients
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.rule import UnitLayout
 
@@ -146,8 +146,7 @@ def test_float16_operands_of_the_fused_head_hold_neither_loss_scale_nor_factor(l
         kept=grads.half(),
     )
     rule = LinearRule("head", head)
-    assert rule.start_head is not None
-    fused = rule.start_head(layout)
+    fused = rule.start_fused_head(layout)
     fused.watch(gradients)
     fused.see_chunk(slice(0, 4), grads.half())
     fused.finish(torch.full((4,), loss_scale))

@@ -11,8 +11,8 @@ from clipping_reference import VOCAB, build, clipped, make_batch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppel.head_loss import HeadLoss
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
+from doppel.privacy.clipping.head import HeadLoss
 
 
 class Scaled(nn.Module):

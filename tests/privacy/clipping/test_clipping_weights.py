@@ -20,8 +20,8 @@ from clipping_reference import (
 )
 from torch import Tensor
 
-from doppel.head_loss import HeadLoss
 from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.clipping.head import HeadLoss
 
 WAYS: dict[str, Losses] = {
     "plain": mean_losses,

@@ -11,7 +11,7 @@ from clipping_reference import build, head_losses, make_batch, mean_losses, rela
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppel.head_loss import HeadLoss
+from doppel.privacy.clipping.head import HeadLoss
 
 RECOMPUTE = pytest.mark.parametrize("recompute", [False, True])
 
