@@ -19,7 +19,6 @@ COMMANDS = {
     "validate": "commands.lightning.train:validate",
     "test": "commands.lightning.train:test",
     "predict": "commands.lightning.train:predict",
-    "sync": "commands.lightning.sync:sync",
     "plan": "doppel.console.plan:plan",
     "ledger": "commands.privacy.ledger:ledger",
     "evaluate": "commands.quality.evaluate:evaluate",
@@ -27,7 +26,6 @@ COMMANDS = {
     "classify": "commands.quality.classify:classify",
     "round-trip": "commands.quality.round_trip:round_trip",
     "match-labels": "commands.quality.match_labels:match_labels",
-    "select": "commands.quality.select:select",
     "templates": "commands.annotate.templates:templates",
     "sample-diverse": "commands.annotate.sample_diverse:sample_diverse",
     "to-annotators": "commands.annotate.annotators:to_annotators",
@@ -44,7 +42,6 @@ COMMANDS = {
     "calibrate": "commands.privacy.calibrate:calibrate",
     "download": "commands.data.download:download",
     "schema2qa-pool": "commands.data.schema2qa_pool:schema2qa_pool",
-    "tokenizer": "commands.data.tokenizer:tokenizer",
     "partition": "commands.data.partition:partition",
     "upweight": "commands.data.upweight:upweight",
 }

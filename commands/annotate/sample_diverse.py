@@ -34,7 +34,7 @@ def sample_diverse(
 
     Rows come in the order of choice, so the first are worth most; a smaller k with the same seed gives the first of
     these. An interrupted sample of cmaxent or hybrid goes on from OUT.part when the command is given again; the others
-    take seconds. (`select` is another command: it chooses among trained setups.)
+    take seconds.
 
     Args:
         pool: Rows with an utterance and a program: JSON lines such as synthetic.jsonl, a table with named columns, or a

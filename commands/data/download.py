@@ -22,15 +22,14 @@ _CHUNK_BYTES = 1 << 16
 _TIMEOUT_SECONDS = 30
 
 
-def download(dataset: str, *, out: Path | None = None, directory: Path | None = None) -> None:
+def download(dataset: str, *, out: Path | None = None) -> None:
     """Fetch a published data set (SMCalFlow 2.0, TreeDST).
 
     Args:
         dataset: Name of the release: smcalflow or treedst.
         out: Folder to write to; data/DATASET if it is left out.
-        directory: Older name of --out.
     """
-    for path in fetch(dataset, out or directory or Path("data") / dataset):
+    for path in fetch(dataset, out or Path("data") / dataset):
         print(path)
 
 

@@ -26,13 +26,13 @@ _FIGURES: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
     (("mauve",), "MAUVE", "how alike the two sets of texts are", "higher is better"),
     (("word_overlap",), "Words", "words of human turns that the samples use too", "higher is better"),
     (
-        ("parsed_function_overlap", "function_overlap", "nearest_function_overlap"),
+        ("parsed_function_overlap", "function_overlap"),
         "Functions",
         "functions of human turns that the samples use too",
         "higher is better",
     ),
     (
-        ("parsed_chi_square", "chi_square", "nearest_chi_square"),
+        ("parsed_chi_square", "chi_square"),
         "Frequencies (χ²)",
         "how far the frequencies of functions are from those of human turns",
         "lower is better",

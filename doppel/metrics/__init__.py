@@ -7,7 +7,6 @@ from doppel.metrics.copies import Copies, CopyIndex
 from doppel.metrics.faithfulness import graph_overlap, names_said
 from doppel.metrics.function_types import ChiSquare, FunctionOverlap, TopKOverlap
 from doppel.metrics.mauve import Mauve
-from doppel.metrics.nearest_trees import NearestTrees
 from doppel.metrics.parser_metrics import PARSER_KEYS, identical_trees, parser_metric_collection, parser_metrics
 from doppel.metrics.text_featurizer import FeaturizerError, TextFeaturizer
 from doppel.metrics.texts import Commonest, Distinct, MeanWords, ValidTrees
@@ -31,7 +30,6 @@ __all__ = [
     "GraphMatch",
     "Mauve",
     "MeanWords",
-    "NearestTrees",
     "TextFeaturizer",
     "TopKOverlap",
     "ValidTrees",

@@ -11,12 +11,11 @@ from typing import Any
 from torchmetrics import Metric, MetricCollection
 from tqdm import tqdm
 
-from doppel.lispress import Counting, valid_function_types
+from doppel.lispress import Counting
 from doppel.metrics.anonymous_graph import anonymous_graph
 from doppel.metrics.copies import Copies, CopyIndex
 from doppel.metrics.function_types import ChiSquare, FunctionOverlap, TopKOverlap
 from doppel.metrics.mauve import Mauve
-from doppel.metrics.nearest_trees import NearestTrees
 from doppel.metrics.plain_number import plain_number
 from doppel.metrics.texts import Commonest, Distinct, MeanWords, ValidTrees
 from doppel.metrics.tree_pairs import GraphMatch
@@ -156,7 +155,6 @@ def compare(
     reference: Corpus,
     *,
     featurizer: str | Path | None = None,
-    annotator: Corpus | None = None,
     private: Sequence[str] | None = None,
     parsed: Sequence[str | None] | None = None,
     parsed_reference: Sequence[str | None] | None = None,
@@ -170,8 +168,6 @@ def compare(
         synthetic: samples, with the trees they were sampled from where there are any.
         reference: human utterances with their trees.
         featurizer: model folder or hub name for MAUVE; None leaves MAUVE out.
-        annotator: annotated utterances for the ``nearest_…`` stand-in (see ``NearestTrees``); None: the
-            reference.
         private: private training utterances; opts into the ``private/…`` values, which are not DP.
         parsed: a semantic parser's trees of the synthetic utterances that ``compared_sides`` chooses, in their
             order, for the ``parsed_…`` values; None: there is no parser.
@@ -193,7 +189,7 @@ def compare(
         "num_synthetic": len(synthetic.utterances),
         "num_reference": len(reference.utterances),
     }
-    annotated, whole = annotator or reference, reference
+    whole = reference
     synthetic, reference = compared_sides(synthetic, reference, num_samples, seed)
     sizes["num_compared"] = len(synthetic.utterances)
     parts: list[Part] = [
@@ -201,7 +197,6 @@ def compare(
         _mauve(synthetic, reference, featurizer, seed),
         _own_trees(synthetic, reference, counting),
         _parsed_trees(synthetic, reference, parsed, parsed_reference, counting),
-        _nearest_trees(synthetic, reference, annotated, annotator is None, counting),
         _human(whole.rest(len(reference.utterances), seed), reference, featurizer, counting, seed),
         ({"counting": counting}, []),
     ]
@@ -301,26 +296,3 @@ def _graph_match(predicted: Sequence[str | None], gold: Sequence[str | None]) ->
     metric = GraphMatch()
     metric.update([guess for guess, _ in rows], [tree for _, tree in rows])
     return plain_number(metric.compute()["exact_match"]) if rows else None
-
-
-def _nearest_trees(
-    synthetic: Corpus, reference: Corpus, annotated: Corpus, is_circular: bool, counting: Counting
-) -> Part:
-    """The same metrics on trees borrowed from the nearest annotated utterance."""
-    pairs = [
-        (utterance, tree)
-        for utterance, tree in zip(annotated.utterances, annotated.trees, strict=True)
-        if tree is not None and valid_function_types(tree, counting) is not None
-    ]
-    if not pairs or not reference.has_trees:
-        notes = ["nearest_… are null: they need trees in the reference and in the annotated file"]
-        return {f"nearest_{key}": None for key in FUNCTION_KEYS}, notes
-    nearest = NearestTrees([utterance for utterance, _ in pairs], [tree for _, tree in pairs])
-    values = function_metrics(nearest.annotate(synthetic.utterances), reference.trees, counting)
-    source = "the annotated file"
-    if is_circular:
-        source = "the reference itself (circular: only its own functions can appear)"
-    return {f"nearest_{key}": value for key, value in values.items()}, [
-        f"nearest_…: a stand-in for the semantic parser; each utterance has the tree of its nearest neighbour in "
-        f"{source}. It measures coverage, alike for samples with and without trees, not whether utterances make sense"
-    ]

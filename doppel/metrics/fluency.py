@@ -1,4 +1,4 @@
-"""How well a language model expects texts: their losses, by which setups that sample noise are discarded."""
+"""How well a language model of public text expects texts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def text_losses(
 ) -> Tensor:
     """Mean negative log-likelihood of each text's tokens, in nats per token.
 
-    The fluency sifter of Mireshghallah et al. (2023): a setup whose texts have a mean above 2.0 under a model of
-    human utterances is discarded. The model must be fine-tuned on public text, else its losses leak.
+    Mireshghallah et al. (2023) discard a setup whose texts have a mean above 2.0 under GPT-2 fine-tuned on human
+    utterances. The model must have learnt from public text alone, else its losses leak what it learnt from.
 
     Args:
         model: Hugging Face causal language model, in evaluation mode.

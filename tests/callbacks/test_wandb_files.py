@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from wandb_records import OfflineRun, pieces
 
 import cli
 from callbacks.slurm_job import SlurmJob
-from commands.lightning.sync import offline_runs
 from commands.page.write import write_page
 from commands.pipeline.run_folder import wandb_id
 from commands.pipeline.run_record import RunRecord
@@ -165,32 +163,7 @@ def test_nothing_private_is_in_any_file(pipeline: Path, corpus: str, runs: dict[
     assert not [needle for needle in needles if needle in content]
 
 
-def test_sync_sends_runs_in_the_order_of_their_start(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stages = [name.split("/")[0] for name in offline_runs(pipeline)]
-    assert stages == list(STAGES)
-    assert [len(folders) for folders in offline_runs(pipeline.parent).values()] == [2, 1, 1, 1, 1]
-    assert cli.main(["sync", str(pipeline), "--dry-run"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(STAGES) and "2 of 2 pieces to send" in lines[0]
-
-
-def test_sync_without_a_login_is_a_one_line_error_and_loses_nothing(
-    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    before = sorted(os.listdir(pipeline / "parse_tree" / "wandb"))
-    assert cli.main(["sync", str(pipeline)]) == 2
-    assert "error: W&B did not take parse_tree/" in capfd.readouterr().err.splitlines()[-1]
-    assert [name for name in sorted(os.listdir(pipeline / "parse_tree" / "wandb")) if name in before] == before
-    assert "2 of 2 pieces" in (cli.main(["sync", str(pipeline), "--dry-run"]), capfd.readouterr().out)[1]
-
-
-def test_a_folder_without_runs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["sync", str(tmp_path)]) == 2
-    assert "has no offline W&B runs" in capsys.readouterr().err
+def test_a_run_without_weights_and_biases_logs_no_report(tmp_path: Path) -> None:
     assert not log_report(RunRecord(tmp_path), {})
 
 

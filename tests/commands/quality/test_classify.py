@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -70,26 +69,12 @@ def test_samples_that_carry_their_labels_teach_them(
     assert balanced["majority"]["Kind"] == 0.5 and balanced["accuracy"][constant]["Kind"] == [0.5]
 
 
-def test_an_encoder_is_fine_tuned(tmp_path: Path) -> None:
-    rows = random.Random(0).sample(ROWS, len(ROWS))
-    paths = [write(tmp_path / f"{name}.jsonl", rows) for name in ("samples", "test")]
-    words = ["--synthetic", paths[0], "--test", paths[1], "--encoder", "models/base", "--fine-tune", "--seeds", "1"]
-    values = values_of(tmp_path / "values.json", *words, "--epochs", "20", "--balanced")
-    assert values["fine_tuned"] and values["accuracy"][paths[0]] == {"Kind": [1.0], "Stars": [1.0]}
-
-
 @pytest.mark.parametrize(
     ("samples", "words", "told"),
     [
         ([{"utterance": "hello secretword", "domain": "Kind: Food"}], [], "does not have the labels of --test"),
         ([{"utterance": "hello secretword"}], [], "samples.jsonl:1"),
         ([{"utterance": "hello", "domain": "Kind: a | Stars: b"}], ["--num-samples", "0"], "at least 1"),
-        ([{"utterance": "hello", "domain": "Kind: a | Stars: b"}], ["--epochs", "0"], "at least 1"),
-        (
-            [{"utterance": "hello", "domain": "Kind: a | Stars: b"}],
-            ["--fine-tune", "--encoder", "tests"],
-            "cannot load",
-        ),
     ],
 )
 def test_what_cannot_be_used_is_named_and_never_quoted(
