@@ -54,10 +54,15 @@ def small(tiny_model: str, corpus: str, tmp_path: Path) -> list[str]:
     ]
 
 
-def test_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([]) == 0
+@pytest.mark.parametrize("words", [[], ["--help"], ["--help", "all"]])
+def test_each_group_and_each_command_stands_once(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
     overview = capsys.readouterr().out
-    assert all(f"\n  {name} " in overview for name in cli.COMMANDS)
+    groups = {**cli.COMMANDS, **(cli.MORE if "all" in words else {})}
+    names = [name for group in groups.values() for name in group]
+    assert re.findall(r"^  ([\w-]+) ", overview, re.M) == names
+    assert re.findall(r"^(\w[\w ]+):$", overview, re.M) == list(groups)
+    assert max(map(len, overview.splitlines())) <= 120
 
 
 def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ PAGES = sorted(
 )
 COMMENTED = sorted(file for file in (ROOT / "configs").rglob("*.yaml") if "python cli.py" in file.read_text("utf-8"))
 ROOMS = "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning_modules|models|slurm|tests"
+TARGETS = {name: target for group in (cli.COMMANDS | cli.MORE).values() for name, target in group.items()}
 TRAINERS = ("fit", "validate", "test", "predict", "audit")
 _TEMPLATE = re.compile(r"[A-Z]{3,}|[…*{<$]")  # RUN/…, NAME, {a,b}
 _OF_A_SITE = {"slurm/site.yaml"}  # that git ignores
@@ -86,10 +87,10 @@ def test_commands_parse(text: Path) -> None:
     for name, *rest in _commands(text):
         if name in (*TRAINERS, "--help"):  # which read their words themselves
             continue
-        assert name in cli.COMMANDS, f"there is no command {name}"
+        assert name in TARGETS, f"there is no command {name}"
         _files_exist(rest)
         if "--help" not in rest:
-            given = command_parser(load(cli.COMMANDS[name]), f"cli.py {name}").parse_args(rest)
+            given = command_parser(load(TARGETS[name]), f"cli.py {name}").parse_args(rest)
             if name == "run":
                 load_experiment(ROOT / given.experiment, run.read_values(given.set))
 

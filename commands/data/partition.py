@@ -37,7 +37,7 @@ def partition(
     private_diagnostics: bool = False,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """Split annotated turns into a public part that lacks a function, a private part without trees, and a test part.
+    """Split annotated turns into a public part that lacks a function, a private and a test part.
 
     Writes one JSON line a turn, and partition.json, which says how the parts were made. private.jsonl holds utterances
     and units alone, so that no stage can use the trees of private turns by mistake. Two files exist for the experiment

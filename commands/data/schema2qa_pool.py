@@ -16,10 +16,10 @@ _PATIENCE = 100_000
 
 
 def schema2qa_pool(*, out: Path, num: int = 1_000_000, seed: int = 1, skew: float = 1.0) -> None:
-    """Write distinct questions to a database, with their ThingTalk programs, from a grammar of Schema2QA's six domains.
+    """Write distinct questions to a database, with their ThingTalk programs, from a grammar.
 
-    A synthetic pool for `sample-diverse`, as Oren et al. (2021) sample theirs from. Domains, properties and operators
-    are Schema2QA's; phrases, values and frequencies are this project's own (doppel/grammar/schema2qa.yaml). All of it
+    A synthetic pool to choose from, as Oren et al. (2021) sample theirs. Its six domains, properties and operators are
+    Schema2QA's; phrases, values and frequencies are this project's own (doppel/grammar/schema2qa.yaml). All of it
     is public. A million rows take two or three minutes and 200 MB of memory.
 
     Args:

@@ -26,7 +26,7 @@ def upweight(
     unit: Unit = "utterance",
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """Weigh turns by how unsure a public parser is of them, for training that upweights what the parser lacks.
+    """Weigh turns by how unsure a public parser is of them.
 
     Write the turns of --train with a weight in [0, 1] each, w = clamp(floor + u / scale, 0, 1), where u is the parser's
     negative log-likelihood of its own output, in nats an action. `fit` on the written file multiplies each unit's

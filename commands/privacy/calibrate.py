@@ -29,7 +29,7 @@ def calibrate(
     seed: int | None = None,
     exact: bool = False,
 ) -> None:
-    """Samples drawn from an over-sample, so that kinds of them occur as often as in the private turns.
+    """Draw samples from an over-sample, so that their kinds are as frequent as in the private turns.
 
     The shares are released once, with the noise that the trained stage announced (histogram_noise_multiplier), as one
     mechanism in the ledger. They lie in STAGE_DIR/marginals.json and are read there by whoever samples from that model

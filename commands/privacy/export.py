@@ -13,11 +13,12 @@ CARD = "privacy_card.json"
 
 
 def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
-    """Write a trained language model as a folder to release: weights, tokenizer, privacy card, and nothing else.
+    """Write a trained language model as a folder to release.
 
-    Release this folder, never a checkpoint: last.ckpt also holds the optimiser's state, which is as noisy as the
-    gradients were, but which nobody needs, and the settings of the run. Adapters are merged into the weights that they
-    adapt. Any Hugging Face code loads the folder, and so does base_model.
+    Release this folder, never a checkpoint. It holds weights, tokenizer and privacy card, and nothing else; last.ckpt
+    also holds the optimiser's state, which is as noisy as the gradients were, but which nobody needs, and the settings
+    of the run. Adapters are merged into the weights that they adapt. Any Hugging Face code loads the folder, and so
+    does base_model.
 
     Args:
         stage_dir: Folder of the stage that trained, RUN/STAGE.

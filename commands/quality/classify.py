@@ -40,7 +40,7 @@ def classify(
     out: Path | None = None,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """What labelled samples teach: classifiers trained on them, tested on real text, beside the majority class.
+    """What labelled samples teach: classifiers trained on them and tested on real text.
 
     One classifier for each label of a control code ("Category: Food | Stars: 5.0" has two). All files teach with
     equally many texts. The test of Yue et al. (2023): the nearer to real text, the more samples are worth.

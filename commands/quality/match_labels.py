@@ -32,7 +32,7 @@ def match_labels(
     encoder: str = "minilm",
     seed: int = 0,
 ) -> None:
-    """Keep, of several texts drawn for each code, the one that a public sentence encoder reads as this code.
+    """Keep, of several texts drawn for each code, the one that a public encoder reads as this code.
 
     A small model under noise learns to write before it learns to follow a code. Of candidates, some do it by chance.
     The probability that a text has a value ("Hotels") is a softmax of the cosine between the text and the value's

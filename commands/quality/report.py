@@ -25,7 +25,7 @@ SPLIT_FIELDS = ("fingerprint", "missing_function", "public_share", "test_fingerp
 
 
 def report(run_dir: Path, *, samples: int = 10) -> None:
-    """Gather a pipeline's ledger, metrics and timings into report.json and the page report.html, and print them.
+    """Gather ledger, metrics and timings of a run into report.json and report.html, and print them.
 
     Args:
         run_dir: Folder of the pipeline, which holds ledger.jsonl and evaluation/.

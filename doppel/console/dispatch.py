@@ -10,44 +10,49 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from doppel.console.command import call, load, reads_words
 from doppel.errors import UserError
 
+Groups = Mapping[str, Mapping[str, str]]
+"""Heading → name of each command → ``"module:function"``."""
+
 _NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def main(commands: Mapping[str, str], about: str, prog: str, argv: Sequence[str] | None = None) -> int:
+def main(commands: Groups, about: str, prog: str, argv: Sequence[str] | None = None, more: Groups | None = None) -> int:
     """Run one command.
 
     A command is a function with a docstring; :func:`~doppel.console.command.command_parser` says how its signature
     becomes options. A function whose one parameter is called ``argv`` reads its words itself.
 
     Args:
-        commands: Name of each command and ``"module:function"``.
-        about: What stands above the list of commands.
+        commands: What ``--help`` lists.
+        about: What stands above the list.
         prog: How the entry point is called.
         argv: Arguments without the program's name; ``sys.argv`` by default.
+        more: What ``--help all`` lists too.
 
     Returns:
         Exit status: that of the command, or 2 after a one-line error that the user can mend.
     """
-
-    words = list(sys.argv[1:] if argv is None else argv)
+    words, more = list(sys.argv[1:] if argv is None else argv), more or {}
+    targets = {name: target for group in (*commands.values(), *more.values()) for name, target in group.items()}
     os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         if not words or words[0] in ("-h", "--help"):
-            sys.stdout.write(overview(commands, about))
+            has_more = bool(more) and words[1:] != ["all"]
+            hint = f"\n`{prog} --help all` lists {len(targets)} commands.\n" if has_more else ""
+            sys.stdout.write(overview(commands if has_more else {**commands, **more}, about) + hint)
             return 0
         name, *rest = words
-        if name not in commands:
-            nearest = difflib.get_close_matches(name, commands, n=1)
+        if name not in targets:
+            nearest = difflib.get_close_matches(name, targets, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"`{prog} --help` lists them"
             raise UserError(f"there is no command {name!r}: {hint}")
-        function = load(commands[name])
+        function = load(targets[name])
         return (function(rest) or 0) if reads_words(function) else call(function, rest, f"{prog} {name}")
     except (UserError, ValueError, OSError) as error:
         message = _message(error)
@@ -57,28 +62,24 @@ def main(commands: Mapping[str, str], about: str, prog: str, argv: Sequence[str]
         return 2
 
 
-def overview(commands: Mapping[str, str], about: str) -> str:
-    """All commands with the first line of their docstrings, by the package that holds them; imports no command."""
+def overview(commands: Groups, about: str) -> str:
+    """Each group with its commands and the first line of their docstrings; imports no command."""
+    width = max(len(name) for group in commands.values() for name in group)
     lines = [about.strip()]
-    room = None
-    for name, target in commands.items():
-        module, _, function = target.partition(":")
-        package = module.rpartition(".")[0]
-        if package != room:
-            room = package
-            lines += ["", _summary(package, "").rstrip(".").lower() + ":"]
-        lines.append(f"  {name:14s} {_summary(module, function)}")
+    for heading, group in commands.items():
+        lines += ["", f"{heading}:", *(f"  {name:{width}}  {_summary(target)}" for name, target in group.items())]
     return "\n".join(lines) + "\n"
 
 
-def _summary(module: str, function: str) -> str:
-    """First line of the docstring of a function, or of a module: read from the source, which is not run."""
+def _summary(target: str) -> str:
+    """First line of the docstring of ``"module:function"``: read from the source, which is not run."""
+    module, _, function = target.partition(":")
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"there is no module {module}")
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    nodes: list[Any] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
-    return (ast.get_docstring(nodes[0] if function else tree) or "").partition("\n")[0]
+    (node,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    return (ast.get_docstring(node) or "").partition("\n")[0]
 
 
 def _message(error: Exception) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from doppel.console import dispatch
 
-COMMANDS = {"plan": "doppel.console.plan:plan", "ledger": "doppel.console.ledger:ledger"}
+COMMANDS = {"Privacy": {"plan": "doppel.console.plan:plan", "ledger": "doppel.console.ledger:ledger"}}
 ABOUT = """\
 Doppel's library: clipping, accounting, the ledger, Lispress and metrics.
 
@@ -24,9 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status: that of the command, or 2 after a one-line error that the user can mend.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+    names = [name for group in COMMANDS.values() for name in group]
+    if words and not words[0].startswith("-") and words[0] not in names:
         sys.stderr.write(
-            f"error: the installed library has the commands {' and '.join(COMMANDS)} alone: run `python cli.py "
+            f"error: the installed library has the commands {' and '.join(names)} alone: run `python cli.py "
             f"{words[0]}` in a checkout of the project\n"
         )
         return 2

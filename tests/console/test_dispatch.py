@@ -9,11 +9,12 @@ import pytest
 
 from doppel.console.dispatch import main, overview
 
-COMMANDS = {name: f"console_commands:{name}" for name in ("measure", "words", "refuse")}
+COMMANDS = {"Look": {"measure": "console_commands:measure", "words": "console_commands:words"}}
+MORE = {"Steps": {"refuse": "console_commands:refuse"}}
 
 
 def run(*words: str) -> int:
-    return main(COMMANDS, "About.", "prog", words)
+    return main(COMMANDS, "About.", "prog", words, MORE)
 
 
 @pytest.mark.parametrize("option", ["--num-samples", "--num_samples"])
@@ -77,8 +78,17 @@ def test_a_command_may_read_its_words_itself() -> None:
 def test_the_overview_reads_docstrings_and_imports_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = tmp_path / "overview_room"
     room.mkdir()
-    (room / "__init__.py").write_text('"""Things to do."""\n')
+    (room / "__init__.py").touch()
     (room / "fails.py").write_text('raise RuntimeError\n\ndef do() -> None:\n    """Do it.\n\n    Really.\n    """\n')
     monkeypatch.syspath_prepend(tmp_path)
-    text = overview({"do-it": "overview_room.fails:do"}, "About.")
-    assert text.startswith("About.\n\nthings to do:\n  do-it          Do it.\n")
+    text = overview({"Things to do": {"do-it": "overview_room.fails:do"}}, "About.")
+    assert text == "About.\n\nThings to do:\n  do-it  Do it.\n"
+
+
+def test_steps_are_listed_on_demand_and_can_always_be_called(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    assert "refuse" not in capsys.readouterr().out
+    assert run("--help", "all") == 0
+    assert "Steps:\n  refuse " in capsys.readouterr().out
+    assert run("refus") == 2
+    assert "refuse" in capsys.readouterr().err

@@ -12,7 +12,8 @@ import cli
 from doppel.console.command import load, reads_words
 
 ROOT = Path(__file__).parents[2]
-TOOLS = [name for name, target in cli.COMMANDS.items() if not reads_words(load(target))]
+GROUPS = cli.COMMANDS | cli.MORE
+TOOLS = [name for group in GROUPS.values() for name, target in group.items() if not reads_words(load(target))]
 HELP = """
 import contextlib, sys
 import cli
@@ -22,7 +23,9 @@ sys.stderr.write(" ".join({"torch", "lightning", "transformers"} & set(sys.modul
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in TOOLS)], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "words", [["--help", "all"], *([name, "--help"] for name in TOOLS)], ids=lambda words: words[0]
+)
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", HELP, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) > 3
