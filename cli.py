@@ -35,9 +35,7 @@ COMMANDS = {
         "results": "commands.quality.results:results",
     },
     "Annotate": {
-        "sample-diverse": "commands.annotate.sample_diverse:sample_diverse",
-        "to-annotators": "commands.annotate.annotators:to_annotators",
-        "from-annotators": "commands.annotate.annotators:from_annotators",
+        "choose": "commands.annotate.choose:choose",
     },
     "Data": {
         "download": "commands.data.download:download",

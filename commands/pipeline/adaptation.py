@@ -102,12 +102,13 @@ class AdaptationStages(Stages):
         after = self.writer(system)
         if given.num_annotated is not None and system.has_trees:
             chosen = self.run / f"chosen_{name}.jsonl"
-            options: Settings = {"pool": samples, "method": given.annotate_by, "k": given.num_annotated, "out": chosen}
+            options: Settings = {"num": given.num_annotated, "method": given.annotate_by, "out": chosen}
             self.tool(
                 f"diverse_{name}",
                 "tool",
                 (after,),
-                "sample-diverse",
+                "choose",
+                str(samples),
                 **options,
                 seed=self.experiment.seed,
                 writes=[self.file(chosen.name, "release", system)],

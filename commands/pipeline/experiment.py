@@ -46,7 +46,7 @@ class Adaptation:
         public_share: Share of ``train`` that is public.
         by: What is split: ``turn`` or ``dialogue``.
         num_annotated: Samples of each system with trees that are annotated, of all; null: all.
-        annotate_by: How they are chosen, see ``python cli.py sample-diverse --help``.
+        annotate_by: How they are chosen, see ``python cli.py choose --help``.
     """
 
     train: str

@@ -144,8 +144,8 @@ def test_those_samples_are_annotated_that_show_most_structures() -> None:
     stages = {stage.name: stage for stage in listed}
     chosen = stages["diverse_two_stage"]
     assert chosen.needs == ("sample_utterances",)
-    words = ["sample-diverse", "--pool", "run/synthetic.jsonl", "--method", "uat", "--k", "500"]
-    assert list(chosen.argv[:7]) == words
+    words = ["choose", "run/synthetic.jsonl", "--num", "500", "--method", "uat"]
+    assert list(chosen.argv[:6]) == words
     annotate = stages["annotate_two_stage"]
     assert (annotate.config or {})["data"]["init_args"]["path"] == "run/chosen_two_stage.jsonl"
     assert annotate.needs[0] == "diverse_two_stage"

@@ -1,4 +1,4 @@
-"""`templates`, `sample-diverse` and `compositional-split` as a user calls them."""
+"""`templates`, `choose` and `compositional-split` as a user calls them."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_a_bad_row_is_named_and_skipped_only_when_asked_to(
 
 
 @pytest.mark.parametrize("method", ["uat", "cmaxent", "hybrid", "uniform"])
-def test_sample_diverse_writes_whole_rows_in_the_order_of_choice(method: str, pool: Path, tmp_path: Path) -> None:
+def test_choose_writes_whole_rows_in_the_order_of_choice(method: str, pool: Path, tmp_path: Path) -> None:
     outs = [tmp_path / name for name in ("first.jsonl", "again.jsonl", "fewer.jsonl")]
     for out, k in zip(outs, ("6", "6", "4"), strict=True):
-        assert run("sample-diverse", "--pool", pool, "--method", method, "--k", k, "--out", out) == 0
+        assert run("choose", pool, "--method", method, "--num", k, "--out", out) == 0
     rows = read(outs[0])
     assert outs[0].read_bytes() == outs[1].read_bytes()
     assert read(outs[2]) == rows[:4]
@@ -81,14 +81,14 @@ def test_sample_diverse_writes_whole_rows_in_the_order_of_choice(method: str, po
         assert row["template"].startswith("now => ")
 
 
-def test_sample_diverse_reads_lispress_and_skips_what_a_model_wrote_badly(
+def test_choose_reads_lispress_and_skips_what_a_model_wrote_badly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     samples = [{"utterance": f"book {n}", "parse": f'(Book (Named "{n}"))', "stage": "two"} for n in range(8)]
     samples.insert(3, {"utterance": "", "parse": "(Book)", "stage": "two"})
     samples.insert(5, {"utterance": "cut off", "parse": "(Book (Named", "stage": "two"})
     path, out = written(tmp_path / "synthetic.jsonl", [json.dumps(s) for s in samples]), tmp_path / "out.jsonl"
-    words = ["sample-diverse", "--pool", path, "--method", "cmaxent", "--k", "8", "--out", out]
+    words = ["choose", path, "--method", "cmaxent", "--num", "8", "--out", out]
     assert run(*words) == 2
     assert f"{path}:4: no utterance" in capsys.readouterr().err and not out.exists()
     assert run(*words, "--skip-bad-rows") == 0
@@ -107,15 +107,20 @@ def test_a_tsv_with_names_of_columns_is_read_by_them(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--method", "uat", "--k", "13"], "13 rows are asked of a pool of 12"),
-        (["--method", "uat", "--k", "2", "--alpha", "2"], "alpha is 2.0"),
-        (["--method", "cmaxent", "--k", "2", "--alpha", "1"], "belong to --method uat"),
+        (["--method", "uat", "--num", "13"], "13 rows are asked of a pool of 12"),
+        (["--method", "uat", "--num", "2", "--alpha", "2"], "alpha is 2.0"),
+        (["--method", "cmaxent", "--num", "2", "--alpha", "1"], "belong to --method uat"),
+        (["--num", "2", "--parser", "last.ckpt"], "--parser"),
+        (["--num", "2", "--from-sheet", "sheet.csv"], "--from-sheet"),
+        (["--to-sheet", "sheet.csv"], "--out"),
+        (["--from-sheet", "sheet.csv"], "--from-sheet"),
+        ([], "--num"),
     ],
 )
 def test_what_does_not_fit_is_refused(
     words: list[str], said: str, pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("sample-diverse", "--pool", pool, "--out", tmp_path / "out.jsonl", *words) == 2
+    assert run("choose", pool, "--out", tmp_path / "out.jsonl", *words) == 2
     assert said in capsys.readouterr().err
 
 
@@ -148,10 +153,10 @@ def test_templates_that_are_tested_on_stay_out_of_a_sample(
         tmp_path / "comp_dev.tsv",
         ["t\thow many\tnow => aggregate count of ( @org.schema.Movie.Movie ) => notify\tbooks"],
     )
-    words = ["sample-diverse", "--pool", pool, "--method", "uat", "--out", tmp_path / "out.jsonl", "--held-out", test]
-    assert run(*words, "--k", "9") == 0
+    words = ["choose", pool, "--out", tmp_path / "out.jsonl", "--held-out", test]
+    assert run(*words, "--num", "9") == 0
     assert {row["id"][0] for row in read(tmp_path / "out.jsonl")} == {"b"}
-    assert run(*words, "--k", "10") == 2
+    assert run(*words, "--num", "10") == 2
     assert "10 rows are asked of a pool of 9" in capsys.readouterr().err
-    assert run(*words, "--held-out", written(tmp_path / "bad.tsv", [GOOD[0], "u\tsay"]), "--k", "1") == 2
+    assert run(*words, "--held-out", written(tmp_path / "bad.tsv", [GOOD[0], "u\tsay"]), "--num", "1") == 2
     assert "bad.tsv:2" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cli
-from commands.annotate.annotators import COLUMNS, in_order
+from commands.annotate.sheets import COLUMNS, in_order
 from datamodules.readers import read_turns
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.parsing.action_decoder import DecoderArguments
@@ -58,7 +58,7 @@ def samples(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["sheet.csv", "sheet.jsonl"])
 def test_each_template_once_and_in_a_round_the_least_sure_first(name: str, samples: Path, tmp_path: Path) -> None:
-    assert run("to-annotators", samples, "--out", tmp_path / name) == 0
+    assert run("choose", samples, "--to-sheet", tmp_path / name) == 0
     rows = read(tmp_path / name)
     assert [row["utterance"] for row in rows] == [ROWS[place][0] for place in (1, 2, 3, 4, 0)]
     assert [row["template"] for row in rows] == ["(Meet VALUE)", "(Rain)", "", "(Meet VALUE)", "(Meet VALUE)"]
@@ -75,13 +75,13 @@ def test_corrections_come_back_as_rows_to_train_on(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sheet, out = tmp_path / "sheet.csv", tmp_path / "turns.jsonl"
-    assert run("to-annotators", samples, "--out", sheet) == 0
+    assert run("choose", samples, "--to-sheet", sheet) == 0
     rows = read(sheet)
     for row, correction in zip(rows, (" OK ", "(Snow)", "drop", "", '(Meet (Named "Ana"))'), strict=True):
         row["correction"] = correction
     write(sheet, rows)
     capsys.readouterr()
-    assert run("from-annotators", sheet, "--out", out) == 0
+    assert run("choose", "--from-sheet", sheet, "--out", out) == 0
     assert capsys.readouterr().out.startswith("1 ok, 2 corrected, 1 drop, 0 skipped, 1 not looked at; 3 rows")
     found = [(turn.utterance, turn.parse) for turn in read_turns(str(out), "utterance", needs=["parse"])]
     assert found == [("meet Bo", '(Meet "Bo")'), (ROWS[2][0], "(Snow)"), ("meet Ana", '(Meet (Named "Ana"))')]
@@ -99,13 +99,13 @@ def test_a_broken_correction_is_named_and_skipped_only_when_asked_to(
     correction: str, said: str, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sheet, out = tmp_path / "sheet.csv", tmp_path / "turns.jsonl"
-    assert run("to-annotators", samples, "--out", sheet) == 0
+    assert run("choose", samples, "--to-sheet", sheet) == 0
     rows = read(sheet)
     rows[0]["correction"], rows[1]["correction"] = correction, "ok"
     write(sheet, rows)
-    assert run("from-annotators", sheet, "--out", out) == 2
+    assert run("choose", "--from-sheet", sheet, "--out", out) == 2
     assert f"{sheet}:2: {said}" in capsys.readouterr().err and not out.exists()
-    assert run("from-annotators", sheet, "--out", out, "--skip-bad-rows") == 0
+    assert run("choose", "--from-sheet", sheet, "--out", out, "--skip-bad-rows") == 0
     assert f"skipped {sheet}:2: {said}" in capsys.readouterr().err
     assert len(read(out)) == 1
 
@@ -114,10 +114,10 @@ def test_a_sheet_that_nobody_filled_in_and_one_of_other_columns_are_refused(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sheet, out = tmp_path / "sheet.jsonl", tmp_path / "turns.jsonl"
-    assert run("to-annotators", samples, "--out", sheet) == 0
-    assert run("from-annotators", sheet, "--out", out) == 2
+    assert run("choose", samples, "--to-sheet", sheet) == 0
+    assert run("choose", "--from-sheet", sheet, "--out", out) == 2
     assert "no row is annotated" in capsys.readouterr().err
-    assert run("from-annotators", samples, "--out", out) == 2
+    assert run("choose", "--from-sheet", samples, "--out", out) == 2
     assert "samples.jsonl:1: no column correction" in capsys.readouterr().err
 
 
@@ -126,7 +126,7 @@ def test_rows_without_trees_need_a_parser_which_says_how_sure_it_is(
 ) -> None:
     path, sheet = tmp_path / "texts.txt", tmp_path / "sheet.jsonl"
     path.write_text("meet Ana\nwill it rain\n", encoding="utf-8")
-    assert run("to-annotators", path, "--out", sheet) == 2
+    assert run("choose", path, "--to-sheet", sheet) == 2
     assert "texts.txt:1: no tree: give --parser" in capsys.readouterr().err
     torch.manual_seed(0)
     parser = SemanticParser(
@@ -137,7 +137,7 @@ def test_rows_without_trees_need_a_parser_which_says_how_sure_it_is(
     checkpoint = {"state_dict": dict(parser.state_dict())}
     parser.on_save_checkpoint(checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")
-    assert run("to-annotators", path, "--out", sheet, "--parser", tmp_path / "last.ckpt") == 0
+    assert run("choose", path, "--to-sheet", sheet, "--parser", tmp_path / "last.ckpt") == 0
     rows = read(sheet)
     assert {row["utterance"] for row in rows} == {"meet Ana", "will it rain"}
     assert all(row["parse"].startswith("(") and 0 < row["confidence"] <= 1 for row in rows)

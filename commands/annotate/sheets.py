@@ -21,24 +21,16 @@ COLUMNS = ("id", "utterance", "parse", "confidence", "template", "correction")
 RIGHT, USELESS = "ok", "drop"
 
 
-def to_annotators(file: Path, *, out: Path, parser: str | None = None) -> None:
-    """Write a sheet of synthetic utterances for annotators, those first that are worth most.
-
-    A row has the predicted tree, how sure the parser is of it (the mean probability of an action, in (0, 1]), the
-    tree's template and an empty cell `correction`, for `ok`, `drop` (no sensible utterance) or the right tree. What
-    they filled in is read by `from-annotators`.
-
-    Rows come in rounds: one of each template, then a second of each that has two, and so on. Of a template, and inside
-    a round, those come first whose tree is least sure; rows whose tree cannot be read are a template of their own.
-    Annotate from the top for as long as there is time. To annotate few of many, choose them first: `sample-diverse`.
-
-    The utterances must be synthetic or public, since people will read them.
+def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
+    """Write rows as a sheet for annotators, those first that are worth most; see :func:`in_order`.
 
     Args:
-        file: Rows with utterances, such as synthetic.jsonl, or what `sample-diverse` wrote.
-        out: Sheet to write: .csv for a spreadsheet, else JSON lines.
-        parser: Checkpoint of a public parser, which predicts the trees; without it the file's own trees (and its
-            column `confidence`, if there is one) are shown.
+        file: Rows with utterances, and with trees unless there is a parser.
+        sheet: .csv, else JSON lines.
+        parser: Checkpoint of a public parser, which predicts the trees.
+
+    Returns:
+        What was written, for people.
 
     Raises:
         DataError: The file cannot be read, or a row has no utterance, or no tree and there is no parser.
@@ -49,7 +41,7 @@ def to_annotators(file: Path, *, out: Path, parser: str | None = None) -> None:
         text = next((record[name] for name in USUAL["text"] if record.get(name)), None)
         tree = next((record[name] for name in (*USUAL["parse"], "program") if record.get(name)), None)
         if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{where}: no utterance: leave such rows out (`sample-diverse --skip-bad-rows` does)")
+            raise DataError(f"{where}: no utterance: leave such rows out (`choose --num … --skip-bad-rows` does)")
         if parser is None and not isinstance(tree, str):
             raise DataError(f"{where}: no tree: give --parser, which predicts it")
         cells = (record.get("id", number), text, tree, _confidence(record.get("confidence"), where), "", "")
@@ -61,20 +53,23 @@ def to_annotators(file: Path, *, out: Path, parser: str | None = None) -> None:
         for row, (tree, nats) in zip(rows, scored, strict=True):
             row |= {"parse": tree, "confidence": math.exp(-nats)}
     rows = in_order(rows)
-    if kind(str(out)) == ".csv":
+    if kind(str(sheet)) == ".csv":
         table = io.StringIO()
         writer = csv.DictWriter(table, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-        write_text(out, "\ufeff" + table.getvalue())  # the mark tells spreadsheets that it is UTF-8
+        write_text(sheet, "\ufeff" + table.getvalue())  # the mark tells spreadsheets that it is UTF-8
     else:
-        write_json_lines(out, rows)
+        write_json_lines(sheet, rows)
     kinds = len({row["template"] for row in rows})
-    print(f"{len(rows)} rows of {kinds} templates in {out}: the first {kinds} show each template once")
+    return f"{len(rows)} rows of {kinds} templates in {sheet}: the first {kinds} show each template once"
 
 
 def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with their templates, those first that are worth annotating first; see :func:`to_annotators`.
+    """Rows with their templates, those first that are worth annotating first.
+
+    They come in rounds: one of each template, then a second of each that has two, and so on. Of a template, and inside
+    a round, those come first whose tree is least sure; rows whose tree cannot be read are a template of their own.
 
     Args:
         rows: Rows with ``parse`` and ``confidence`` (None counts as no confidence at all); equal ones keep their order.
@@ -96,17 +91,19 @@ def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [found[place] for place in sorted(range(len(found)), key=rounds.__getitem__)]
 
 
-def from_annotators(sheet: Path, *, out: Path, skip_bad_rows: bool = False) -> None:
-    """Read what annotators corrected, as rows to train a parser on.
+def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
+    """Write what annotators filled in as rows to train a parser on.
 
     Of the column `correction`: `ok` keeps the row's tree, `drop` leaves the row out, a tree takes the place of the
-    predicted one, and an empty cell is a row that nobody has looked at. Trees are checked. How many were
-    right is no accuracy of the parser, for the sheet has in front what it is least sure of.
+    predicted one, and an empty cell is a row that nobody has looked at. Trees are checked.
 
     Args:
-        sheet: The sheet that `to-annotators` wrote, filled in: .csv, .tsv or JSON lines.
-        out: JSON lines with utterance and parse, for train_path.
-        skip_bad_rows: Name rows with a broken tree and pass over them, instead of stopping at the first.
+        sheet: .csv, .tsv or JSON lines.
+        out: JSON lines with utterance and parse.
+        skip_bad_rows: Whether rows with a broken tree are named and passed over.
+
+    Returns:
+        How many rows were right, corrected, …, for people.
 
     Raises:
         DataError: The sheet cannot be read, a row of it is broken, or nothing is filled in.
@@ -116,7 +113,9 @@ def from_annotators(sheet: Path, *, out: Path, skip_bad_rows: bool = False) -> N
     for where, record in read_records(str(sheet)):
         lacking = [name for name in ("utterance", "parse", "correction") if name not in record]
         if lacking:
-            raise DataError(f"{where}: no column {lacking[0]}: give the sheet that `to-annotators` wrote, filled in")
+            raise DataError(
+                f"{where}: no column {lacking[0]}: give the sheet that `choose --to-sheet` wrote, filled in"
+            )
         given = str(record["correction"] or "").strip()
         word = given.lower() if given.lower() in (RIGHT, USELESS) else "corrected" if given else "not looked at"
         tree = str(record["parse"] or "") if word == RIGHT else given
@@ -134,8 +133,8 @@ def from_annotators(sheet: Path, *, out: Path, skip_bad_rows: bool = False) -> N
             f"{sheet}: no row is annotated: fill in the column correction with {RIGHT}, {USELESS} or a tree"
         )
     write_json_lines(out, rows)
-    told = ", ".join(f"{counts[word]} {word}" for word in (RIGHT, "corrected", USELESS, "skipped", "not looked at"))
-    print(f"{told}; {len(rows)} rows in {out}")
+    numbers = ", ".join(f"{counts[word]} {word}" for word in (RIGHT, "corrected", USELESS, "skipped", "not looked at"))
+    return f"{numbers}; {len(rows)} rows in {out}"
 
 
 def _confidence(value: object, where: str) -> float | None:

@@ -1,0 +1,120 @@
+"""Rows for annotators: which ones, their sheet, and what comes back of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from doppel.errors import UserError
+
+Method = Literal["uat", "cmaxent", "hybrid", "uniform"]
+
+#: Option → the ways to call the command that take it, each named by the option that tells it.
+_BELONGS: dict[str, tuple[str, ...]] = {
+    "out": ("--num", "--from-sheet"),
+    "method": ("--num",),
+    "seed": ("--num",),
+    "alpha": ("--num",),
+    "fixed_weights": ("--num",),
+    "held_out": ("--num",),
+    "parser": ("--to-sheet",),
+    "skip_bad_rows": ("--num", "--from-sheet"),
+}
+
+
+def choose(
+    file: Path | None = None,
+    *,
+    num: int | None = None,
+    to_sheet: Path | None = None,
+    from_sheet: Path | None = None,
+    out: Path | None = None,
+    method: Method | None = None,
+    seed: int | None = None,
+    alpha: float | None = None,
+    fixed_weights: bool = False,
+    held_out: list[Path] | None = None,
+    parser: Path | None = None,
+    skip_bad_rows: bool = False,
+) -> None:
+    """Choose rows to annotate, write them as a sheet, read the sheet back.
+
+        choose POOL --num 500 --out chosen.jsonl            rows that differ in structure
+        choose chosen.jsonl --to-sheet sheet.csv            a sheet for annotators
+        choose --from-sheet sheet.csv --out turns.jsonl     what they filled in, to train on
+
+    The methods of Oren et al. (2021). uat: uniform over abstract templates (`templates` shows them), so that rare ones
+    are seen. cmaxent: each next row makes the entropy of atoms and of compounds (parts of trees) largest. hybrid: a
+    template by chance, then cmaxent inside it. uniform: by chance, to compare with. Rows come in the order of choice,
+    so the first are worth most; a smaller number with the same seed gives the first of these. An interrupted choice by
+    cmaxent or hybrid goes on from OUT.part when the command is given again; the others take seconds.
+
+    The sheet shows the predicted tree, how sure the parser is of it (the mean probability of an action, in (0, 1]), the
+    tree's template and an empty cell `correction`: for `ok`, `drop` (no sensible utterance) or the right tree. One row
+    of each template stands first, then a second of each that has two, and so on; inside a round the least sure first.
+    Annotate from the top for as long as there is time. An empty cell is a row that nobody has looked at. How many were
+    right is no accuracy of the parser, for the sheet has in front what it is least sure of.
+
+    The pool must be public, or synthetic text of a private model: choosing from the latter is post-processing, which
+    spends no privacy. Chosen rows of a private file are private text that people would read, and nothing here can tell
+    that a file is private: never give one.
+
+    Args:
+        file: Rows with an utterance and a program: JSON lines such as synthetic.jsonl, a table with named columns, or a
+            Schema2QA .tsv. A sheet needs no program if --parser predicts it.
+        num: Choose so many rows.
+        to_sheet: Write the rows of the file as a sheet here: .csv for a spreadsheet, else JSON lines.
+        from_sheet: Read this sheet, filled in: .csv, .tsv or JSON lines.
+        out: JSON lines to write: chosen rows with all their columns and the template, or utterances with their trees.
+        method: How to choose; uat if left out.
+        seed: Equal seeds give equal rows; 1 if left out.
+        alpha: Of uat: 0 is uniform over templates, 1 as frequent as in the pool; 0 if left out.
+        fixed_weights: Of uat: keep the weights of rows while templates are used up, as the published code; else
+            templates are drawn anew among those with rows left, as the paper.
+        held_out: Files of rows whose abstract templates no chosen row may have, such as comp_dev.jsonl and
+            comp_test.jsonl of `compositional-split`: else a parser that learns from the sample has seen what it is
+            tested on.
+        parser: Of a sheet: checkpoint of a public parser, which predicts the trees; without it the file's own trees
+            (and its column `confidence`, if there is one) are shown.
+        skip_bad_rows: Name broken rows and pass over them, instead of stopping at the first.
+
+    Raises:
+        DataError: A file cannot be read, or a row of it is broken.
+        UserError: Options do not fit together or are out of range, the pool has fewer rows, or the parser cannot be
+            loaded.
+    """
+    given = {name: value for name, value in locals().items() if value is not None and value is not False}
+    way = _way(given)
+    if way == "--from-sheet":
+        from commands.annotate.sheets import read_sheet
+
+        print(read_sheet(given["from_sheet"], given["out"], skip_bad_rows))
+    elif way == "--to-sheet":
+        from commands.annotate.sheets import write_sheet
+
+        print(write_sheet(given["file"], given["to_sheet"], parser))
+    else:
+        from commands.annotate.diverse import Choice, choose_rows
+
+        choice = Choice(given["num"], method or "uat", 1 if seed is None else seed, alpha or 0.0, fixed_weights)
+        print(choose_rows(given["file"], given["out"], choice, held_out or [], skip_bad_rows))
+
+
+def _way(given: dict[str, Any]) -> str:
+    """Which of the three ways is meant, named by its option.
+
+    Raises:
+        UserError: None or several are, a file is missing, or an option belongs to another one.
+    """
+    ways = [f"--{name.replace('_', '-')}" for name in ("num", "to_sheet", "from_sheet") if name in given]
+    if len(ways) != 1:
+        raise UserError("give one of --num (choose rows), --to-sheet (write a sheet) and --from-sheet (read it back)")
+    (way,) = ways
+    if ("file" in given) == (way == "--from-sheet"):
+        raise UserError("--from-sheet reads no other file" if way == "--from-sheet" else f"{way} needs a file of rows")
+    if "out" not in given and way in _BELONGS["out"]:
+        raise UserError(f"{way} needs --out")
+    for name, takers in _BELONGS.items():
+        if name in given and way not in takers:
+            raise UserError(f"--{name.replace('_', '-')} does not belong to {way}: leave it out")
+    return way
