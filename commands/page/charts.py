@@ -1,59 +1,46 @@
-"""Pictures as inline SVG: colours are classes of the page's style, so that light, dark and print each have theirs."""
+"""The page's pictures: matplotlib's SVG, inline, in the colours of the page's style."""
 
 from __future__ import annotations
 
-import math
+import io
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup, escape
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
-_WIDTH, _HEIGHT = 560.0, 340.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 18.0, 14.0, 48.0
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-
-@dataclass(frozen=True)
-class Curve:
-    """A line of a chart: places and values, each with a deviation or None.
-
-    Attributes:
-        label: What it is.
-        points: x, y and the deviation of y.
-    """
-
-    label: str
-    points: Sequence[tuple[float, float, float | None]]
-
-
-def interval(low: float, value: float, high: float, top: float, kind: str) -> Markup:
-    """A share as a bar, and its interval as a line over its end; ``top`` is the share at the right edge."""
-    x = [160 * min(1.0, v / top) if top else 0.0 for v in (low, value, high)]
-    return Markup(
-        '<svg class="bar {kind}" viewBox="0 0 162 14" aria-hidden="true" focusable="false">'
-        '<rect class="track" x="0" y="3" width="162" height="8" rx="2"/>'
-        '<rect class="fill" x="0" y="3" width="{v:.1f}" height="8" rx="2"/>'
-        '<path class="whisker" d="M{l:.1f} 7H{h:.1f}M{l:.1f} 3.5v7M{h:.1f} 3.5v7"/></svg>'
-    ).format(kind=kind, l=x[0] + 1, v=max(x[1], 1.0), h=x[2] + 1)
-
-
-def gauge(values: Sequence[float | None], human: float | None, top: float = 1.0) -> Markup:
-    """Values of systems as dots on a line from 0 to ``top``, and the human value as a bar across it."""
-    known = [v for v in values if v is not None]
-    if not known:
-        return Markup("")
-    most = max([*known, *([human] if human is not None else [])])
-    top = top if most <= top else 1.2 * most
-
-    def x(value: float) -> float:
-        return 6 + 188 * max(0.0, value) / top
-
-    parts = [Markup('<path class="axis" d="M6 12H194M6 8v8M194 8v8"/>')]
-    if human is not None:
-        parts.append(Markup('<path class="human" d="M{:.1f} 2v20"/>').format(x(human)))
-    for place, value in enumerate(values):
-        if value is not None:
-            parts.append(_mark(x(value), 12, place))
-    return _svg("gauge", 200, 24, "", "", parts)
+#: Colours of the style by the names of its variables, as its light look has them; lines of systems take the first four.
+_SYSTEMS = {"s0": "#1d5a99", "s1": "#b4560a", "s2": "#2f7d4f", "s3": "#7a4a9c"}
+_COLOURS = {**_SYSTEMS, "ink": "#1d1f22", "soft": "#565b63", "line": "#dcd8cf"}
+_MARKERS = "osD^"
+#: Functions that a picture names: those whose frequencies differ most.
+_NAMED = 8
+_LOOK: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "doppel",
+    "figure.figsize": (4.8, 3.1),
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _COLOURS["line"],
+    "text.color": _COLOURS["ink"],
+    "axes.labelcolor": _COLOURS["ink"],
+    "axes.edgecolor": _COLOURS["soft"],
+    "xtick.color": _COLOURS["soft"],
+    "ytick.color": _COLOURS["soft"],
+}
 
 
 def scatter(points: Mapping[str, tuple[float, float]], title: str, told: str) -> Markup:
@@ -64,152 +51,113 @@ def scatter(points: Mapping[str, tuple[float, float]], title: str, told: str) ->
         title: Of the picture.
         told: What it shows, for who does not see it.
     """
-    least = min((v for pair in points.values() for v in pair if v > 0), default=0.001)
-    low = math.floor(math.log10(least))
-    edge, span = 66.0, -low or 1
-
-    def place(value: float, size: float) -> float:
-        return edge / 4 if value <= 0 else edge + (size - edge) * (math.log10(value) - low) / span
-
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    parts = [
-        Markup('<path class="frame" d="M{:.0f} {:.0f}H{:.0f}M{:.0f} {:.0f}V{:.0f}"/>').format(
-            _LEFT, _TOP + height, _LEFT + width, _LEFT, _TOP, _TOP + height
-        ),
-        Markup('<path class="same" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(
-            _LEFT + edge, _TOP + height - edge, _LEFT + width, _TOP
-        ),
-    ]
-    for value in [0.0, *(10.0**power for power in range(low, 1))]:
-        x, y = _LEFT + place(value, width), _TOP + height - place(value, height)
-        label = "never" if value == 0 else f"{100 * value:g} %"
-        parts.append(_text(x, _TOP + height + 17, label, "middle"))
-        parts.append(_text(_LEFT - 8, y + 4, label, "end"))
-        if value:
-            parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}v{:.1f}"/>').format(x, _TOP, height))
-            parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}h{:.1f}"/>').format(_LEFT, y, width))
-    for name, (human, synthetic) in points.items():
-        parts.append(
-            Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="3.6"><title>{}</title></circle>').format(
-                _LEFT + place(human, width),
-                _TOP + height - place(synthetic, height),
-                f"{name}: {100 * human:.2g} % of human turns, {100 * synthetic:.2g} % of synthetic ones",
-            )
-        )
-    parts.append(_text(_LEFT + width / 2, _HEIGHT - 8, "share of human turns", "middle", "label"))
-    parts.append(_upright("share of synthetic turns", height))
-    return _svg("scatter", _WIDTH, _HEIGHT, title, told, parts)
+    with mpl.rc_context(_LOOK):
+        figure, axes = _axes()
+        human, synthetic = zip(*points.values(), strict=True)
+        least = min(share for pair in points.values() for share in pair if share > 0)
+        axes.axline((least, least), (1, 1), color=_COLOURS["soft"], linestyle="--", linewidth=1)
+        sns.scatterplot(x=human, y=synthetic, color=_COLOURS["s0"], alpha=0.55, linewidth=0, s=22, ax=axes)
+        far = sorted(points, key=lambda name: abs(points[name][0] - points[name][1]), reverse=True)
+        for name in far[:_NAMED]:
+            axes.annotate(name, points[name], (4, 3), textcoords="offset points", fontsize=7)
+        for axis, scale, limit in (
+            (axes.xaxis, axes.set_xscale, axes.set_xlim),
+            (axes.yaxis, axes.set_yscale, axes.set_ylim),
+        ):
+            scale("symlog", linthresh=least, linscale=0.4)
+            limit(-least / 4, 1.3)
+            axis.set_major_formatter(lambda share, _: f"{100 * share:.2g} %" if share else "never")
+        axes.set(xlabel="share of human turns", ylabel="share of synthetic turns")
+        return _inline(figure, "scatter", title, told)
 
 
-def lengths(sides: Mapping[str, Mapping[int, float]], title: str, told: str) -> Markup:
+def lengths(words: Mapping[str, Sequence[int]], title: str, told: str) -> Markup:
     """Distributions of the number of words: the first side, the human one, as an area, the others as lines.
 
     Args:
-        sides: Name → number of words → share.
+        words: Name of a side → words of each of its utterances.
         title: Of the picture.
         told: What it shows.
     """
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    longest = max((n for side in sides.values() for n, v in side.items() if v > 0.002), default=1)
-    top = max((v for side in sides.values() for v in side.values()), default=1.0) * 1.08
-    step = width / (longest + 1)
-
-    def steps(side: Mapping[int, float]) -> str:
-        ys = [_TOP + height * (1 - side.get(n, 0.0) / top) for n in range(longest + 1)]
-        return "".join(f"L{_LEFT + n * step:.1f} {y:.1f}H{_LEFT + (n + 1) * step:.1f}" for n, y in enumerate(ys))
-
-    parts = []
-    for place, side in enumerate(sides.values()):
-        if place == 0:
-            shape = f"M{_LEFT} {_TOP + height}{steps(side)}V{_TOP + height}Z"
-            parts.append(Markup('<path class="area" d="{}"/>').format(shape))
-        else:
-            parts.append(Markup('<path class="line s{}" d="M{}"/>').format(place - 1, steps(side)[1:]))
-    parts.append(Markup('<path class="frame" d="M{:.0f} {:.0f}H{:.0f}"/>').format(_LEFT, _TOP + height, _LEFT + width))
-    for n in range(0, longest + 1, 5 if longest > 8 else 1):
-        parts.append(_text(_LEFT + (n + 0.5) * step, _TOP + height + 17, str(n), "middle"))
-    for share in _ticks(top):
-        y = _TOP + height * (1 - share / top)
-        parts.append(_text(_LEFT - 8, y + 4, f"{100 * share:g} %", "end"))
-        parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}h{:.1f}"/>').format(_LEFT, y, width))
-    parts.append(_text(_LEFT + width / 2, _HEIGHT - 8, "words in the utterance", "middle", "label"))
-    return _svg("lengths", _WIDTH, _HEIGHT, title, told, parts)
+    with mpl.rc_context(_LOOK):
+        figure, axes = _axes()
+        for place, (name, own) in enumerate(words.items()):
+            is_human = place == 0
+            sns.histplot(
+                x=own,
+                discrete=True,
+                stat="proportion",
+                element="step",
+                fill=is_human,
+                linewidth=0 if is_human else 1.8,
+                color=_COLOURS["line"] if is_human else _colour(place - 1),
+                alpha=1 if is_human else None,
+                label=name,
+                ax=axes,
+            )
+        axes.set(xlabel="words in the utterance", ylabel="")
+        axes.set_xlim(0, pd.Series([n for own in words.values() for n in own]).quantile(0.995) + 1)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.legend()
+        return _inline(figure, "lengths", title, told)
 
 
-def curves(lines: Sequence[Curve], ticks: Mapping[float, str], title: str, told: str, label: str) -> Markup:
-    """A metric against ε, with the deviation over seeds as whiskers; places on the x axis are equally far apart.
+def curves(lines: pd.DataFrame, title: str, told: str) -> Markup:
+    """A metric against ε, with the deviation over seeds as whiskers.
 
     Args:
-        lines: One a system; x is a key of ``ticks``.
-        ticks: Places of the x axis, rising, and their labels.
+        lines: Columns ``ε`` (a text, in the order of the axis), ``value`` and ``line``, a row a run.
         title: Of the picture.
         told: What it shows.
-        label: Of the x axis.
     """
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    top = max((y + (d or 0.0) for line in lines for _, y, d in line.points), default=1.0) * 1.08 or 1.0
-    xs = {x: _LEFT + width * (i + 0.5) / len(ticks) for i, x in enumerate(ticks)}
-    parts = [Markup('<path class="frame" d="M{:.0f} {:.0f}H{:.0f}"/>').format(_LEFT, _TOP + height, _LEFT + width)]
-    for value in _ticks(top):
-        y = _TOP + height * (1 - value / top)
-        parts.append(_text(_LEFT - 8, y + 4, f"{value:g}", "end"))
-        parts.append(Markup('<path class="grid" d="M{:.1f} {:.1f}h{:.1f}"/>').format(_LEFT, y, width))
-    parts += [_text(xs[x], _TOP + height + 17, text, "middle") for x, text in ticks.items()]
-    for place, line in enumerate(lines):
-        if not line.points:
-            continue
-        points = sorted((xs[x] + 5 * place, _TOP + height * (1 - y / top), d) for x, y, d in line.points)
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in points)
-        parts.append(Markup('<path class="line s{}" d="M{}"/>').format(place, path))
-        for x, y, deviation in points:
-            if deviation is not None:
-                far = height * deviation / top
-                parts.append(
-                    Markup('<path class="line s{}" d="M{:.1f} {:.1f}V{:.1f}"/>').format(place, x, y - far, y + far)
-                )
-            parts.append(_mark(x, y, place))
-    parts.append(_text(_LEFT + width / 2, _HEIGHT - 8, label, "middle", "label"))
-    return _svg("curves", _WIDTH, _HEIGHT, title, told, parts)
+    names = list(dict.fromkeys(lines["line"]))
+    with mpl.rc_context(_LOOK):
+        figure, axes = _axes()
+        sns.pointplot(
+            lines,
+            x="ε",
+            y="value",
+            hue="line",
+            palette=[_colour(place) for place in range(len(names))],
+            markers=[_MARKERS[place % len(_MARKERS)] for place in range(len(names))],
+            errorbar="sd",
+            dodge=0.1 if len(names) > 1 else False,
+            linewidth=1.8,
+            ax=axes,
+        )
+        axes.set(ylabel="", ylim=(0, None))
+        axes.legend()
+        return _inline(figure, "curves", title, told)
 
 
-def mark(place: int) -> Markup:
-    """The mark of a system, for a legend."""
-    return Markup('<svg class="key" viewBox="0 0 14 14" aria-hidden="true" focusable="false">{}</svg>').format(
-        _mark(7, 7, place)
+def _axes() -> tuple[Figure, Axes]:
+    figure = Figure()
+    return figure, figure.subplots()
+
+
+def _colour(place: int) -> str:
+    return list(_SYSTEMS.values())[place % len(_SYSTEMS)]
+
+
+def _inline(figure: Figure, kind: str, title: str, told: str) -> Markup:
+    """A figure as an element of the page.
+
+    Names in it are escaped by matplotlib, as text of XML. Without date, metadata and names of groups, equal runs have
+    equal pictures; colours become variables of the style, so that light, dark and print each have theirs, and fonts are
+    the page's.
+    """
+    written = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": title}):  # so that no two pictures of a page share an id
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(written, format="svg", metadata=nothing, transparent=True)
+    text = written.getvalue()
+    box, inner = (
+        re.search(r'viewBox="([^"]*)"', text),
+        text[text.index("</defs>") + len("</defs>") : text.rindex("</svg>")],
     )
-
-
-def _mark(x: float, y: float, place: int) -> Markup:
-    """A circle, square, diamond or triangle: systems differ in shape, not in colour alone."""
-    shapes = (
-        Markup('<circle class="mark s{p}" cx="{x:.1f}" cy="{y:.1f}" r="4.6"/>'),
-        Markup('<path class="mark s{p}" d="M{x:.1f} {y:.1f}m-4.2 -4.2h8.4v8.4h-8.4z"/>'),
-        Markup('<path class="mark s{p}" d="M{x:.1f} {y:.1f}m0 -5.6l5.6 5.6l-5.6 5.6l-5.6 -5.6z"/>'),
-        Markup('<path class="mark s{p}" d="M{x:.1f} {y:.1f}m0 -5.4l5.2 9.2h-10.4z"/>'),
-    )
-    return shapes[place % len(shapes)].format(p=place, x=x, y=y)
-
-
-def _ticks(top: float) -> list[float]:
-    """Four or so round values up to ``top``."""
-    size = 10 ** math.floor(math.log10(top / 2))
-    step = next(size * k for k in (0.5, 1, 2, 5, 10) if top / (size * k) <= 5)
-    return [round(step * i, 10) for i in range(int(top / step) + 1)]
-
-
-def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> Markup:
-    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(kind, x, y, anchor, text)
-
-
-def _upright(text: str, height: float) -> Markup:
-    middle = _TOP + height / 2
-    return Markup(
-        '<text class="label" x="12" y="{m:.1f}" transform="rotate(-90 12 {m:.1f})" text-anchor="middle">{t}</text>'
-    ).format(m=middle, t=text)
-
-
-def _svg(kind: str, width: float, height: float, title: str, told: str, parts: Sequence[Markup]) -> Markup:
-    about = f'role="img" aria-label="{escape(f"{title}. {told}")}"' if title else 'aria-hidden="true" focusable="false"'
-    return Markup('<svg class="chart {}" viewBox="0 0 {:g} {:g}" {}>{}</svg>').format(
-        kind, width, height, Markup(about), Markup("").join(parts)
-    )
+    assert box is not None
+    inner = re.sub(r' id="[^"]*_\d+"| font-family: [^;]*;', "", inner)
+    for name, colour in _COLOURS.items():
+        inner = inner.replace(colour, f"var(--{name})")
+    head = Markup('<svg class="chart {}" viewBox="{}" role="img" aria-label="{}. {}">')
+    return head.format(kind, box[1], title, told) + Markup(inner) + Markup("</svg>")

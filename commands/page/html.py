@@ -11,8 +11,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from commands.page import charts
-
 TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -31,7 +29,6 @@ def render(template: str, **values: Any) -> str:
             script=Markup(script),  # ours
             script_hash=digest,
             style=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),  # ours
-            charts=charts,
             **values,
         )
     )
@@ -46,7 +43,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"percent": percent, "of_hundred": of_hundred, "number": number}
+    made.filters |= {"of": of, "percent": percent, "of_hundred": of_hundred, "number": number}
     return made
 
 
@@ -55,6 +52,11 @@ def percent(share: float) -> str:
     value = 100 * share
     digits = 0 if value >= 99.95 or value == 0 else 1 if value >= 1 else 2
     return f"{value:.{digits}f} %"
+
+
+def of(value: float, top: float) -> str:
+    """Where a value stands on a line from 0 to ``top``, for a style."""
+    return f"{100 * min(1.0, max(0.0, value) / top) if top else 0:.1f}%"
 
 
 def of_hundred(share: float) -> str:

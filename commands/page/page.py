@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commands.page.comparison import write_comparison
 from commands.page.write import write_page
 from commands.pipeline.run_record import RunRecord
 from commands.quality.report import build_report
@@ -32,6 +31,8 @@ def page(
     """
     records = [record for folder in runs for record in _records(folder)]
     if len(records) != 1:
+        from commands.page.comparison import write_comparison  # pandas, which no --help waits for
+
         path = write_comparison(records, out or runs[0] / "comparison.html")
     else:
         (record,) = records

@@ -6,97 +6,69 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
 
-from commands.page import charts
 from commands.page.asked import Sample
 from commands.pipeline.experiment import merge
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import system
-from commands.quality.human import human_value
+from commands.quality.measures import INSTEAD, UP, Measure, human_value, measure
 from datamodules.columns import Columns
 from datamodules.hub import is_on_hub
 from datamodules.readers import expand_path, is_embedded, read_turns, reference_columns
 from doppel.errors import UserError
 
-#: Metric, or those of which the first that a system has is shown; its name; what it says; what is better.
-_FIGURES: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
-    (("mauve",), "MAUVE", "how alike the two sets of texts are", "higher is better"),
-    (("word_overlap",), "Words", "words of human turns that the samples use too", "higher is better"),
-    (
-        ("parsed_function_overlap", "function_overlap"),
-        "Functions",
-        "functions of human turns that the samples use too",
-        "higher is better",
-    ),
-    (
-        ("parsed_chi_square", "chi_square"),
-        "Frequencies (χ²)",
-        "how far the frequencies of functions are from those of human turns",
-        "lower is better",
-    ),
-    (
-        ("parsed_own_tree_match",),
-        "Said as meant",
-        "utterances that a parser reads as the tree they were written from",
-        "higher is better",
-    ),
-    (("distinct",), "Distinct", "utterances that differ from all others", "as humans"),
-    (("commonest",), "Commonest", "share of the one commonest utterance", "as humans"),
-    (("mean_words",), "Length", "words in an utterance", "as humans"),
-    (("distinct_trees",), "Distinct trees", "trees that differ from all others", "as humans"),
-    (("commonest_tree",), "Commonest tree", "share of the one commonest tree", "as humans"),
+#: Metrics of a page, in its order.
+_FIGURES = (
+    "mauve",
+    "word_overlap",
+    "parsed_function_overlap",
+    "parsed_chi_square",
+    "parsed_own_tree_match",
+    "distinct",
 )
-_COPIES = (
-    ("private/exact_copies",),
-    "Copies (not private)",
-    "samples that are a training utterance word for word, most of them short",
-    "as humans",
-)
+_FIGURES += ("commonest", "mean_words", "distinct_trees", "commonest_tree")
+_COPIES = "private/exact_copies"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of all systems that have it, beside the human value.
+    """One metric of all systems, beside the human value.
 
     Attributes:
-        label: Its name for readers.
-        told: What it says.
-        better: Which way is better.
+        measure: What it is.
         values: One a system; None where it has none.
         human: What human turns have; None where that was not measured.
-        picture: All of them on a line.
-        name: As the report calls it.
+        top: The value at the right end of the line on which all of them are shown.
     """
 
-    label: str
-    told: str
-    better: str
+    measure: Measure
     values: tuple[float | None, ...]
     human: float | None
-    picture: Markup
-    name: str
+    top: float
 
     @property
     def is_private(self) -> bool:
         """Whether it compares with private text."""
-        return self.name.startswith("private/")
+        return self.measure.name.startswith("private/")
 
 
 def figures(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> list[Figure]:
     """The metrics of a report; those named ``private/…`` alone if they are asked for."""
     found = []
-    for names, label, told, better in (*_FIGURES, *([_COPIES] if with_private else [])):
+    for first in (*_FIGURES, *([_COPIES] if with_private else [])):
+        names = (first, *INSTEAD.get(first, ()))
         name = next((n for n in names if any(own.get(n) is not None for own in metrics.values())), None)
         if name is None:
             continue
-        values = [own.get(name) for own in metrics.values()]
+        values = tuple(own.get(name) for own in metrics.values())
         human = next((v for own in metrics.values() if (v := human_value(own, name)) is not None), None)
-        top = 1.0 if label not in ("Length", "Frequencies (χ²)", "Commonest") else 0.05
-        picture = charts.gauge(values, human, top)
-        found.append(Figure(label, told, better, tuple(values), human, picture, name))
+        largest = max(value for value in (*values, human) if value is not None)
+        top = 1.0 if measure(name).better == UP and largest <= 1 else 1.2 * largest or 1.0
+        found.append(Figure(measure(name), values, human, top))
     return found
 
 
@@ -126,6 +98,8 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
 
 def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample]) -> Markup | None:
     """Frequency of each function, human against synthetic; None where one side has no trees."""
+    from commands.page import charts  # matplotlib, which no --help waits for
+
     sides = [[sample for sample in side if sample.tree and sample.names] for side in (human, samples)]
     if not all(sides):
         return None
@@ -142,12 +116,9 @@ def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample]) -> Mar
 
 def length_picture(human: Sequence[Sample], by_system: Mapping[str, Sequence[Sample]]) -> Markup:
     """How long utterances are."""
+    from commands.page import charts
+
     sides = {"human turns": human, **{system(name).label: own for name, own in by_system.items()}}
-    shares = {}
-    for name, own in sides.items():
-        counts = Counter(len(sample.utterance.split()) for sample in own)
-        shares[name] = {n: count / max(1, len(own)) for n, count in counts.items()}
-    means = ", ".join(
-        f"{name} {sum(n * v for n, v in shares[name].items()):.1f} words" for name, own in sides.items() if own
-    )
-    return charts.lengths(shares, "How long the utterances are", f"On average: {means}")
+    words = {name: [len(sample.utterance.split()) for sample in own] for name, own in sides.items()}
+    means = ", ".join(f"{name} {fmean(own):.1f} words" for name, own in words.items() if own)
+    return charts.lengths(words, "How long the utterances are", f"On average: {means}")

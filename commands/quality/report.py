@@ -24,7 +24,7 @@ PACKAGES = ("doppel", "torch", "lightning", "transformers", "opacus", "dp-accoun
 SPLIT_FIELDS = ("fingerprint", "missing_function", "public_share", "test_fingerprint", "test_share", "by")
 
 
-def report(run_dir: Path, *, samples: int = 10) -> None:
+def report(run_dir: Path, *, samples: int = 3) -> None:
     """Gather ledger, metrics and timings of a run into report.json and report.html, and print them.
 
     Args:
@@ -43,7 +43,7 @@ def report(run_dir: Path, *, samples: int = 10) -> None:
     shown = "two_stage" if "two_stage" in content["metrics"] else next(iter(content["metrics"]))
     print(render(content, record.synthetic(shown), _utterances(record.synthetic(shown), samples)))
     try:
-        print(f"For people who read no tables: {write_page(record, content, content.get('card'))}")
+        print(f"The page: {write_page(record, content, content.get('card'))}")
     except UserError as error:
         print(f"There is no page: {error}")
     print(f"Every number is in {run_dir / 'report.json'}.")

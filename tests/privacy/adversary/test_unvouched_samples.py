@@ -14,10 +14,10 @@ from run_folders import make_run, sample
 
 from commands.pipeline.run_record import RunRecord
 from commands.privacy.ledger import ledger as ledger_command
+from commands.quality.frame import VOID, pool, read_runs
 from commands.quality.report import build_report
 from commands.quality.report_text import render
-from commands.quality.results import write_results
-from commands.quality.runs import read_runs
+from commands.quality.tables import markdown
 from doppel.privacy.ledger import Ledger
 
 
@@ -124,23 +124,22 @@ def test_the_ledger_command_does_not_vouch_for_them(
 def test_tables_do_not_vouch_for_them_though_an_earlier_report_did(run: Path, attack: Callable[[Path], None]) -> None:
     spent = Ledger(run / "ledger.jsonl").epsilon("two_stage")
     attack(run)
-    runs = read_runs(run.parent)
-    assert [point.spent for point in runs.points] == [None]
-    write_results(runs, run.parent / "results", plots=False)
-    told = (run.parent / "results" / "results.md").read_text()
-    assert "3 (void: not private)" in told and "NOT PRIVATE: " in told and f"{spent:.3f}" not in told
+    frame, _ = read_runs([run])
+    assert len(frame) and frame["spent"].isna().all() and frame["caveats"].str.startswith(VOID).all()
+    told = markdown(pool(frame))
+    assert "3 (void: not private)" in told and f"{spent:.4g}" not in told
 
 
 def test_a_report_that_never_looked_at_checkpoints_is_not_believed_where_there_are_none(run: Path) -> None:
     no_record(run)
-    assert [point.spent is None for point in read_runs(run.parent).points] == [False]
+    assert read_runs([run])[0]["spent"].notna().all()
     path = run / "report.json"
     report = json.loads(path.read_text())
     for told in report["privacy"]["systems"].values():
-        del told["voids"]  # as in the reports of earlier versions
+        del told["voids"]
     path.write_text(json.dumps(report))
-    (point,) = read_runs(run.parent).points
-    assert point.spent is None and point.key["caveats"].startswith("NOT PRIVATE: nothing tells which checkpoint")
+    frame, _ = read_runs([run])
+    assert len(frame) and frame["spent"].isna().all() and frame["caveats"].str.startswith(VOID).all()
 
 
 def test_a_system_that_no_ledger_names_is_not_left_out_of_what_all_spend(run: Path) -> None:

@@ -1,0 +1,126 @@
+"""The one table of metrics: how readers call each, what it says, which way is better, and what human turns have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: Which way a metric is better.
+UP: Final = "higher"
+DOWN: Final = "lower"
+ALIKE: Final = "as humans"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric as reports call it, and as people read it.
+
+    Attributes:
+        name: In reports; ``@missing`` and ``@rest`` are the turns with and without an adaptation's function.
+        label: Its name for readers.
+        about: What it says.
+        better: Which way is better; empty where none is.
+        digits: Decimals that are shown.
+        is_percent: Whether it is a share that is shown in percent.
+    """
+
+    name: str
+    label: str
+    about: str = ""
+    better: str = ""
+    digits: int = 3
+    is_percent: bool = False
+
+    def show(self, value: float | None, std: float | None = None) -> str:
+        """A value, and its deviation over seeds where there is one; a dash where there is none."""
+        if value is None or math.isnan(value):
+            return "–"
+        scale = 100 if self.is_percent else 1
+        text = f"{scale * value:.{self.digits}f}"
+        if std is not None and not math.isnan(std):
+            text += f" ± {scale * std:.{self.digits}f}"
+        return f"{text} %" if self.is_percent else text
+
+
+def _parser(key: str, label: str, about: str) -> tuple[Measure, ...]:
+    """A metric of parsers, on all turns, on those with the missing function and on the rest."""
+    parts = {"": "", "@missing": ", missing function", "@rest": ", rest"}
+    return tuple(Measure(key + part, label + of, about, UP, 1, True) for part, of in parts.items())
+
+
+def _trees(key: str, label: str, about: str, better: str) -> tuple[Measure, ...]:
+    """A metric of trees: those read in the utterances, those drawn with them, and those of the nearest real turns."""
+    kinds = {"parsed_": label, "": f"{label} of trees", "nearest_": f"{label} of nearest trees"}
+    return tuple(Measure(kind + key, called, about, better) for kind, called in kinds.items())
+
+
+#: Every metric that has a name for readers, in the order of tables.
+MEASURES = {
+    measure.name: measure
+    for measure in (
+        Measure("word_overlap", "word overlap", "words of human turns that the samples use too", UP),
+        Measure("mauve", "MAUVE", "how alike the two sets of texts are", UP),
+        *_trees("chi_square", "χ²", "how far the frequencies of functions are from those of human turns", DOWN),
+        *_trees("function_overlap", "function overlap", "functions of human turns that the samples use too", UP),
+        *(
+            Measure(
+                f"parsed_top_{k}_overlap",
+                f"top-{k}",
+                f"the {k} commonest functions that both sides share",
+                UP,
+                digits=2,
+            )
+            for k in (10, 25, 50, 100)
+        ),
+        Measure("parsed_own_tree_match", "own-tree match", "utterances read as the tree they were written from", UP),
+        Measure("valid_trees", "well-formed trees", "", UP, 0, True),
+        Measure("distinct", "distinct", "utterances that differ from all others", ALIKE, 0, True),
+        Measure("commonest", "commonest", "share of the one commonest utterance", ALIKE, 1, True),
+        Measure("mean_words", "mean words", "words in an utterance", ALIKE, 1),
+        Measure("distinct_trees", "distinct trees", "trees that differ from all others", ALIKE, 0, True),
+        Measure("commonest_tree", "commonest tree", "share of the one commonest tree", ALIKE, 1, True),
+        *_parser("exact_match", "exact match", "turns whose tree the parser writes exactly"),
+        *_parser("api_precision", "API precision", "function calls of the parser that are right"),
+        *_parser("api_recall", "API recall", "function calls of the tree that the parser finds"),
+        Measure("private/exact_copies", "exact copies (not private)", "samples that are a training utterance", ALIKE),
+    )
+}
+#: What tables of results show, where a run has it; CSV files hold all.
+SHOWN = [
+    *("word_overlap", "mauve", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match"),
+    *(f"parsed_top_{k}_overlap" for k in (10, 25, 50, 100)),
+    *("exact_match", "exact_match@missing", "exact_match@rest", "api_precision@missing", "api_recall@missing"),
+]
+#: Where several stand for one thing, the first that there is.
+INSTEAD = {
+    "parsed_chi_square": ("chi_square",),
+    "parsed_function_overlap": ("function_overlap",),
+}
+
+
+def measure(name: str) -> Measure:
+    """A metric by its name in reports; one that the table lacks is shown under that name."""
+    return MEASURES.get(name) or Measure(name, name)
+
+
+def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
+    """The value that human turns have of a metric; None where the report has none.
+
+    Args:
+        metrics: Of one system, as ``evaluate`` writes them.
+        name: A metric, such as ``word_overlap`` or ``private/exact_copies``.
+    """
+    room, _, own = name.rpartition("/")
+    room += "/" if room else ""
+    names = [f"{room}{word}_{own}" for word in ("human", "reference")]
+    if own.startswith("parsed_"):  # with a parser's errors, which both sides have
+        names = [f"{room}ground_truth_{'exact_match' if own == 'parsed_own_tree_match' else own[7:]}"]
+    value = next((metrics[key] for key in names if metrics.get(key) is not None), None)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def is_baseline(name: str) -> bool:
+    """Whether a metric is the human value of another one."""
+    return name.rpartition("/")[2].startswith(("human_", "reference_", "ground_truth_"))

@@ -1,0 +1,190 @@
+"""Tables and figures of the long frame of runs: a table is a groupby, a figure a call of seaborn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from commands.pipeline.systems import system as system_of
+from commands.quality.frame import (
+    CONTEXT,
+    HUMAN,
+    SETTINGS,
+    VOID,
+    in_order,
+    pool,
+    read_csv,
+)
+from commands.quality.measures import SHOWN, measure
+from commands.quality.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The paper's numbers, in the columns of :mod:`commands.quality.frame`; ``table`` holds the names by which experiments
+#: ask for them. Mireshghallah, Su, Hashimoto, Eisner, Shin: Privacy-Preserving Domain Adaptation of Semantic Parsers
+#: (ACL 2023); ± is the unbiased standard deviation over three seeds.
+PAPER = Path(__file__).with_name("paper.csv")
+#: The experiment of its rows.
+THE_PAPER = "the paper"
+_OTHERS = [name for name in SETTINGS if name not in ("epsilon", "system")]
+_HEADINGS = {
+    "epsilon": "ε",
+    "delta": "δ",
+    "base_model": "model",
+    "num_samples": "samples",
+    "num_compared": "compared",
+    "counting": "function types",
+    "featurizer": "MAUVE features",
+    "missing_function": "missing function",
+    "spent": "ε spent",
+}
+
+
+def sections(frame: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
+    """The rows that may stand in one table, on the same data with the same model and parser; and what these are."""
+    for _, own in frame.groupby(CONTEXT, dropna=False, sort=False):
+        ours = own[own["system"] != HUMAN]
+        constant = [name for name in _OTHERS if ours[name].nunique() == 1 and ours[name].notna().all()]
+        yield own, " · ".join(f"{_heading(name)}: {_text(name, ours[name].iloc[0])}" for name in constant)
+
+
+def beside_paper(own: pd.DataFrame) -> pd.DataFrame:
+    """The settings of one table, and the paper's numbers for it."""
+    context = own[CONTEXT].iloc[0]
+    paper = pool(read_csv(PAPER))
+    paper = paper[[context["table"] in str(of).split() for of in paper["table"]]]
+    if isinstance(context["missing_function"], str):
+        paper = paper[[context["missing_function"].startswith(of) for of in paper["missing_function"]]]
+    return in_order(pd.concat([own, paper.assign(**context)], ignore_index=True))
+
+
+def markdown(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[str] = ()) -> str:
+    """A table: a row for each setting, a column for each metric; a cell is mean ± deviation over seeds.
+
+    Args:
+        pooled: As :func:`~commands.quality.frame.pool` makes it.
+        rows: Settings that name a row; by default ε, system and what differs, with ε spent and commits at the end.
+        metrics: Columns; by default those of ``SHOWN`` that are there.
+
+    Raises:
+        ValueError: Two settings would share a row.
+    """
+    last = [] if rows else ["spent", "commit"]
+    rows = rows or ["epsilon", "system", *_varying(pooled)]
+    metrics = metrics or [name for name in SHOWN if name in set(pooled["metric"])]
+    shown = pooled[pooled["metric"].isin(metrics)]
+    table = Table([*map(_heading, rows), *map(_label, metrics), "seeds", *map(_heading, last)])
+    for key, own in shown.groupby(list(dict.fromkeys([*rows, "experiment"])), dropna=False, sort=False):
+        if own["metric"].duplicated().any():
+            raise ValueError(f"several settings share the row {key}: name what tells them apart")
+        seeds, cells = own["seeds"].max(), own.set_index("metric")
+        line = [_text(name, own[name].iloc[0], own) for name in rows]
+        line += [_cell(cells.loc[name], seeds) if name in cells.index else "–" for name in metrics]
+        table.rows.append([*line, str(seeds), *(_text(name, own[name].dropna().max()) for name in last)])
+    return table.markdown()
+
+
+def _varying(frame: pd.DataFrame) -> list[str]:
+    """Settings in which runs differ, beside ε and system."""
+    ours = frame[~frame["system"].eq(HUMAN) & ~frame["experiment"].eq(THE_PAPER)]
+    alike = ours.groupby(["epsilon", "system"], dropna=False)
+    return [name for name in _OTHERS if ours[name].nunique() > 1 or alike[name].nunique(dropna=False).gt(1).any()]
+
+
+def draw(frame: pd.DataFrame) -> Figure:
+    """Every shown metric against ε, a line for each setting with its deviation over seeds; the paper's are dashed.
+
+    What is void of ε is not drawn, for nobody knows where.
+    """
+    import seaborn as sns
+
+    is_drawn = (
+        frame["epsilon"].notna() & frame["metric"].isin(SHOWN) & ~frame["caveats"].astype(str).str.startswith(VOID)
+    )
+    parts = []
+    for own, _ in sections(frame[is_drawn]):
+        paper = beside_paper(pool(own))
+        paper = paper[
+            paper["experiment"].eq(THE_PAPER) & paper["system"].isin(own["system"]) & paper["epsilon"].notna()
+        ]
+        paper = paper.assign(line=paper["system"].map(label_of) + " (paper)")
+        both = pd.concat([own.assign(line=lines_of(own)), paper])
+        both["panel"] = both["metric"].map(_label)
+        if frame["experiment"].nunique() > 1:
+            both["panel"] += f", {own['experiment'].iloc[0]}"
+        parts.append(both[both["metric"].isin(own["metric"])])
+    lines = pd.concat(parts).sort_values("epsilon").reset_index(drop=True)
+    order = sorted(set(lines["line"]))
+    colours = sns.color_palette("colorblind", len(order))
+    grid = sns.catplot(
+        lines.assign(ε=lines["epsilon"].map(epsilon_text)),
+        kind="point",
+        x="ε",
+        y="value",
+        hue="line",
+        hue_order=order,
+        palette=colours,
+        markers=[*("osDv^P*X<>hp" * len(order))][: len(order)],
+        linestyles=["--" if name.endswith(" (paper)") else "-" for name in order],
+        col="panel",
+        col_wrap=2,
+        errorbar="sd",
+        capsize=0.1,
+        dodge=0.15 if len(order) > 1 else False,
+        sharey=False,
+        height=3,
+        aspect=1.4,
+    )
+    grid.set_titles("{col_name}").set_axis_labels("ε", "")
+    if grid.legend is not None:
+        grid.legend.set_title(None)
+    return grid.figure
+
+
+def lines_of(own: pd.DataFrame) -> list[str]:
+    """What tells the lines of a figure apart: the system, and the settings in which runs differ."""
+    rows = own[["system", *_varying(own)]].itertuples(index=False)
+    return [", ".join([label_of(row[0]), *(str(value) for value in row[1:] if not pd.isna(value))]) for row in rows]
+
+
+def label_of(name: str) -> str:
+    """A system as tables call it."""
+    return "human turns" if name == HUMAN else system_of(name).label
+
+
+def epsilon_text(epsilon: float) -> str:
+    """ε as tables and figures show it."""
+    return "∞ (not private)" if epsilon == math.inf else f"{epsilon:g}"
+
+
+def _label(name: str) -> str:
+    return measure(name).label
+
+
+def _heading(name: str) -> str:
+    return _HEADINGS.get(name, name.replace("_", " "))
+
+
+def _text(name: str, value: Any, own: pd.DataFrame | None = None) -> str:
+    """A setting as people read it; of a row, ε says whether it is void and a system whose number it is."""
+    first = None if own is None else own.iloc[0]
+    if pd.isna(value) or (name == "epsilon" and first is not None and first["system"] == "none"):
+        return "–"  # a parser that public turns alone taught
+    if name == "system":
+        is_paper = first is not None and first["experiment"] == THE_PAPER
+        return f"{label_of(value)} (paper)" if is_paper else label_of(value)
+    if name == "epsilon":
+        is_void = first is not None and str(first["caveats"]).startswith(VOID)
+        return epsilon_text(value) + " (void: not private)" * is_void
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _cell(own: pd.Series, seeds: int) -> str:
+    """Mean ± deviation, and of how many seeds where these are fewer than in the rest of the row."""
+    text = measure(str(own.name)).show(own["value"], own["std"])
+    return text if own["seeds"] == seeds or own["experiment"] == THE_PAPER else f"{text} ({own['seeds']} of {seeds})"
