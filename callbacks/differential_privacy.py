@@ -7,28 +7,25 @@ import math
 from typing import Any, cast
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
+from callbacks.private_refusals import refusals
 from callbacks.row_independence import check_row_independence
 from callbacks.trial_checkpoint import try_checkpoint
 from datamodules.batch import LogicalBatch
-from datamodules.private_data import PrivateData, missing_members
-from doppel.privacy.arguments import PrivacyArguments
+from datamodules.private_data import PrivateData
 from doppel.privacy.checkpoint import privacy_state
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
-from doppel.privacy.spec import PrivacySpec, plan
+from doppel.privacy.spec import PrivacyArguments, PrivacySpec
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.loss_scale import StaticLossScale
 from lightning_modules.training.step_policy import ClosedStep, PlainStep
-from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +71,8 @@ class DifferentialPrivacy(Callback):
         self.step: PrivateStep | None = None
         self._loss_scale = 1.0
         self._mechanism_id = ""
-        self._affordable = 0
-        self._num_steps = 0
-        self._wanted_steps = 0
+        self._num_steps = 0  # that the weights have
+        self._last_step = 0  # after which the training ends
         self._paid: int | None = None  # the step whose line is in the ledger
         self._restored: dict[str, Any] | None = None
 
@@ -89,32 +85,25 @@ class DifferentialPrivacy(Callback):
             if isinstance(pl_module, LogicalBatchModule):
                 pl_module.step_policy = ClosedStep(self.privacy.log_private_diagnostics)
             return
-        data = getattr(trainer, "datamodule", None)
-        reasons = [*_module_reasons(pl_module), *_data_reasons(data), *_trainer_reasons(trainer)]
-        scale = self.privacy.fp16_loss_scale
-        if not 1 <= scale < math.inf:
-            reasons.append(f"fp16_loss_scale is {scale}; give a finite number of at least 1")
+        reasons = refusals(trainer, pl_module)
         if reasons:
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
         precision = trainer.precision_plugin
         if isinstance(precision, MixedPrecision) and precision.precision == "16-mixed":
-            self._loss_scale = scale
-            trainer.strategy.precision_plugin = StaticLossScale(scale, precision.device)
+            self._loss_scale = self.privacy.fp16_loss_scale
+            trainer.strategy.precision_plugin = StaticLossScale(self._loss_scale, precision.device)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Calibrate σ, open the ledger, make the module's step private."""
         assert isinstance(pl_module, LogicalBatchModule) and trainer.max_epochs is not None
         data = cast(PrivateData, trainer.datamodule)  # type: ignore[attr-defined]
-        epochs = self.privacy.epochs or [float(trainer.max_epochs)]
-        self.spec = spec = self._plan(data, epochs, trainer.max_epochs)
-        planned_steps = spec.stage_steps[epochs.index(trainer.max_epochs)]
+        spec, planned_steps = self._plan(data, trainer.max_epochs)
+        self.spec = spec
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
-        self._wanted_steps = wanted_steps
         self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
         start = getattr(pl_module, "warm_start", None)
         affordable = self._open_ledger(data, spec, planned_steps, start) if trainer.is_global_zero else 0
-        self._affordable = trainer.strategy.broadcast(affordable)
-        self._check_budget(remaining=wanted_steps - self._num_steps)  # the trainer's own counters are restored later
+        self._last_step = self._afford(wanted_steps, trainer.strategy.broadcast(affordable))
         self.step = pl_module.step_policy = PrivateStep(
             pl_module,
             spec,
@@ -128,11 +117,11 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Try two rows and a checkpoint; end after the planned steps, for Lightning has restored ``max_steps`` by now.
+        """Try two rows and a checkpoint; end after the last step, for Lightning has restored ``max_steps`` by now.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
-        trainer.fit_loop.epoch_loop.max_steps = self._wanted_steps
+        trainer.fit_loop.epoch_loop.max_steps = self._last_step
         assert isinstance(pl_module, LogicalBatchModule)
         check_row_independence(pl_module)
         try_checkpoint(trainer)
@@ -140,13 +129,7 @@ class DifferentialPrivacy(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int
     ) -> None:
-        """Write the step to the ledger before it runs."""
-        if self._affordable <= 0:
-            raise BudgetExceededError(
-                f"one more step would pass the budget of scope {self.privacy.scope!r} "
-                f"(target ε = {self.privacy.target_epsilon:g})"
-            )
-        self._affordable -= 1
+        """Write the step to the ledger before it runs; the ledger refuses one that the budget does not afford."""
         if self.ledger is not None:
             self.ledger.spend(self._mechanism_id)
         self._paid = trainer.global_step
@@ -177,14 +160,12 @@ class DifferentialPrivacy(Callback):
         batch: LogicalBatch,
         batch_idx: int,
     ) -> None:
-        """Log what is spent; stop before a step that the budget does not afford."""
+        """Log what is spent."""
         self._num_steps = trainer.global_step
-        last = trainer.global_step >= trainer.max_steps or self._affordable <= 0
+        last = trainer.global_step >= self._last_step
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if last or trainer.global_step % every == 0:
             self._log(trainer, exact=last)
-        if self._affordable <= 0 and not trainer.should_stop:
-            trainer.should_stop = True
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say what holds now."""
@@ -226,25 +207,19 @@ class DifferentialPrivacy(Callback):
         """Keep the checkpoint's specification, to compare it with this run's."""
         self._restored = state_dict
 
-    def _plan(self, data: PrivateData, epochs: list[float], max_epochs: int) -> PrivacySpec:
-        """The specification of this run; it must be that of the checkpoint it goes on from."""
+    def _plan(self, data: PrivateData, max_epochs: int) -> tuple[PrivacySpec, int]:
+        """The specification of this run, which must be that of the checkpoint it goes on from; the steps of its stage.
+
+        Raises:
+            PrivateTrainingError: It is another one, or says nothing of a stage of so many epochs.
+        """
+        epochs = self.privacy.epochs or [float(max_epochs)]
         if max_epochs not in epochs:
             raise PrivateTrainingError(
                 f"trainer.max_epochs is {max_epochs}, but the budget is planned for stages of {epochs} epochs: "
                 "set max_epochs to one of them, or list it in privacy.epochs"
             )
-        spec = plan(
-            num_units=data.num_units,
-            batch_size=data.batch_size,
-            epochs=epochs,
-            target_epsilon=self.privacy.target_epsilon,
-            delta=self.privacy.delta,
-            accountant=self.privacy.accountant,
-            unit=data.unit,
-            max_grad_norm=self.privacy.max_grad_norm,
-            max_rows_per_unit=data.max_rows_per_unit,
-            histogram_noise_multiplier=self.privacy.histogram_noise_multiplier,
-        )
+        spec = self.privacy.plan(data.num_units, data.batch_size, epochs, data.unit, data.max_rows_per_unit)
         before = spec.to_dict() if self._restored is None else self._restored["spec"]
         changed = sorted(name for name, value in spec.to_dict().items() if before.get(name) != value)
         if changed:
@@ -252,7 +227,7 @@ class DifferentialPrivacy(Callback):
                 f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "
                 "resume with the settings it was started with, or start a new run"
             )
-        return spec
+        return spec, spec.stage_steps[epochs.index(max_epochs)]
 
     def _open_ledger(
         self, data: PrivateData, spec: PrivacySpec, planned_steps: int, start: dict[str, Any] | None
@@ -320,20 +295,27 @@ class DifferentialPrivacy(Callback):
                 "begun in, with their ledger"
             )
 
-    def _check_budget(self, remaining: int) -> None:
-        if self._affordable == 0 and remaining > 0:
+    def _afford(self, wanted_steps: int, affordable: int) -> int:
+        """The last step: the last that is wanted, or an earlier one, after which the ledger would refuse the next.
+
+        Raises:
+            BudgetExceededError: Steps remain, and the budget affords none.
+        """
+        remaining = wanted_steps - self._num_steps
+        if affordable == 0 and remaining > 0:
             raise BudgetExceededError(
                 f"the ledger {self.privacy.ledger_path} has no step left for scope {self.privacy.scope!r} (target ε = "
                 f"{self.privacy.target_epsilon:g}): use the model that is there; another training on the "
                 "same people would spend on top of it"
             )
-        if self._affordable < remaining:
+        if affordable < remaining:
             log.warning(
                 "%d steps remain but the budget affords %d (steps rolled back by a crash stay spent): "
                 "training will stop there",
                 remaining,
-                self._affordable,
+                affordable,
             )
+        return min(wanted_steps, self._num_steps + affordable)
 
     def _say_spent(self) -> None:
         if self.ledger is not None and self._mechanism_id:
@@ -371,61 +353,3 @@ class DifferentialPrivacy(Callback):
         self.spent = metrics["dp/epsilon"]
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
-
-
-def _module_reasons(module: pl.LightningModule) -> list[str]:
-    name = type(module).__name__
-    if not isinstance(module, LogicalBatchModule) or module.automatic_optimization:
-        return [
-            f"{name} does not train by logical batches; derive it from lightning_modules.training."
-            "logical_batch_module.LogicalBatchModule and define losses(batch), as docs/own-model.md shows"
-        ]
-    if module.not_private_because is not None:
-        return [f"{name} cannot be trained privately, for {module.not_private_because}"]
-    return []
-
-
-def _data_reasons(data: object) -> list[str]:
-    missing = missing_members(data)
-    if missing:
-        name = "without a data module, nothing says" if data is None else f"{type(data).__name__} does not say"
-        return [
-            f"{name} {', '.join(missing)}; give what datamodules.private_data.PrivateData names, as docs/own-model.md "
-            "shows"
-        ]
-    if getattr(data, "limit_train_units", None) is not None:
-        return [
-            "limit_train_units trains on the first units, where one unit more takes the place of another; set "
-            "data.keep_share, which asks each unit by itself"
-        ]
-    if cast(PrivateData, data).sampling != "poisson":
-        return ["the data module does not draw Poisson samples; set data.sampling: poisson"]
-    return []
-
-
-def _trainer_reasons(trainer: pl.Trainer) -> list[str]:
-    reasons = []
-    if trainer.gradient_clip_val:
-        reasons.append("trainer.gradient_clip_val is set; remove it, max_grad_norm clips each unit")
-    if trainer.accumulate_grad_batches != 1:
-        reasons.append("trainer.accumulate_grad_batches is not 1; a logical batch is one step, use batch_size")
-    if trainer.precision not in ("32-true", "64-true", "bf16-mixed", "16-mixed"):
-        reasons.append(
-            f"precision {trainer.precision} sums gradients and noise in half precision; use 32-true, bf16-mixed, "
-            "or 16-mixed on devices without bfloat16"
-        )
-    if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
-        reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")
-    elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
-        name = type(trainer.strategy).__name__
-        reasons.append(f"strategy {name} is not supported; set trainer.strategy: ddp_logical")
-    if torch.get_float32_matmul_precision() != "highest":
-        reasons.append(
-            "products of float32 are rounded more than the clipping norms allow for; leave out "
-            "torch.set_float32_matmul_precision, or set it to 'highest'"
-        )
-    if trainer.fast_dev_run:  # type: ignore[attr-defined]
-        reasons.append("trainer.fast_dev_run would spend budget on a debugging step; leave out the privacy key")
-    if getattr(trainer, "overfit_batches", 0):
-        reasons.append("trainer.overfit_batches repeats batches; remove it")
-    return reasons

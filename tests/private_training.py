@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.dialogue_data_module import DialogueDataModule
-from doppel.privacy.arguments import PrivacyArguments
+from doppel.privacy.spec import PrivacyArguments
 
 
 def sgd(params: Any) -> torch.optim.Optimizer:

@@ -26,8 +26,8 @@ from commands.lightning.hardware import check_hardware, settled_precision
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.pipeline.run_folder import claim, hold, last_checkpoint, wandb_id
 from doppel.errors import UserError
-from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.ledger import join
+from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import ClosedStep
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy

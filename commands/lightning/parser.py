@@ -10,7 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from doppel.console.errors import NearestKey
 from doppel.errors import UserError
-from doppel.privacy.arguments import PrivacyArguments
+from doppel.privacy.spec import PrivacyArguments
 
 PRIVACY = "callbacks.differential_privacy.DifferentialPrivacy"
 

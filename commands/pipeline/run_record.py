@@ -17,7 +17,7 @@ from commands.pipeline.systems import SYSTEMS, in_order, pool_of, synthetic_file
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
-    from doppel.privacy.arguments import PrivacyArguments
+    from doppel.privacy.spec import PrivacyArguments
 
 _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", "settings.env"}
 #: Sections of an experiment that its trainings depend on; ``variants`` count for their own system.
@@ -52,7 +52,7 @@ class StageConfig:
     @property
     def privacy(self) -> PrivacyArguments | None:
         """Arguments of DP-SGD; None for a training that is not private. Older files hold them in a callback."""
-        from doppel.privacy.arguments import PrivacyArguments
+        from doppel.privacy.spec import PrivacyArguments
 
         given = self.content.get("privacy") or next(iter(self.of_trainer("callbacks", "DifferentialPrivacy")), None)
         if given is None:

@@ -107,8 +107,7 @@ def release(
     from datamodules.columns import Columns
     from datamodules.readers import expand_path, read_turns
     from datamodules.selection import Selection
-    from doppel.privacy.accounting import default_delta
-    from doppel.privacy.histogram import KIND, add_noise, histogram_spec, unit_sums
+    from doppel.privacy.histogram import KIND, add_noise, unit_sums
     from doppel.privacy.ledger import Ledger
 
     config = StageConfig.read(stage_dir)
@@ -142,12 +141,10 @@ def release(
             text = f"the exact histogram of {name} was released, which has no privacy guarantee"
             ledger.add_caveat(privacy.scope, text, voids=True)
         else:
-            delta = privacy.delta or default_delta(num_units)
-            spec = histogram_spec(sigma, num_units, privacy.target_epsilon, delta, privacy.accountant, data["unit"])
             mechanism = ledger.open_mechanism(
                 scope=privacy.scope,
                 stage="histogram",
-                spec=spec,
+                spec=privacy.plan_histogram(num_units, data["unit"]),
                 planned_steps=1,
                 data_fingerprint=config.fingerprint(),
                 kind=KIND,

@@ -23,8 +23,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
-from doppel.privacy.accounting import Accountant
 from doppel.privacy.mechanism import Mechanism
+from doppel.privacy.spec import Promise
 
 VERSION = 2
 #: Before a line's chain, and its length with what follows.
@@ -34,16 +34,6 @@ _CHAIN, _SEAL = b', "chain": "', 64 + len('"}')
 class LedgerError(UserError):
     """The ledger cannot be read, locked or written, or is asked for something that contradicts it. One
     line."""
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What a scope may spend."""
-
-    target_epsilon: float
-    delta: float
-    accountant: Accountant
-    unit: str
 
 
 @dataclass
@@ -115,6 +105,31 @@ class LedgerFile:
     def of_scope(self, scope: str) -> list[MechanismRecord]:
         """Mechanisms of a scope in the order of their opening."""
         return [record for record in self.mechanisms.values() if record.scope == scope]
+
+    def spent(self, *scopes: str) -> list[Mechanism]:
+        """What was spent in scopes."""
+        return [record.mechanism() for scope in scopes for record in self.of_scope(scope)]
+
+    def promise(self, scope: str) -> Promise:
+        """What a scope may spend.
+
+        Raises:
+            LedgerError: There is no such scope.
+        """
+        if scope not in self.promises:
+            known = ", ".join(self.promises) or "none"
+            raise LedgerError(f"{self.path}: no scope {scope!r}; the ledger has: {known}.")
+        return self.promises[scope]
+
+    def mechanism(self, mechanism_id: str) -> MechanismRecord:
+        """A mechanism that was opened.
+
+        Raises:
+            LedgerError: There is no such mechanism.
+        """
+        if mechanism_id not in self.mechanisms:
+            raise LedgerError(f"{self.path}: no mechanism {mechanism_id!r}: open it before spending.")
+        return self.mechanisms[mechanism_id]
 
     def refresh(self) -> None:
         """Read the lines appended since the last call.

@@ -1,4 +1,4 @@
-"""Privacy accounting of Poisson-subsampled Gaussian mechanisms: epsilon, calibration, affordable steps.
+"""Privacy accounting of Poisson-subsampled Gaussian mechanisms: epsilon, calibration.
 
 Three accountants, all upper bounds:
 
@@ -51,17 +51,43 @@ MAX_GRID_STEPS = {"pld": 1_000_000, "prv": 100_000}
 
 
 def default_delta(num_units: int) -> float:
-    """The default delta, 1/(N ln N).
-
-    Args:
-        num_units: Number N of units in the private data, at least 2.
+    """The default delta, 1/(N ln N), of N units; at least 2.
 
     Raises:
         CalibrationError: If `num_units` is below 2.
     """
-    if num_units < 2:
-        raise CalibrationError(f"num_units is {num_units}: a private data set needs at least 2 units.")
+    _check_num_units(num_units)
     return 1.0 / (num_units * math.log(num_units))
+
+
+def poisson_rate(num_units: int, batch_size: int) -> float:
+    """q = B/N, with which each of N units joins a step of B expected units.
+
+    Raises:
+        CalibrationError: If no step can be such a sample.
+    """
+    _check_num_units(num_units)
+    if batch_size < 1:
+        raise CalibrationError(f"batch_size is {batch_size}: give the expected number of units per step, at least 1.")
+    if batch_size > num_units:
+        raise CalibrationError(
+            f"batch_size {batch_size} is larger than num_units {num_units}: a step samples each unit at most once, "
+            f"so lower the batch size to at most {num_units}."
+        )
+    return batch_size / num_units
+
+
+def check_terms(target_epsilon: float, delta: float, accountant: str) -> None:
+    """Refuse an (epsilon, delta) that promises nothing, or an unknown accountant.
+
+    Raises:
+        CalibrationError: One is out of its range.
+    """
+    if not 0.0 < target_epsilon < math.inf:
+        raise CalibrationError(
+            f"target_epsilon is {target_epsilon}: give a finite number above 0 (drop DP for infinity)."
+        )
+    _check_bound(delta, accountant)
 
 
 def compute_epsilon(
@@ -85,8 +111,7 @@ def compute_epsilon(
         CalibrationError: If `delta` or `accountant` is not valid, or the accountant cannot resolve the
             request.
     """
-    _check_delta(delta)
-    _check_accountant(accountant)
+    _check_bound(delta, accountant)
     return _epsilon(tuple(_merge(mechanisms)), delta, accountant, fast)
 
 
@@ -141,9 +166,7 @@ def calibrate_noise_multiplier(
         CalibrationError: If an input is not valid, `beside` alone costs the target, or no sigma up to
             `MAX_NOISE_MULTIPLIER` is enough.
     """
-    _check_target(target_epsilon)
-    _check_delta(delta)
-    _check_accountant(accountant)
+    check_terms(target_epsilon, delta, accountant)
     if sum(steps for _, steps in schedule) < 1:
         raise CalibrationError("the schedule has no steps: plan at least one step.")
 
@@ -178,50 +201,6 @@ def calibrate_noise_multiplier(
             f"raise the target epsilon or delta, plan fewer epochs{hint}."
         )
     return settled
-
-
-def max_affordable_steps(
-    spent: Sequence[Mechanism],
-    sample_rate: float,
-    noise_multiplier: float,
-    target_epsilon: float,
-    delta: float,
-    accountant: Accountant,
-    limit: int,
-) -> int:
-    """How many more steps of (q, sigma) fit into the budget after `spent`.
-
-    Args:
-        spent: What has been released already.
-        sample_rate: q of the further steps.
-        noise_multiplier: sigma of the further steps.
-        target_epsilon: Budget for everything together.
-        delta: Failure probability.
-        accountant: Which bound must hold.
-        limit: Answer at most this many; one evaluation is enough when all of them fit.
-
-    Returns:
-        The largest k <= `limit` such that `spent` and k further steps cost at most `target_epsilon`; 0 if
-        none fits.
-    """
-    _check_target(target_epsilon)
-    Mechanism(sample_rate, noise_multiplier, 0)
-
-    def after(steps: int) -> list[Mechanism]:
-        return [*spent, Mechanism(sample_rate, noise_multiplier, steps)]
-
-    def fits(steps: int) -> bool:
-        return compute_epsilon(after(steps), delta, accountant) <= target_epsilon
-
-    if limit < 1:
-        return 0
-    if fits(limit):
-        return limit
-    low, high = 0, limit  # low fits (or is zero), high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def _search(
@@ -279,20 +258,15 @@ def _merge(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
     return [Mechanism(rate, sigma, count) for (rate, sigma), count in sorted(steps.items()) if count > 0]
 
 
-def _check_delta(delta: float) -> None:
+def _check_bound(delta: float, accountant: str) -> None:
     if not 0.0 < delta < 1.0:
         raise CalibrationError(
             f"delta is {delta}, not in (0, 1): leave it out for 1/(N ln N), or give a number below 1/N."
         )
-
-
-def _check_target(target_epsilon: float) -> None:
-    if not 0.0 < target_epsilon < math.inf:
-        raise CalibrationError(
-            f"target_epsilon is {target_epsilon}: give a finite number above 0 (drop DP for infinity)."
-        )
-
-
-def _check_accountant(accountant: str) -> None:
     if accountant not in ACCOUNTANTS:
         raise CalibrationError(f"accountant is {accountant!r}: choose one of {', '.join(ACCOUNTANTS)}.")
+
+
+def _check_num_units(num_units: int) -> None:
+    if num_units < 2:
+        raise CalibrationError(f"num_units is {num_units}: a private data set needs at least 2 units.")

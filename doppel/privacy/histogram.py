@@ -10,9 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from doppel.privacy.accounting import Accountant
 from doppel.privacy.secret import KeyedStream, Secret
-from doppel.privacy.spec import PrivacySpec
 
 KIND = "gaussian_histogram"
 #: Sums are counted, noised and released in whole multiples of 1/GRID.
@@ -125,27 +123,3 @@ def normalise(sums: Mapping[str, float]) -> dict[str, float]:
     positive = {label: max(0.0, value) for label, value in sums.items()}
     total = sum(positive.values())
     return {label: value / total if total > 0 else 1.0 / len(sums) for label, value in positive.items()}
-
-
-def histogram_spec(
-    noise_multiplier: float, num_units: int, target_epsilon: float, delta: float, accountant: Accountant, unit: str
-) -> PrivacySpec:
-    """The histogram's own line in the ledger: one release at q = 1, sensitivity 1, under the budget of its scope.
-
-    Args:
-        noise_multiplier: sigma.
-        num_units: Number N of units that are counted.
-        target_epsilon: Budget of the scope, as the training was given it; likewise the others.
-    """
-    return PrivacySpec(
-        target_epsilon=target_epsilon,
-        delta=delta,
-        unit=unit,
-        max_grad_norm=1.0,
-        noise_multiplier=noise_multiplier,
-        sample_rate=1.0,
-        num_units=num_units,
-        batch_size=num_units,
-        accountant=accountant,
-        stage_steps=(1,),
-    )

@@ -26,26 +26,23 @@ Formal guarantees:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Promise, follow, join
-from doppel.privacy.accounting import Accountant, compute_epsilon, max_affordable_steps
+from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, follow, join
+from doppel.privacy._ledger_summary import common_terms, summarise
+from doppel.privacy.accounting import compute_epsilon
 from doppel.privacy.fingerprint import sealed
 from doppel.privacy.mechanism import Mechanism
-from doppel.privacy.spec import PrivacySpec, what_is_protected
+from doppel.privacy.spec import PrivacySpec
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError", "join"]
 
 _RECORDED = (
     "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
 )  # fmt: skip
-
-_NOTHING = "No mechanism has touched private data: nothing was spent."
-_NO_EPSILON = "No epsilon holds for anything that is recorded here."
 
 
 class BudgetExceededError(LedgerError):
@@ -69,12 +66,10 @@ class Ledger:
 
     def __init__(self, path: str | Path, lock_timeout: float = 60.0) -> None:
         self.path, self.run = follow(Path(path))
-        self._prefix = f"{self.run}/" if self.run else ""
         self.lock_timeout = lock_timeout
+        self._prefix = f"{self.run}/" if self.run else ""
         self._file = LedgerFile(self.path)
-        # Per scope, totals of each (q, sigma) known to fit: any smaller totals fit too, whichever process
-        # spends them, so a step costs one look-up rather than one accounting.
-        self._certified: dict[str, Counter[tuple[float, float]]] = {}
+        self._guard = _Guard(self._file)
 
     def exists(self) -> bool:
         """Whether there is a ledger; one that is gone while its head is there is one."""
@@ -119,14 +114,14 @@ class Ledger:
             raise LedgerError(f"{self.path}: scope {scope!r} and stage {stage!r} must be printable, non-empty names.")
         if planned_steps < 1:
             raise LedgerError(f"{self.path}: planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.")
-        promise = asdict(Promise(spec.target_epsilon, spec.delta, spec.accountant, spec.unit))
+        promise = spec.terms
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
         steps = {"planned_steps": planned_steps, "data_fingerprint": sealed(data_fingerprint)}
         fields = {"kind": kind, **{name: getattr(spec, name) for name in _RECORDED}, **steps, **promise}
         with self._file.locked(self.lock_timeout):
             known, budget = self._file.mechanisms.get(mechanism_id), self._file.promises.get(scope)
             if budget is not None:
-                self._refuse_change(f"scope {scope!r}", asdict(budget), promise)
+                self._refuse_change(f"scope {scope!r}", budget.terms, promise)
             if known is not None:
                 self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, fields)
                 return mechanism_id
@@ -147,10 +142,22 @@ class Ledger:
             LedgerError: If the mechanism is unknown, or the file cannot be locked, read or written.
         """
         with self._file.locked(self.lock_timeout):
-            record = self._record(mechanism_id)
-            if not self._is_certified(record, 1):
-                self._certify(record)
+            self._guard.admit(self._file.mechanism(mechanism_id))
             self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
+
+    def affordable(self, mechanism_id: str) -> int:
+        """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
+
+        Counted up to the mechanism's planned steps, which is all that a run can need, a repetition after a
+        crash included. Nothing is held back for stages of the scope that have not run yet.
+        """
+        self._file.refresh()
+        return self._guard.room(self._file.mechanism(mechanism_id))
+
+    def spent_steps(self, mechanism_id: str) -> int:
+        """Steps of this mechanism on file, those lost to a crash included."""
+        self._file.refresh()
+        return self._file.mechanism(mechanism_id).done_steps
 
     def voids(self, scope: str) -> list[str]:
         """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
@@ -170,24 +177,6 @@ class Ledger:
         with self._file.locked(self.lock_timeout):
             if (text, voids) not in self._file.caveats.get(scope, []):
                 self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
-
-    def affordable(self, mechanism_id: str) -> int:
-        """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
-
-        Counted up to the mechanism's planned steps, which is all that a run can need, a repetition after a
-        crash included. Nothing is held back for stages of the scope that have not run yet.
-        """
-        self._file.refresh()
-        record = self._record(mechanism_id)
-        limit = record.planned_steps
-        if record.scope not in self._certified:
-            self._certify_plan(record)
-        return limit if self._is_certified(record, limit) else self._room(record)
-
-    def spent_steps(self, mechanism_id: str) -> int:
-        """Steps of this mechanism on file, those lost to a crash included."""
-        self._file.refresh()
-        return self._record(mechanism_id).done_steps
 
     @property
     def anchor(self) -> dict[str, Any]:
@@ -220,9 +209,8 @@ class Ledger:
 
         Args:
             scope: One released system, at its own delta and accountant; None composes everything in the file, other
-                runs included,
-                at the smallest delta of its scopes, with their accountant (pld if they differ): what holds if
-                all is released.
+                runs included, at the smallest delta of its scopes, with their accountant (pld if they differ): what
+                holds if all is released.
             fast: For a log line: a coarser bound in a tenth of the time, a little larger (see
                 `compute_epsilon`).
 
@@ -232,9 +220,9 @@ class Ledger:
         self._file.refresh()
         if scope is not None:
             scope = self._prefix + scope
-            promise = self._promise(scope)
-            return compute_epsilon(self._mechanisms([scope]), promise.delta, promise.accountant, fast)
-        if not self._file.promises:
+            return self._file.promise(scope).epsilon(self._file.spent(scope), fast)
+        scopes = list(self._file.promises)
+        if not scopes:
             return 0.0
         units = sorted({promise.unit for promise in self._file.promises.values()})
         if len(units) > 1:
@@ -242,9 +230,8 @@ class Ledger:
                 f"{self.path}: the scopes protect different units ({', '.join(units)}), which have no common "
                 "epsilon: ask for one scope."
             )
-        scopes = list(self._file.promises)
-        delta, accountant = self._common_terms(scopes)
-        return compute_epsilon(self._mechanisms(scopes), delta, accountant, fast)
+        delta, accountant = common_terms(self._file, scopes)
+        return compute_epsilon(self._file.spent(*scopes), delta, accountant, fast)
 
     def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
         """Everything on file, ready for JSON.
@@ -263,149 +250,7 @@ class Ledger:
             that the file serves, `num_runs` and `num_data_sets`. Scopes and mechanisms are those of this run.
         """
         self._file.refresh()
-        scopes, mechanisms, caveats = {}, [], self._file.caveats
-        void = {full: [text for text, voiding in told if voiding] for full, told in caveats.items()}
-        for name, texts in voids.items():
-            void[self._prefix + name] = [*void.get(self._prefix + name, ()), *texts]
-        void = {full: texts for full, texts in void.items() if texts}
-        for full in filter(self._is_own, self._file.promises):
-            promise, records, name = self._promise(full), self._file.of_scope(full), full.removeprefix(self._prefix)
-            spent = compute_epsilon(self._mechanisms([full]), promise.delta, promise.accountant)
-            scopes[name] = {
-                "epsilon": None if full in void else spent,
-                "epsilon_of_mechanisms": spent,
-                **asdict(promise),
-                "protects": _in_words(promise.unit, records),
-                "noise_multiplier": min((r.key[1] for r in records), default=None),
-                "steps_done": sum(r.done_steps for r in records),
-                "steps_planned": sum(r.planned_steps for r in records),
-                "caveats": [text for text, _ in caveats.get(full, [])],
-                "voids": void.get(full, []),
-            }
-            for r in records:
-                own = compute_epsilon([r.mechanism()], promise.delta, promise.accountant)
-                fields = {**r.fields, "done_steps": r.done_steps, "epsilon": None if full in void else own}
-                mechanisms.append({"id": r.id, "scope": name, "stage": r.stage, **fields})
-        names = [*self._file.promises, *(full for full in void if full not in self._file.promises)]
-        of_run = everything = self._composed(names, void, "recorded here")
-        if self.run:
-            everything = self._composed(names, void, "ever spent, by all runs")
-            of_run = self._composed(list(filter(self._is_own, names)), void, "recorded here")
-        statement = of_run["statement"]
-        notes = {full: [text for text, voiding in told if not voiding] for full, told in caveats.items()}
-        for word, told in (("NOT PRIVATE", void), ("NOTE", notes)):
-            for full in filter(self._is_own, told):
-                name = full.removeprefix(self._prefix)
-                statement += "".join(f" {word}, {name}: {text}." for text in told[full])
-        fingerprints = {record.fields["data_fingerprint"] for record in self._file.mechanisms.values()}
-        runs = {full.rpartition("/")[0] for full in names}
-        counts = {"num_runs": len(runs), "num_data_sets": len(fingerprints)}
-        own_terms = {"scopes": scopes, "mechanisms": mechanisms, **of_run, "statement": statement}
-        return {**own_terms, "everything": {**everything, **counts}}
-
-    def _is_own(self, full: str) -> bool:
-        return full.startswith(self._prefix)
-
-    def _composed(self, names: list[str], void: Collection[str], which: str) -> dict[str, Any]:
-        """What holds for some scopes together: ``epsilon``, ``delta``, ``accountant``, ``statement``."""
-        scopes = [name for name in names if name not in void]
-        told = {"epsilon": None, "delta": None, "accountant": None}
-        units = {self._promise(name).unit for name in scopes}
-        if not scopes:
-            return {**told, "statement": _NO_EPSILON if names else _NOTHING}
-        if len(units) > 1:
-            statement = (
-                f"The scopes protect different units ({', '.join(sorted(units))}): each scope's (epsilon, delta) "
-            )
-            return {**told, "statement": f"{statement}holds by itself, and none is stated for all of them together."}
-        delta, accountant = self._common_terms(scopes)
-        epsilon = compute_epsilon(self._mechanisms(scopes), delta, accountant)
-        records = [record for name in scopes for record in self._file.of_scope(name)]
-        exception = ", ".join(name.removeprefix(self._prefix) for name in names if name in void)
-        statement = (
-            f"Everything {which} ({', '.join(name.removeprefix(self._prefix) for name in scopes)})"
-            f"{f' but {exception}, which is NOT PRIVATE' if exception else ''}, released together, is "
-            f"(epsilon = {epsilon:.4g}, delta = {delta:.3g})-differentially private by the {accountant} accountant, "
-            f"under adding or removing {_in_words(units.pop(), records)}."
-        )
-        whole = None if exception else epsilon
-        return {"epsilon": whole, "delta": delta, "accountant": accountant, "statement": statement}
-
-    def _is_certified(self, record: MechanismRecord, steps: int) -> bool:
-        """Whether so many more steps of this mechanism are known to fit."""
-        certified = self._certified.get(record.scope, Counter())
-        wanted = self._totals(record.scope)
-        wanted[record.key] += steps
-        return all(count <= certified[key] for key, count in wanted.items())
-
-    def _certify(self, record: MechanismRecord) -> None:
-        """Extend what is known to fit so that it covers one more step of this mechanism, or refuse."""
-        if self._certify_plan(record):
-            return
-        room, scope = self._room(record), record.scope
-        if not room:
-            promise, spent = self._promise(scope), self._mechanisms([scope])
-            now = compute_epsilon(spent, promise.delta, promise.accountant)
-            after = compute_epsilon([*spent, record.mechanism(1)], promise.delta, promise.accountant)
-            raise BudgetExceededError(
-                f"{self.path}: one more step of {record.id!r} would take scope {scope!r} from epsilon {now:.6g} to "
-                f"{after:.6g}, past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, "
-                f"{promise.accountant}). Nothing was spent. Use the last checkpoint: this budget is used up, and "
-                "another training on the same people would spend on top of it."
-            )
-        self._certified[scope] = self._totals(scope)
-        self._certified[scope][record.key] += room
-
-    def _certify_plan(self, record: MechanismRecord) -> bool:
-        """Try the whole plan of the scope at once: true if it fits, and it covers one more step of this."""
-        promise = self._promise(record.scope)
-        totals: Counter[tuple[float, float]] = Counter()
-        for r in self._file.of_scope(record.scope):
-            totals[r.key] += max(r.planned_steps, r.done_steps + (r is record))
-        planned = [Mechanism(*key, steps) for key, steps in totals.items()]
-        if compute_epsilon(planned, promise.delta, promise.accountant) > promise.target_epsilon:
-            return False
-        self._certified[record.scope] = totals
-        return True
-
-    def _room(self, record: MechanismRecord) -> int:
-        """Further steps of this mechanism that fit, counted up to its planned steps."""
-        promise = self._promise(record.scope)
-        return max_affordable_steps(
-            self._mechanisms([record.scope]),
-            *record.key,
-            promise.target_epsilon,
-            promise.delta,
-            promise.accountant,
-            record.planned_steps,
-        )
-
-    def _totals(self, scope: str) -> Counter[tuple[float, float]]:
-        """Steps spent in a scope, per (q, sigma)."""
-        totals: Counter[tuple[float, float]] = Counter()
-        for record in self._file.of_scope(scope):
-            totals[record.key] += record.done_steps
-        return totals
-
-    def _mechanisms(self, scopes: Iterable[str]) -> list[Mechanism]:
-        return [record.mechanism() for scope in scopes for record in self._file.of_scope(scope)]
-
-    def _promise(self, scope: str) -> Promise:
-        if scope not in self._file.promises:
-            known = ", ".join(self._file.promises) or "none"
-            raise LedgerError(f"{self.path}: no scope {scope!r}; the ledger has: {known}.")
-        return self._file.promises[scope]
-
-    def _common_terms(self, scopes: Iterable[str]) -> tuple[float, Accountant]:
-        promises = [self._promise(scope) for scope in scopes]
-        accountants = {promise.accountant for promise in promises}
-        accountant: Accountant = accountants.pop() if len(accountants) == 1 else "pld"
-        return min(promise.delta for promise in promises), accountant
-
-    def _record(self, mechanism_id: str) -> MechanismRecord:
-        if mechanism_id not in self._file.mechanisms:
-            raise LedgerError(f"{self.path}: no mechanism {mechanism_id!r}: open it before spending.")
-        return self._file.mechanisms[mechanism_id]
+        return summarise(self._file, self._prefix, voids)
 
     def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
         for name, value in asked.items():
@@ -417,7 +262,75 @@ class Ledger:
                 )
 
 
-def _in_words(unit: str, records: list[MechanismRecord]) -> str:
-    rows = [record.fields["max_rows_per_unit"] for record in records]
-    known = [int(m) for m in rows if m is not None]
-    return what_is_protected(unit, max(known, default=None) if len(known) == len(rows) else None)
+class _Guard:
+    """The one place that says whether a step keeps the promise of its scope.
+
+    Formal guarantees:
+        A step is admitted only if everything that was spent in its scope and this step together cost at most the
+        target, by the scope's accountant, at its delta. Totals of steps for each (q, sigma) that are known to fit are
+        kept: any smaller totals fit too, whichever process spends them, for epsilon grows with every number of steps.
+        So a step costs one look-up rather than one accounting.
+    """
+
+    def __init__(self, file: LedgerFile) -> None:
+        self._file = file
+        self._known_to_fit: dict[str, Counter[tuple[float, float]]] = {}
+
+    def admit(self, record: MechanismRecord) -> None:
+        """Let one more step of a mechanism be written.
+
+        Raises:
+            BudgetExceededError: It would pass the target.
+        """
+        if self._is_known_to_fit(record, 1) or self._plan_fits(record):
+            return
+        room = self._count_room(record)
+        if room == 0:
+            raise self._refusal(record)
+        totals = self._totals(record.scope)
+        totals[record.key] += room
+        self._known_to_fit[record.scope] = totals
+
+    def room(self, record: MechanismRecord) -> int:
+        """Further steps of a mechanism that fit, counted up to its planned steps."""
+        if record.scope not in self._known_to_fit:
+            self._plan_fits(record)
+        return record.planned_steps if self._is_known_to_fit(record, record.planned_steps) else self._count_room(record)
+
+    def _is_known_to_fit(self, record: MechanismRecord, steps: int) -> bool:
+        known = self._known_to_fit.get(record.scope, Counter())
+        wanted = self._totals(record.scope)
+        wanted[record.key] += steps
+        return all(count <= known[key] for key, count in wanted.items())
+
+    def _plan_fits(self, record: MechanismRecord) -> bool:
+        """Try the whole plan of the scope at once: if it fits, one more step of this mechanism does."""
+        promise = self._file.promise(record.scope)
+        totals: Counter[tuple[float, float]] = Counter()
+        for other in self._file.of_scope(record.scope):
+            totals[other.key] += max(other.planned_steps, other.done_steps + (other is record))
+        if promise.epsilon([Mechanism(*key, steps) for key, steps in totals.items()]) > promise.target_epsilon:
+            return False
+        self._known_to_fit[record.scope] = totals
+        return True
+
+    def _count_room(self, record: MechanismRecord) -> int:
+        spent = self._file.spent(record.scope)
+        return self._file.promise(record.scope).room(spent, *record.key, limit=record.planned_steps)
+
+    def _totals(self, scope: str) -> Counter[tuple[float, float]]:
+        """Steps spent in a scope, per (q, sigma)."""
+        totals: Counter[tuple[float, float]] = Counter()
+        for record in self._file.of_scope(scope):
+            totals[record.key] += record.done_steps
+        return totals
+
+    def _refusal(self, record: MechanismRecord) -> BudgetExceededError:
+        promise, spent = self._file.promise(record.scope), self._file.spent(record.scope)
+        now, after = promise.epsilon(spent), promise.epsilon([*spent, record.mechanism(1)])
+        return BudgetExceededError(
+            f"{self._file.path}: one more step of {record.id!r} would take scope {record.scope!r} from epsilon "
+            f"{now:.6g} to {after:.6g}, past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, "
+            f"{promise.accountant}). Nothing was spent. Use the last checkpoint: this budget is used up, and "
+            "another training on the same people would spend on top of it."
+        )

@@ -1,27 +1,166 @@
-"""The frozen description of one private system: what is promised, for whom, and with which noise."""
+"""The budget of a private training: what a user decides, what that promises, and with which noise it is kept."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
 
+from doppel.errors import UserError
 from doppel.privacy.accounting import (
-    ACCOUNTANTS,
+    MAX_NOISE_MULTIPLIER,
     Accountant,
     CalibrationError,
     Mechanism,
     calibrate_noise_multiplier,
+    check_terms,
+    compute_epsilon,
     default_delta,
+    poisson_rate,
 )
+
+#: Suits the loss of the language models here.
+MAX_GRAD_NORM = 16.0
 
 
 @dataclass(frozen=True)
-class PrivacySpec:
-    """Everything that the guarantee depends on, fixed before the first step.
+class PrivacyArguments:
+    """Trains with DP-SGD: per-sample clipping, Gaussian noise, accounting in a ledger. Null is the non-private run.
+
+    Args:
+        target_epsilon: ε of the whole scope, all stages together. It must be given: a configuration that lost its
+            privacy does not get it back with another ε.
+        delta: δ; null for 1/(N ln N).
+        epochs: Epochs of every stage that shares the budget, such as [2, 8]; null for this run's ``max_epochs`` alone.
+            All stages get one noise multiplier.
+        max_grad_norm: Clipping norm C of one unit's gradient; 16 suits the loss of the language models here, ``python
+            cli.py norms`` says what suits another.
+        accountant: ``pld`` (tightest), ``prv`` or ``rdp`` (the paper's).
+        ledger_path: Ledger that records what is spent; one may serve all runs on the same people. With ``--run_dir
+            RUN/STAGE`` null is $DOPPEL_LEDGER, if that is set when the run begins, else RUN/ledger.jsonl.
+        scope: The released system this run belongs to; every scope has its own target, and the ledger also composes
+            all of them.
+        stage: Name of this training in the ledger. With ``--run_dir RUN/STAGE`` it is STAGE.
+        log_private_diagnostics: Also log losses of private data and the number of units without a finite gradient,
+            named ``private/…``. These numbers are *not* private in the sense of the guarantee: keep them off anything
+            that others can read.
+        fp16_loss_scale: Factor of the loss under precision ``16-mixed``; public and constant. A power of two is exact.
+        seed: Fixed noise seed, for tests alone: who knows it can subtract the noise, and the guarantee is void.
+        histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py histogram``, or
+            ``calibrate``, will release in this scope; σ of the training leaves room for it under the one target ε.
+            Null: there is none.
+    """
+
+    target_epsilon: float = math.nan
+    delta: float | None = None
+    epochs: list[float] | None = None
+    max_grad_norm: float = MAX_GRAD_NORM
+    accountant: Accountant = "pld"
+    ledger_path: str | None = None
+    scope: str = "default"
+    stage: str | None = None
+    log_private_diagnostics: bool = False
+    fp16_loss_scale: float = 4096.0
+    seed: int | None = None
+    histogram_noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse to guess ε, and a loss scale that is none."""
+        if math.isnan(self.target_epsilon):
+            raise UserError(
+                "privacy has no target_epsilon: give --privacy.target_epsilon (a later --config may have taken it away)"
+            )
+        if not 1.0 <= self.fp16_loss_scale < math.inf:
+            raise UserError(f"fp16_loss_scale is {self.fp16_loss_scale}: give a finite number of at least 1")
+
+    def plan(
+        self, num_units: int, batch_size: int, epochs: Sequence[float], unit: str, max_rows_per_unit: int | None
+    ) -> PrivacySpec:
+        """The specification of stages on these data, see :func:`plan`."""
+        return plan(
+            num_units,
+            batch_size,
+            epochs,
+            self.target_epsilon,
+            self.delta,
+            self.accountant,
+            unit,
+            self.max_grad_norm,
+            max_rows_per_unit,
+            self.histogram_noise_multiplier,
+        )
+
+    def plan_histogram(self, num_units: int, unit: str) -> PrivacySpec:
+        """The specification of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
+        if self.histogram_noise_multiplier is None:
+            raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
+        return PrivacySpec(
+            target_epsilon=self.target_epsilon,
+            delta=default_delta(num_units) if self.delta is None else self.delta,
+            accountant=self.accountant,
+            unit=unit,
+            num_units=num_units,
+            batch_size=num_units,
+            max_grad_norm=1.0,
+            noise_multiplier=self.histogram_noise_multiplier,
+            stage_steps=(1,),
+        )
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What everything in a scope may cost together.
+
+    Attributes:
+        target_epsilon: Budget for all stages together.
+        delta: Failure probability; below 1/N to mean anything.
+        accountant: Which bound must hold.
+        unit: What one neighbour adds or removes, such as "utterance" or "dialogue".
+    """
+
+    target_epsilon: float
+    delta: float
+    accountant: Accountant
+    unit: str
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a guarantee."""
+        check_terms(self.target_epsilon, self.delta, self.accountant)
+        if not self.unit:
+            raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """The fields of the promise alone, JSON-ready."""
+        return {field.name: getattr(self, field.name) for field in fields(Promise)}
+
+    def epsilon(self, spent: Sequence[Mechanism], fast: bool = False) -> float:
+        """What mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
+        return compute_epsilon(spent, self.delta, self.accountant, fast)
+
+    def room(self, spent: Sequence[Mechanism], sample_rate: float, noise_multiplier: float, limit: int) -> int:
+        """How many more steps of (q, sigma) may follow `spent`, counted up to `limit`; 0 if none."""
+
+        def fits(steps: int) -> bool:
+            return self.epsilon([*spent, Mechanism(sample_rate, noise_multiplier, steps)]) <= self.target_epsilon
+
+        if limit < 1:
+            return 0
+        if fits(limit):
+            return limit
+        low, high = 0, limit  # low fits (or is zero), high does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+
+@dataclass(frozen=True)
+class PrivacySpec(Promise):
+    """Everything that the guarantee of one training depends on, fixed before the first step.
 
     Formal guarantees:
         A run that takes at most `stage_steps[i]` steps in stage i, each on a Poisson sample of rate `sample_rate`, with
@@ -30,15 +169,10 @@ class PrivacySpec:
         together, if the spec came from `plan`. A spec written by hand promises nothing until the ledger composed it.
 
     Attributes:
-        target_epsilon: Budget for all stages together.
-        delta: Failure probability; below 1/`num_units` to mean anything.
-        unit: What one neighbour adds or removes, such as "utterance" or "dialogue".
-        max_grad_norm: Clipping norm C of one unit's gradient.
-        noise_multiplier: sigma; the noise on the sum has standard deviation sigma * C per coordinate.
-        sample_rate: q = `batch_size` / `num_units`.
         num_units: Number N of units in the private data.
         batch_size: Expected number B of units in a step; public, and what sums are divided by.
-        accountant: Which bound `target_epsilon` was calibrated with.
+        max_grad_norm: Clipping norm C of one unit's gradient.
+        noise_multiplier: sigma; the noise on the sum has standard deviation sigma * C per coordinate.
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
         max_rows_per_unit: Rows of a sampled unit that a step uses, at most; public, and sigma does not depend on it.
             None where a unit has no rows to choose from, as in a histogram.
@@ -46,86 +180,52 @@ class PrivacySpec:
             `doppel.privacy.histogram`; None if there is none.
     """
 
-    target_epsilon: float
-    delta: float
-    unit: str
-    max_grad_norm: float
-    noise_multiplier: float
-    sample_rate: float
     num_units: int
     batch_size: int
-    accountant: Accountant
+    max_grad_norm: float
+    noise_multiplier: float
     stage_steps: tuple[int, ...]
     max_rows_per_unit: int | None = None
     histogram_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a guarantee."""
+        super().__post_init__()
         object.__setattr__(self, "stage_steps", tuple(self.stage_steps))
-        _check_sizes(self.num_units, self.batch_size)
-        for name in ("target_epsilon", "max_grad_norm", "noise_multiplier"):
+        poisson_rate(self.num_units, self.batch_size)
+        for name in ("max_grad_norm", "noise_multiplier", "histogram_noise_multiplier"):
             value = getattr(self, name)
-            if not 0.0 < value < math.inf:
+            if value is not None and not 0.0 < value < math.inf:
                 raise CalibrationError(f"{name} is {value}: give a finite number above 0.")
-        if not 0.0 < self.delta < 1.0:
-            raise CalibrationError(f"delta is {self.delta}, not in (0, 1): leave it out for 1/(N ln N).")
-        if not self.unit:
-            raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
         if self.max_rows_per_unit is not None and self.max_rows_per_unit < 1:
             raise CalibrationError(f"max_rows_per_unit is {self.max_rows_per_unit}: a unit needs at least one row.")
-        if self.accountant not in ACCOUNTANTS:
-            raise CalibrationError(f"accountant is {self.accountant!r}: choose one of {', '.join(ACCOUNTANTS)}.")
-        histogram_mechanisms(self.histogram_noise_multiplier)
-        if not math.isclose(self.sample_rate, self.batch_size / self.num_units, rel_tol=1e-9):
-            raise CalibrationError(
-                f"sample_rate is {self.sample_rate}, but batch_size / num_units is "
-                f"{self.batch_size / self.num_units}: account the rate that is sampled."
-            )
         if not self.stage_steps or any(steps < 1 for steps in self.stage_steps):
             raise CalibrationError(f"stage_steps is {self.stage_steps}: every stage needs at least one step.")
+
+    @property
+    def sample_rate(self) -> float:
+        """q = B/N."""
+        return poisson_rate(self.num_units, self.batch_size)
 
     @property
     def steps(self) -> int:
         """Planned steps of all stages together."""
         return sum(self.stage_steps)
 
+    @property
+    def histogram(self) -> tuple[Mechanism, ...]:
+        """The plain Gaussian release of one histogram in which a unit weighs at most 1, if there is one."""
+        sigma = self.histogram_noise_multiplier
+        return () if sigma is None else (Mechanism(1.0, sigma, 1),)
+
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """One mechanism per stage, as planned, and the histogram if there is one."""
         stages = [Mechanism(self.sample_rate, self.noise_multiplier, steps) for steps in self.stage_steps]
-        return (*stages, *histogram_mechanisms(self.histogram_noise_multiplier))
+        return (*stages, *self.histogram)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready fields, in the order of the class."""
         return {**asdict(self), "stage_steps": list(self.stage_steps)}
-
-
-def histogram_mechanisms(noise_multiplier: float | None) -> tuple[Mechanism, ...]:
-    """The plain Gaussian release of one histogram in which a unit weighs at most 1; nothing for None."""
-    if noise_multiplier is None:
-        return ()
-    if not 0.0 < noise_multiplier < math.inf:
-        raise CalibrationError(f"histogram_noise_multiplier is {noise_multiplier}: give a finite number above 0.")
-    return (Mechanism(1.0, noise_multiplier, 1),)
-
-
-def what_is_protected(unit: str, max_rows_per_unit: int | None = None) -> str:
-    """What a neighbouring data set adds or removes, in words that follow "adding or removing".
-
-    Args:
-        unit: The privacy unit.
-        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; None leaves it out.
-    """
-    if unit == "utterance":
-        return (
-            "one utterance (one user turn with its parse tree; whoever contributed k of them is covered by k times "
-            "this epsilon, at a larger delta)"
-        )
-    whole = {"dialogue": "all its turns, however many", "user": "all their turns, however many"}.get(unit)
-    if whole is None:
-        return f"one {unit}"
-    if max_rows_per_unit is not None:
-        whole += f"; each step uses at most {max_rows_per_unit} of them, chosen uniformly"
-    return f"one {unit} ({whole})"
 
 
 def plan(
@@ -136,7 +236,7 @@ def plan(
     delta: float | None = None,
     accountant: Accountant = "pld",
     unit: str = "utterance",
-    max_grad_norm: float = 0.1,
+    max_grad_norm: float = MAX_GRAD_NORM,
     max_rows_per_unit: int | None = None,
     histogram_noise_multiplier: float | None = None,
 ) -> PrivacySpec:
@@ -161,55 +261,61 @@ def plan(
     Raises:
         CalibrationError: If an input is not valid, or no noise reaches the target.
     """
-    _check_sizes(num_units, batch_size)
+    rate = poisson_rate(num_units, batch_size)
     stages = [epochs] if isinstance(epochs, int | float) else list(epochs)
     if not stages:
         raise CalibrationError("epochs is empty: give one number per stage.")
-    for value in stages:
-        if not 0.0 < value < math.inf:
-            raise CalibrationError(f"epochs is {value}: give a finite number above 0 for every stage.")
-    delta = default_delta(num_units) if delta is None else delta
-    if 1.0 > delta >= 1.0 / num_units:
-        warnings.warn(
-            f"delta {delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random unit would "
-            f"satisfy it. Take a smaller delta, such as 1/(N ln N) = {default_delta(num_units):.3g}.",
-            stacklevel=2,
-        )
-    sample_rate = batch_size / num_units
-    # Exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31.
-    stage_steps = tuple(
-        math.ceil(Fraction(value).limit_denominator(10**6) * num_units / batch_size) or 1 for value in stages
-    )
-    sigma = calibrate_noise_multiplier(
-        target_epsilon,
-        delta,
-        [(sample_rate, steps) for steps in stage_steps],
-        accountant=accountant,
-        beside=histogram_mechanisms(histogram_noise_multiplier),
-    )
-    return PrivacySpec(
+    draft = PrivacySpec(
         target_epsilon=target_epsilon,
-        delta=delta,
+        delta=default_delta(num_units) if delta is None else delta,
+        accountant=accountant,
         unit=unit,
-        max_grad_norm=max_grad_norm,
-        noise_multiplier=sigma,
-        sample_rate=sample_rate,
         num_units=num_units,
         batch_size=batch_size,
-        accountant=accountant,
-        stage_steps=stage_steps,
+        max_grad_norm=max_grad_norm,
+        noise_multiplier=MAX_NOISE_MULTIPLIER,
+        stage_steps=tuple(_num_steps(value, num_units, batch_size) for value in stages),
         max_rows_per_unit=max_rows_per_unit,
         histogram_noise_multiplier=histogram_noise_multiplier,
     )
-
-
-def _check_sizes(num_units: int, batch_size: int) -> None:
-    if num_units < 2:
-        raise CalibrationError(f"num_units is {num_units}: a private data set needs at least 2 units.")
-    if batch_size < 1:
-        raise CalibrationError(f"batch_size is {batch_size}: give the expected number of units per step, at least 1.")
-    if batch_size > num_units:
-        raise CalibrationError(
-            f"batch_size {batch_size} is larger than num_units {num_units}: a step samples each unit at most once, "
-            f"so lower the batch size to at most {num_units}."
+    if draft.delta >= 1.0 / num_units:
+        warnings.warn(
+            f"delta {draft.delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random unit would "
+            f"satisfy it. Take a smaller delta, such as 1/(N ln N) = {default_delta(num_units):.3g}.",
+            stacklevel=2,
         )
+    sigma = calibrate_noise_multiplier(
+        target_epsilon,
+        draft.delta,
+        [(rate, steps) for steps in draft.stage_steps],
+        accountant=accountant,
+        beside=draft.histogram,
+    )
+    return replace(draft, noise_multiplier=sigma)
+
+
+def _num_steps(epochs: float, num_units: int, batch_size: int) -> int:
+    """Exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31."""
+    if not 0.0 < epochs < math.inf:
+        raise CalibrationError(f"epochs is {epochs}: give a finite number above 0 for every stage.")
+    return math.ceil(Fraction(epochs).limit_denominator(10**6) * num_units / batch_size) or 1
+
+
+def what_is_protected(unit: str, max_rows_per_unit: int | None = None) -> str:
+    """What a neighbouring data set adds or removes, in words that follow "adding or removing".
+
+    Args:
+        unit: The privacy unit.
+        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; None leaves it out.
+    """
+    if unit == "utterance":
+        return (
+            "one utterance (one user turn with its parse tree; whoever contributed k of them is covered by k times "
+            "this epsilon, at a larger delta)"
+        )
+    whole = {"dialogue": "all its turns, however many", "user": "all their turns, however many"}.get(unit)
+    if whole is None:
+        return f"one {unit}"
+    if max_rows_per_unit is not None:
+        whole += f"; each step uses at most {max_rows_per_unit} of them, chosen uniformly"
+    return f"one {unit} ({whole})"

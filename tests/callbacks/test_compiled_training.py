@@ -12,8 +12,8 @@ from lightning.pytorch import Trainer
 from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.errors import UserError
-from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.clipping.compiled import CompiledFunction
+from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.causal_lm import CausalLM
 from lightning_modules.utterance_lm import UtteranceLM
 

@@ -151,6 +151,29 @@ def test_rolled_back_steps_stay_spent(tmp_path: Path, tiny_model: str, corpus: s
     assert ledger.epsilon("default") <= 8.0
 
 
+def test_training_ends_with_the_budget_and_no_callback_prolongs_it(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    class Longer(Callback):
+        def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+            trainer.fit_loop.epoch_loop.max_steps = 100
+
+    def run(folder: Path, extra: list[Callback]) -> Trainer:
+        return fit(folder, UtteranceLM(base_model=tiny_model), data_module(corpus), [*extra, privacy(folder)])
+
+    for folder in (tmp_path / "as it is", tmp_path / "longer"):
+        with pytest.raises(_Crash):
+            run(folder, [_StopAt(5)])
+    ledger = Ledger(tmp_path / "as it is" / "ledger.jsonl")
+    room = ledger.affordable("default/fit")
+    assert run(tmp_path / "as it is", []).global_step == room < 10
+    with pytest.raises(BudgetExceededError):
+        run(tmp_path / "longer", [Longer()])
+    other = Ledger(tmp_path / "longer" / "ledger.jsonl")
+    assert other.spent_steps("default/fit") == ledger.spent_steps("default/fit") == 5 + room
+    assert other.epsilon("default") <= 8.0
+
+
 def test_empty_batch_takes_a_noise_only_step(tmp_path: Path, tiny_model: str) -> None:
     class Empty(LightningDataModule):
         num_units, batch_size, sample_rate, unit = 100, 10, 0.1, "utterance"

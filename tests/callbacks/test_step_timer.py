@@ -15,7 +15,7 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.step_timer import StepTimer
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.phases import PHASES
-from doppel.privacy.arguments import PrivacyArguments
+from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.utterance_lm import UtteranceLM
 
 

@@ -24,8 +24,8 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.export import ExportPretrained
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
-from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
+from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.backbone.lora import LoraArguments, LoraError, merged_weights
 from lightning_modules.generation import SamplingArguments
 from lightning_modules.utterance_lm import UtteranceLM

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.errors import UserError
-from doppel.privacy.arguments import PrivacyArguments
+from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.backbone.warm_start import WarmStartError
 from lightning_modules.causal_lm import CausalLM

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,8 @@ from doppel.privacy.accounting import (
     calibrate_noise_multiplier,
     compute_epsilon,
     default_delta,
-    max_affordable_steps,
 )
+from doppel.privacy.spec import Promise
 
 DELTA = 8e-6
 #: Settings (N, B, epochs) → sigma at epsilon 3, 8 and 16 by RDP and by PLD, delta 8e-6.
@@ -114,10 +115,11 @@ def test_affordable_steps_are_the_last_that_fit(accountant):
     def cost(steps: int) -> float:
         return compute_epsilon([*spent, Mechanism(0.02, 0.8, steps)], DELTA, accountant)
 
-    steps = max_affordable_steps(spent, 0.02, 0.8, 3.0, DELTA, accountant, limit=1000)
+    promise = Promise(3.0, DELTA, accountant, "utterance")
+    steps = promise.room(spent, 0.02, 0.8, limit=1000)
     assert cost(steps) <= 3.0 < cost(steps + 1)
-    assert max_affordable_steps(spent, 0.02, 0.8, 3.0, DELTA, accountant, limit=steps - 1) == steps - 1
-    assert max_affordable_steps(spent, 0.02, 0.8, cost(0) / 2, DELTA, accountant, limit=10) == 0
+    assert promise.room(spent, 0.02, 0.8, limit=steps - 1) == steps - 1
+    assert replace(promise, target_epsilon=cost(0) / 2).room(spent, 0.02, 0.8, limit=10) == 0
 
 
 def test_default_delta_is_below_one_over_n():

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppel.privacy.accounting import Accountant, CalibrationError, compute_epsilon
-from doppel.privacy.histogram import KIND, add_noise, histogram_spec, normalise, unit_sums
+from doppel.privacy.histogram import KIND, add_noise, normalise, unit_sums
 from doppel.privacy.ledger import BudgetExceededError, Ledger
-from doppel.privacy.spec import plan
+from doppel.privacy.spec import PrivacyArguments, plan
 
 BINS = ["Alarm", "Banks", "Music"]
 VECTORS = st.dictionaries(st.sampled_from([*BINS, "elsewhere"]), st.floats(-1e6, 1e6), max_size=4)
@@ -97,7 +97,8 @@ def test_the_ledger_takes_one_histogram_beside_the_training_and_no_second_one(tm
     ledger = Ledger(tmp_path / "ledger.jsonl")
     spec = plan(2000, 100, 1, 1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
     fit = ledger.open_mechanism(scope="domain", stage="domain", spec=spec, planned_steps=20, data_fingerprint="f00d")
-    own = histogram_spec(6.0, 2000, 1.5, 1e-5, "rdp", "utterance")
+    terms = PrivacyArguments(1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
+    own = terms.plan_histogram(2000, "utterance")
     name = ledger.open_mechanism(
         scope="domain", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND
     )

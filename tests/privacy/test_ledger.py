@@ -143,7 +143,7 @@ def test_scopes_have_their_own_budgets_and_the_whole_composes(path):
 
 def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
     ledger, name = opened(path)
-    histogram = replace(SPEC, batch_size=2000, sample_rate=1.0, noise_multiplier=20.0, max_grad_norm=1.0)
+    histogram = replace(SPEC, batch_size=2000, noise_multiplier=20.0, max_grad_norm=1.0)
     extra = ledger.open_mechanism(
         scope="two_stage",
         stage="domains",
@@ -307,7 +307,7 @@ def test_processes_share_one_ledger_without_losing_a_step(path):
 def test_spending_does_not_account_anew_at_every_step(path, monkeypatch):
     ledger, name = opened(path, steps=100)
     calls = []
-    monkeypatch.setattr("doppel.privacy.ledger.compute_epsilon", lambda *a, **k: calls.append(a) or 1.0)
+    monkeypatch.setattr("doppel.privacy.spec.compute_epsilon", lambda *a, **k: calls.append(a) or 1.0)
     for _ in range(100):
         ledger.spend(name)
     assert len(calls) == 1

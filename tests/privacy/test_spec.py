@@ -91,7 +91,6 @@ def test_nonsense_is_refused_in_one_line(arguments, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sample_rate": 0.5}, "account the rate that is sampled"),
         ({"noise_multiplier": 0.0}, "noise_multiplier is 0.0"),
         ({"stage_steps": (10, 0)}, "at least one step"),
         ({"accountant": "gdp"}, "choose one of"),

@@ -16,14 +16,16 @@ from commands.page.tree_paths import tree_paths
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.supported import read_supported
 from doppel.calibration import pool_bins, tree_vector
-from doppel.privacy.histogram import KIND, add_noise, histogram_spec, unit_sums
+from doppel.privacy.histogram import KIND, add_noise, unit_sums
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacyArguments
 
 SIGMA, UNITS = 5.0, 2000
 
 
 def ledger_line(run: Path, scope: str) -> None:
-    spec = histogram_spec(SIGMA, UNITS, 8.0, 1e-5, "rdp", "utterance")
+    terms = PrivacyArguments(8.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=SIGMA)
+    spec = terms.plan_histogram(UNITS, "utterance")
     ledger = Ledger(run / "ledger.jsonl")
     fields: dict[str, Any] = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": KIND}
     ledger.spend(ledger.open_mechanism(scope=scope, stage="histogram", spec=spec, **fields))

@@ -14,8 +14,8 @@ import cli
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.recipes import steps_of
 from doppel.errors import UserError
-from doppel.privacy.arguments import PrivacyArguments
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -101,7 +101,7 @@ def a_second_checkpoint(run: Path) -> None:
 MORE = {
     unfinished: "two_stage/fit is not finished: 15 of 20",
     other_noise: "its noise_multiplier is not the ledger's",
-    other_configuration: "max_grad_norm is 99.0, in the ledger 0.1",
+    other_configuration: "max_grad_norm is 99.0, in the ledger 16.0",
     privacy_off: "it has no privacy, though the checkpoint beside it has",
     other_weights: "drawn by other weights than those of model_two_stage/checkpoints/last.ckpt",
     unbound_samples: "nothing tells which weights drew it",

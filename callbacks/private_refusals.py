@@ -1,0 +1,76 @@
+"""What a private run refuses before anything is computed: settings that would break the guarantee."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+
+from datamodules.private_data import PrivateData, missing_members
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
+
+
+def refusals(trainer: pl.Trainer, module: pl.LightningModule) -> list[str]:
+    """Reasons against training ``module`` privately, in words that say what to set; empty if there is none."""
+    return [*_of_module(module), *_of_data(getattr(trainer, "datamodule", None)), *_of_trainer(trainer)]
+
+
+def _of_module(module: pl.LightningModule) -> list[str]:
+    name = type(module).__name__
+    if not isinstance(module, LogicalBatchModule) or module.automatic_optimization:
+        return [
+            f"{name} does not train by logical batches; derive it from lightning_modules.training."
+            "logical_batch_module.LogicalBatchModule and define losses(batch), as docs/own-model.md shows"
+        ]
+    if module.not_private_because is not None:
+        return [f"{name} cannot be trained privately, for {module.not_private_because}"]
+    return []
+
+
+def _of_data(data: object) -> list[str]:
+    missing = missing_members(data)
+    if missing:
+        name = "without a data module, nothing says" if data is None else f"{type(data).__name__} does not say"
+        return [
+            f"{name} {', '.join(missing)}; give what datamodules.private_data.PrivateData names, as docs/own-model.md "
+            "shows"
+        ]
+    if getattr(data, "limit_train_units", None) is not None:
+        return [
+            "limit_train_units trains on the first units, where one unit more takes the place of another; set "
+            "data.keep_share, which asks each unit by itself"
+        ]
+    if cast(PrivateData, data).sampling != "poisson":
+        return ["the data module does not draw Poisson samples; set data.sampling: poisson"]
+    return []
+
+
+def _of_trainer(trainer: pl.Trainer) -> list[str]:
+    reasons = []
+    if trainer.gradient_clip_val:
+        reasons.append("trainer.gradient_clip_val is set; remove it, max_grad_norm clips each unit")
+    if trainer.accumulate_grad_batches != 1:
+        reasons.append("trainer.accumulate_grad_batches is not 1; a logical batch is one step, use batch_size")
+    if trainer.precision not in ("32-true", "64-true", "bf16-mixed", "16-mixed"):
+        reasons.append(
+            f"precision {trainer.precision} sums gradients and noise in half precision; use 32-true, bf16-mixed, "
+            "or 16-mixed on devices without bfloat16"
+        )
+    if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
+        reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")
+    elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
+        name = type(trainer.strategy).__name__
+        reasons.append(f"strategy {name} is not supported; set trainer.strategy: ddp_logical")
+    if torch.get_float32_matmul_precision() != "highest":
+        reasons.append(
+            "products of float32 are rounded more than the clipping norms allow for; leave out "
+            "torch.set_float32_matmul_precision, or set it to 'highest'"
+        )
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        reasons.append("trainer.fast_dev_run would spend budget on a debugging step; leave out the privacy key")
+    if getattr(trainer, "overfit_batches", 0):
+        reasons.append("trainer.overfit_batches repeats batches; remove it")
+    return reasons
