@@ -207,6 +207,11 @@ class DifferentialPrivacy(Callback):
         """Keep the checkpoint's specification, to compare it with this run's."""
         self._restored = state_dict
 
+    @property
+    def _stage(self) -> str:
+        """Name of this training in the ledger."""
+        return self.privacy.stage or "fit"
+
     def _plan(self, data: PrivateData, max_epochs: int) -> tuple[PrivacySpec, int]:
         """The specification of this run, which must be that of the checkpoint it goes on from; the steps of its stage.
 
@@ -240,52 +245,32 @@ class DifferentialPrivacy(Callback):
             self._check_paid(self.ledger, self._restored)
         self._mechanism_id = self.ledger.open_mechanism(
             scope=self.privacy.scope,
-            stage=self.privacy.stage or "fit",
+            stage=self._stage,
             spec=spec,
             planned_steps=planned_steps,
             data_fingerprint=data.data_fingerprint,
         )
-        if data.privacy_caveat:
-            self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
-        note = self._note_on_start(self.ledger, start)
-        if note is not None:
-            self.ledger.add_caveat(self.privacy.scope, note, voids=False)
+        for text in filter(None, (data.privacy_caveat, _note_on_start(self.ledger, start))):
+            self.ledger.add_caveat(self.privacy.scope, text, voids=False)
         for text in self._fixed_seeds(data):
             self.ledger.add_caveat(self.privacy.scope, text, voids=True)
         return self.ledger.affordable(self._mechanism_id)
 
-    def _note_on_start(self, ledger: Ledger, start: dict[str, Any] | None) -> str | None:
-        """What ε does not cover of the weights that the training starts from, the model's ``warm_start``.
-
-        Raises:
-            PrivateTrainingError: They were trained on data that may be the private ones.
-        """
-        if start is None:
-            return None
-        if start["private"] is not None:
-            told = f"it starts from {start['path']}, whose private training another ledger has paid for"
-            return f"{told}: for the same people the two add up" if ledger.gap(start["private"]) else None
-        if start.get("is_public") is False:
-            raise PrivateTrainingError(
-                f"init_weights: {start['path']} was trained without privacy on data that nobody declared public, so no "
-                "ε would cover what comes of it: train it on public data with data.is_public: true, or leave it out"
-            )
-        told = f"it starts from {start['path']}, which was trained without privacy"
-        return None if start.get("is_public") else f"{told}, and nothing says that its data were public"
-
     def _fixed_seeds(self, data: PrivateData) -> list[str]:
         """What a reader of the configuration could undo, in words."""
-        stage = self.privacy.stage or "fit"
-        seeds = {
-            "privacy.seed": (self.privacy.seed, "can subtract the noise"),
-            "data.sampling_seed": (getattr(data, "sampling_seed", None), "knows which units were drawn"),
-        }
-        found = {name: what for name, (seed, what) in seeds.items() if seed is not None}
-        return [f"{name} of {stage} was fixed, and whoever reads it {what}" for name, what in found.items()]
+        seeds = [
+            ("privacy.seed", self.privacy.seed, "can subtract the noise"),
+            ("data.sampling_seed", getattr(data, "sampling_seed", None), "knows which units were drawn"),
+        ]
+        return [
+            f"{name} of {self._stage} was fixed, and whoever reads it {what}"
+            for name, seed, what in seeds
+            if seed is not None
+        ]
 
     def _check_paid(self, ledger: Ledger, state: dict[str, Any]) -> None:
         """Refuse a checkpoint of another mechanism, or one of steps that the ledger has not."""
-        own = ledger.mechanism_id(self.privacy.scope, self.privacy.stage or "fit")
+        own = ledger.mechanism_id(self.privacy.scope, self._stage)
         why = ledger.gap(state)
         if state["mechanism_id"] != own:
             why = f"its steps were paid as {state['mechanism_id']}, and this training is {own}"
@@ -353,3 +338,31 @@ class DifferentialPrivacy(Callback):
         self.spent = metrics["dp/epsilon"]
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
+
+
+def _note_on_start(ledger: Ledger, start: dict[str, Any] | None) -> str | None:
+    """What ε does not cover of the weights that a training starts from, the model's ``warm_start``.
+
+    Raises:
+        PrivateTrainingError: They were trained on data that may be the private ones.
+    """
+    if start is None:
+        return None
+    if start["private"] is not None:
+        if ledger.gap(start["private"]) is None:
+            return None
+        return (
+            f"it starts from {start['path']}, whose private training another ledger has paid for: for the same people "
+            "the two add up"
+        )
+    is_public = start.get("is_public")
+    if is_public is False:
+        raise PrivateTrainingError(
+            f"init_weights: {start['path']} was trained without privacy on data that nobody declared public, so no "
+            "ε would cover what comes of it: train it on public data with data.is_public: true, or leave it out"
+        )
+    if is_public:
+        return None
+    return (
+        f"it starts from {start['path']}, which was trained without privacy, and nothing says that its data were public"
+    )

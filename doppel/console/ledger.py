@@ -81,13 +81,13 @@ def tables(summary: dict[str, Any]) -> str:
         }
         for name, s in summary["scopes"].items()
     ]
-    told, everything = [summary["statement"]], summary["everything"]
+    statements, everything = [summary["statement"]], summary["everything"]
     if everything["num_runs"] > 1 or everything["num_data_sets"] > 1:
-        told.append(
+        statements.append(
             f"This ledger serves {everything['num_runs']} run(s) on {everything['num_data_sets']} version(s) of the "
             f"data, taken for the same people. {everything['statement']}"
         )
-    return "\n\n".join([*(_aligned(rows) for rows in (mechanisms, scopes) if rows), *told])
+    return "\n\n".join([*(_aligned(rows) for rows in (mechanisms, scopes) if rows), *statements])
 
 
 def _aligned(records: list[dict[str, str]]) -> str:

@@ -214,7 +214,7 @@ class LedgerFile:
             LedgerError: If the lock stays taken, or the file cannot be read or written.
         """
         try:
-            _make_private(self.path.parent)
+            make_private(self.path.parent)
             with FileLock(f"{self.path}.lock", timeout=timeout, mode=0o600):
                 self.refresh()
                 if self._tail:  # a line that lacks its end alone is whole with it; any other is torn
@@ -315,11 +315,11 @@ class LedgerFile:
                     **{field.name: record[field.name] for field in fields(Promise)}
                 )
             case "mechanism":
-                found = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
-                found.mechanism()
-                if found.id in self.mechanisms or found.scope not in self.promises or found.planned_steps < 1:
+                opened = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
+                opened.mechanism()
+                if opened.id in self.mechanisms or opened.scope not in self.promises or opened.planned_steps < 1:
                     raise self._damaged("it contradicts earlier lines")
-                self.mechanisms[found.id] = found
+                self.mechanisms[opened.id] = opened
             case "spend":
                 if int(record["steps"]) < 1:
                     raise self._damaged("it spends less than one step")
@@ -350,53 +350,8 @@ class LedgerFile:
         return self._damage
 
 
-def follow(path: Path) -> tuple[Path, str]:
-    """The ledger that a file is, or names, and what the run is called there; "" where it is the ledger itself."""
-    try:
-        with open(path, "rb") as file:
-            record = json.loads(file.readline(65_536))
-        if record["type"] == "see":
-            return Path(record["ledger"]), str(record["run"])
-    except (OSError, ValueError, TypeError, KeyError):  # whoever reads the ledger says what is wrong with it
-        pass
-    return path, ""
-
-
-def join(own: Path, shared: Path) -> None:
-    """Give a run folder a ledger that serves many runs: where its own would be, one line names it and the run.
-
-    Args:
-        own: Where the run folder has its ledger.
-        shared: The ledger, which need not be there yet.
-
-    Raises:
-        LedgerError: The folder has another ledger already, or cannot be written to.
-    """
-    shared = shared.resolve()
-    if own.resolve() == shared:
-        return
-    name = f"{own.resolve().parent.name}-{secrets.token_hex(4)}"
-    draft = own.with_name(f".{own.name}.{secrets.token_hex(8)}")
-    try:
-        _make_private(own.parent)
-        draft.write_text(json.dumps({"type": "see", "ledger": str(shared), "run": name}) + "\n", encoding="utf-8")
-        try:
-            os.link(draft, own)  # of several processes one wins
-        except FileExistsError:
-            known = follow(own)[0]
-            if known != shared:
-                raise LedgerError(
-                    f"{own}: this run was begun with {'a ledger of its own' if known == own else known}, now {shared} "
-                    "is asked: restore it, for what is spent stays where it was written."
-                ) from None
-        finally:
-            draft.unlink()
-    except OSError as error:
-        raise LedgerError(f"{own}: {error.strerror or error}: the run folder must be writable.") from error
-
-
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Create a folder and its missing parents, readable by their owner alone."""
     if not folder.is_dir():
-        _make_private(folder.parent)
+        make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -31,7 +31,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, follow, join
+from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord
+from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import common_terms, summarise
 from doppel.privacy.accounting import compute_epsilon
 from doppel.privacy.fingerprint import sealed

@@ -84,13 +84,13 @@ class PrivacyArguments:
             num_units,
             batch_size,
             epochs,
-            self.target_epsilon,
-            self.delta,
-            self.accountant,
-            unit,
-            self.max_grad_norm,
-            max_rows_per_unit,
-            self.histogram_noise_multiplier,
+            target_epsilon=self.target_epsilon,
+            delta=self.delta,
+            accountant=self.accountant,
+            unit=unit,
+            max_grad_norm=self.max_grad_norm,
+            max_rows_per_unit=max_rows_per_unit,
+            histogram_noise_multiplier=self.histogram_noise_multiplier,
         )
 
     def plan_histogram(self, num_units: int, unit: str) -> PrivacySpec:

@@ -1,0 +1,55 @@
+"""One ledger that serves many runs: a line in the folder of each names it, and what the run is called there."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+
+from doppel.privacy._ledger_file import LedgerError, make_private
+
+
+def follow(path: Path) -> tuple[Path, str]:
+    """The ledger that a file is, or names, and what the run is called there; "" where it is the ledger itself."""
+    try:
+        with open(path, "rb") as file:
+            record = json.loads(file.readline(65_536))
+        if record["type"] == "see":
+            return Path(record["ledger"]), str(record["run"])
+    except (OSError, ValueError, TypeError, KeyError):  # whoever reads the ledger says what is wrong with it
+        pass
+    return path, ""
+
+
+def join(own: Path, shared: Path) -> None:
+    """Give a run folder a ledger that serves many runs: where its own would be, one line names it and the run.
+
+    Args:
+        own: Where the run folder has its ledger.
+        shared: The ledger, which need not be there yet.
+
+    Raises:
+        LedgerError: The folder has another ledger already, or cannot be written to.
+    """
+    shared = shared.resolve()
+    if own.resolve() == shared:
+        return
+    name = f"{own.resolve().parent.name}-{secrets.token_hex(4)}"
+    draft = own.with_name(f".{own.name}.{secrets.token_hex(8)}")
+    try:
+        make_private(own.parent)
+        draft.write_text(json.dumps({"type": "see", "ledger": str(shared), "run": name}) + "\n", encoding="utf-8")
+        try:
+            os.link(draft, own)  # of several processes one wins
+        except FileExistsError:
+            known = follow(own)[0]
+            if known != shared:
+                raise LedgerError(
+                    f"{own}: this run was begun with {'a ledger of its own' if known == own else known}, now {shared} "
+                    "is asked: restore it, for what is spent stays where it was written."
+                ) from None
+        finally:
+            draft.unlink()
+    except OSError as error:
+        raise LedgerError(f"{own}: {error.strerror or error}: the run folder must be writable.") from error
