@@ -50,7 +50,6 @@ MORE = {
         "calibrate": "commands.privacy.calibrate:calibrate",
         "round-trip": "commands.quality.round_trip:round_trip",
         "match-labels": "commands.quality.match_labels:match_labels",
-        "upweight": "commands.data.upweight:upweight",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
         "report": "commands.quality.report:report",
     },

@@ -41,10 +41,9 @@ class DifferentialPrivacy(Callback):
         Neighbouring data sets differ by one *unit*. The data module draws each unit independently with rate q = B/N
         (Poisson). :class:`~doppel.privacy.private_step.PrivateStep`, which this callback puts into the module, clips
         each sampled unit to norm C, adds noise σC once to the sum over ranks, and divides by the public B; it holds the
-        argument for that. A unit with weights in [0, 1] contributes its clipped gradient times the mean weight of its
-        rows, a function of that unit alone. Every step is therefore one Poisson-subsampled Gaussian mechanism (q, σ);
-        every step, an empty one too, is written to the ledger *before* its batch is computed, so ε of the ledger is
-        never below what was released. Steps that a crash rolled back stay spent.
+        argument for that. Every step is therefore one Poisson-subsampled Gaussian mechanism (q, σ); every step, an
+        empty one too, is written to the ledger *before* its batch is computed, so ε of the ledger is never below what
+        was released. Steps that a crash rolled back stay spent.
 
     What would break this is refused at start, by name: a module or a data module that does not follow the protocol
     (``docs/own-model.md``), a sampler other than Poisson, ``gradient_clip_val``, ``accumulate_grad_batches``, automatic

@@ -27,15 +27,12 @@ class MicroBatch:
             absent row of a unit are rows without any label: their loss and their gradient are zero.
         num_units: Number of privacy units, with those that fill up a fixed shape.
         rows_per_unit: Rows of each unit.
-        weights: Factor in [0, 1] of each unit's contribution, float32 [num_units]; None for 1. A private run multiplies
-            the clipped gradient by it, an ordinary one the loss.
     """
 
     input_ids: Tensor
     labels: Tensor
     num_units: int
     rows_per_unit: int = 1
-    weights: Tensor | None = None
 
 
 @dataclass

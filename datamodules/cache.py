@@ -71,7 +71,6 @@ def _load(entry: Path) -> EncodedTurns | None:
             arrays: dict[str, Any] = dict(file)
         found = EncodedTurns(**arrays)
         num_rows = {len(found), len(found.unit_index), len(found.offsets) - 1}
-        num_rows.add(len(found) if found.weights is None else len(found.weights))
         if len(num_rows) == 1 and found.offsets[-1] == len(found.ids):
             return found
     except (OSError, TypeError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
@@ -81,7 +80,7 @@ def _load(entry: Path) -> EncodedTurns | None:
 
 
 def _save(entry: Path, encoded: EncodedTurns) -> None:
-    arrays = {field.name: getattr(encoded, field.name) for field in fields(encoded)}
+    arrays: dict[str, Any] = {field.name: getattr(encoded, field.name) for field in fields(encoded)}
     remedy = "free some space there, or set DOPPEL_CACHE or cache_dir to another folder"
     with whole_file(entry, remedy) as file:
-        np.savez(file, **{name: value for name, value in arrays.items() if value is not None})
+        np.savez(file, **arrays)

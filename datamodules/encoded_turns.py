@@ -29,14 +29,12 @@ class EncodedTurns:
         offsets: Where each row starts, and the end of the last, int64 [num_rows + 1].
         num_prompt: Leading ids without loss of each row, int32 [num_rows].
         unit_index: Unit of each row, numbered by first appearance, int32 [num_rows].
-        weights: Weight in [0, 1] of each row's turn, float32 [num_rows]; None where all are 1.
     """
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int64]
     num_prompt: NDArray[np.int32]
     unit_index: NDArray[np.int32]
-    weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -61,7 +59,6 @@ def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
     """Tokenise turns in batches, with a progress bar when there are many."""
     unit_index: dict[str, int] = {}
     units = np.array([unit_index.setdefault(turn.unit, len(unit_index)) for turn in turns], dtype=np.int32)
-    weights = np.array([turn.weight for turn in turns], dtype=np.float32)
     rows: list[NDArray[np.int32]] = []
     num_prompt: list[int] = []
     with tqdm(total=len(turns), desc="tokenising", unit="turn", disable=len(turns) <= _PROGRESS_FROM) as progress:
@@ -79,5 +76,4 @@ def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
         offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),
         num_prompt=np.array(num_prompt, dtype=np.int32),
         unit_index=units,
-        weights=None if (weights == 1).all() else weights,
     )

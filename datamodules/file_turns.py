@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,17 +124,17 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
     utterance = "" if record[column] is None else _text(record, column, where)
     trees = columns.of("parse", record) if with_trees else []
     parse = next((_tree(_text(record, c, where), where, c) for c in trees if record.get(c) is not None), None)
-    domain, weight = _label(record, columns, where), _weight(record, where)
+    domain = _label(record, columns, where)
     (owner,) = columns.of("unit", record) or ["unit"]
     name = record.get(owner)
     if unit == "utterance":  # every row is a unit of its own, whatever name it carries
-        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain, weight)
+        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain)
     if name is None:
         raise DataError(
             f"{where}: no {owner!r}, which says whose line this is ({told(record)}): name the column as "
             "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)"
         )
-    return Turn(utterance, parse, _name(record, owner, where), domain, weight)
+    return Turn(utterance, parse, _name(record, owner, where), domain)
 
 
 def _label(record: Mapping[str, Any], columns: Columns, where: str) -> str | None:
@@ -159,17 +158,6 @@ def _name(record: dict[str, Any], key: str, where: str) -> str:
         return unit_name(record[key])
     except ValueError as error:
         raise DataError(f"{where}: {key!r} {error}") from None
-
-
-def _weight(record: dict[str, Any], where: str) -> float:
-    value = record.get("weight")
-    try:
-        weight = 1.0 if value is None else math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        weight = math.nan
-    if not 0 <= weight <= 1:
-        raise DataError(f"{where}: 'weight' is no number in [0, 1]: correct it, or leave it out, which means 1")
-    return weight
 
 
 def _text(record: dict[str, Any], key: str, where: str) -> str:

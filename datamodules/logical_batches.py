@@ -59,10 +59,9 @@ class LogicalBatches:
     Formal guarantees:
         The choice of rows is a function of (secret, step, unit) and not of the content, so the clipped contribution of
         a unit stays bounded whatever it holds, and the choices of the other units have the same law with it and
-        without. The weight of a unit is the mean weight of the rows
-        that represent it in the step: like the rows a function of this unit alone, and in [0, 1] as they are. The units
-        without loss that fill up a fixed shape are constants, whose gradient is zero, and ``LogicalBatch.num_units``
-        does not count them, so the clipped sum and what it is divided by stay what they were.
+        without. The units without loss that fill up a fixed shape are constants, whose gradient is zero, and
+        ``LogicalBatch.num_units`` does not count them, so the clipped sum and what it is divided by stay what they
+        were.
 
     Args:
         units: Units and their encoded rows.
@@ -215,12 +214,8 @@ def micro_batch(
         width = fixed_length(width, codec.max_length)
         num_units = max(1, fill_up_to // (rows_per_unit * width))
     ids = [torch.from_numpy(turns.row(row).astype(np.int64)) for row in rows]
-    weights = None
-    if turns.weights is not None:
-        weights = torch.ones(num_units)
-        weights[: len(units)] = torch.from_numpy(turns.weights[np.array(units)].mean(1))
     input_ids, labels = pad(ids, turns.num_prompt[rows].tolist(), codec.pad_id, num_units * rows_per_unit, width)
-    return MicroBatch(input_ids, labels, num_units, rows_per_unit, weights)
+    return MicroBatch(input_ids, labels, num_units, rows_per_unit)
 
 
 def pad(

@@ -11,7 +11,7 @@ class PrivateData(Protocol):
 
     Its training loader yields :class:`~datamodules.batch.LogicalBatch`: each the part of one Poisson sample that this
     rank computes, in the order of the optimiser's steps, with ``expected_num_units`` equal to :attr:`batch_size`. Any
-    object with ``num_units``, ``rows_per_unit`` and ``weights`` serves as a micro-batch.
+    object with ``num_units`` and ``rows_per_unit`` serves as a micro-batch.
 
     Attributes:
         num_units: N, how many units the training data have.

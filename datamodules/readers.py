@@ -38,7 +38,7 @@ def read_turns(
     Three inputs are known:
 
     * rows of any form that :func:`~datamodules.records.read_records` knows, with the columns ``utterance`` (or
-      ``text``), ``parse``, ``unit``, ``domain`` (or ``label``) and ``weight``, unless ``columns`` says otherwise; only
+      ``text``), ``parse``, ``unit`` and ``domain`` (or ``label``), unless ``columns`` says otherwise; only
       the text is always needed, and ``unit`` wherever the unit is a dialogue or a user;
     * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
       marked ``skip``, without context: ``{"dialogue_id", "turns": [{"turn_index", "lispress",

@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from datamodules.turn import Turn
@@ -95,10 +95,10 @@ class Selection:
 
 
 def _contents(turns: Sequence[Turn]) -> Iterator[str]:
-    """Names of turns by what they hold, and the how manieth with this content they are."""
+    """Names of turns: what they hold, and a number that tells equal ones apart."""
     seen: Counter[str] = Counter()
     for turn in turns:
-        content = repr(astuple(replace(turn, unit="")))
+        content = repr((turn.utterance, turn.parse, turn.domain))
         seen[content] += 1
         yield f"{seen[content]} {content}"
 

@@ -19,15 +19,12 @@ class Turn:
         parse: The Lispress tree of the utterance, or None where the data has none.
         unit: Name of the privacy unit the turn belongs to; all turns of a unit are clipped together.
         domain: Label of the turn, such as its domain, for models of utterances given a label.
-        weight: How much the turn counts in training, in [0, 1]. A function of this turn alone, by public means: see
-            :mod:`commands.data.upweight`.
     """
 
     utterance: str
     parse: str | None
     unit: str
     domain: str | None = None
-    weight: float = 1.0
 
 
 def unit_name(value: object) -> str:

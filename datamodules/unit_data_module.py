@@ -30,13 +30,11 @@ class UnitBatch:
         rows: What ``collate`` made of the rows, unit by unit.
         num_units: Number of units.
         rows_per_unit: Rows of each.
-        weights: None: every unit counts 1.
     """
 
     rows: Any
     num_units: int
     rows_per_unit: int
-    weights: Tensor | None = None
 
 
 class UnitDataModule(DataModule):

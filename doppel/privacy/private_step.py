@@ -72,13 +72,10 @@ class UnitRows(Protocol):
     Attributes:
         num_units: Units in the micro-batch.
         rows_per_unit: Rows of each.
-        weights: Factor in [0, 1] of each unit's clipped gradient, [num_units], each a function of this unit alone; None
-            for 1.
     """
 
     num_units: int
     rows_per_unit: int
-    weights: Tensor | None
 
 
 class PrivateStep:
@@ -86,7 +83,7 @@ class PrivateStep:
     :class:`~lightning_modules.training.step_policy.PlainStep`.
 
     Formal guarantees:
-        *Clipping.* :meth:`micro_batch` adds Σ clip(gᵤ, C), times the weights of the units, to the gradients.
+        *Clipping.* :meth:`micro_batch` adds Σ clip(gᵤ, C) to the gradients.
         *Noise and division.* :meth:`finish` is :func:`noisy_mean` with the specification's B, and refuses a batch that
         announces another. It takes each step number once, so no noise is used twice.
         *Dropout.* A row's mask depends on its place in the batch: under a seed that the reader knows, one unit more
@@ -139,11 +136,7 @@ class PrivateStep:
         with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
             yield
         with phase("clip"):
-            self.clipper.accumulate(self.loss_scale, batch.weights, None if reducer is None else reducer.ready)
-
-    def weigh(self, losses: Tensor, batch: UnitRows) -> Tensor:
-        """The losses as they are: the clipper weighs the gradients after it has clipped them."""
-        return losses
+            self.clipper.accumulate(self.loss_scale, None if reducer is None else reducer.ready)
 
     def seed_dropout(self, step: int, rank: int) -> None:
         """Set the whole state of PyTorch's generators to secret bits: a seed of the CPU's would keep 32 of them."""

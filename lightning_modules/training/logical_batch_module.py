@@ -106,7 +106,7 @@ class LogicalBatchModule(LightningModule):
             with self.step_policy.micro_batch(micro_batch, reducer if is_last else None):
                 with phase("forward"):
                     losses = self.losses(micro_batch) / micro_batch.rows_per_unit
-                    loss = self.step_policy.weigh(losses, micro_batch).sum()
+                    loss = losses.sum()
                 with phase("backward"):
                     self.manual_backward(loss)
             total += losses.detach().sum()

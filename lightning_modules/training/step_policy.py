@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor
 
 from doppel.compilation import compile_static
 from doppel.gradients import GradientReducer
@@ -30,9 +29,6 @@ class StepPolicy(Protocol):
     def micro_batch(self, batch: UnitRows, reducer: GradientReducer | None) -> AbstractContextManager[None]:
         """Context of one micro-batch's forward and backward pass; the reducer is given with the last one of a step."""
 
-    def weigh(self, losses: Tensor, batch: UnitRows) -> Tensor:
-        """Map the losses of a micro-batch's rows to those that are differentiated."""
-
     def seed_dropout(self, step: int, rank: int) -> None:
         """Seed what the model draws in a step."""
 
@@ -52,12 +48,6 @@ class PlainStep:
     def micro_batch(self, batch: UnitRows, reducer: GradientReducer | None) -> AbstractContextManager[None]:
         """Let the sum over ranks of what is complete overlap the rest of the backward pass."""
         return nullcontext() if reducer is None else reducer.watching()
-
-    def weigh(self, losses: Tensor, batch: UnitRows) -> Tensor:
-        """Multiply the losses of each unit's rows by its weight."""
-        if batch.weights is None:
-            return losses
-        return losses * batch.weights.to(losses.dtype).repeat_interleave(batch.rows_per_unit)
 
     def seed_dropout(self, step: int, rank: int) -> None:
         """By ``seed_everything``, the step and the rank: a resumed run draws what an undisturbed one draws.

@@ -148,10 +148,11 @@ def test_unseen_names_are_copied_as_they_are_spelt(trained: Path) -> None:
 def test_order_and_batches_do_not_change_a_parse(trained: Path) -> None:
     parser = load_parser(trained, "cpu")
     utterances = [*ODD, *(f"{utterance} {i}" for i, (utterance, _) in enumerate(PAIRS))]
-    expected = dict(zip(utterances, parser.annotate(utterances), strict=True))
+    expected = dict(zip(utterances, parser.annotate_with_scores(utterances), strict=True))
     random.Random(1).shuffle(utterances)
     parser.max_rows = 3
-    assert dict(zip(utterances, parser.annotate(utterances), strict=True)) == expected
+    for utterance, (tree, score) in zip(utterances, parser.annotate_with_scores(utterances), strict=True):
+        assert tree == expected[utterance][0] and 0 < score == pytest.approx(expected[utterance][1], rel=1e-3)
 
 
 def still(params: object) -> torch.optim.Optimizer:

@@ -61,20 +61,18 @@ class PerSampleClipper:
         Let gᵢ be the gradient, with respect to all trainable parameters together, of the sum of the losses of unit
         i's rows. One ``capture``/``accumulate`` adds Σᵢ cᵢgᵢ to the ``.grad`` fields, with
 
-            cᵢ = wᵢ · min(1, C / (‖gᵢ‖'·(1 + η)))    and cᵢ = 0 where ‖gᵢ‖' is not finite,
+            cᵢ = min(1, C / (‖gᵢ‖'·(1 + η)))    and cᵢ = 0 where ‖gᵢ‖' is not finite,
 
-        where wᵢ is 1, or the unit's weight in [0, 1] if ``accumulate`` is given weights, and ‖gᵢ‖' ≥ ‖gᵢ‖ is the
-        computed norm with room for its rounding.
+        where ‖gᵢ‖' ≥ ‖gᵢ‖ is the computed norm with room for its rounding.
 
-        *Sensitivity.* cᵢ is a function of unit i alone, and ‖cᵢgᵢ‖ ≤ wᵢC ≤ C. So adding or removing one unit
+        *Sensitivity.* cᵢ is a function of unit i alone, and ‖cᵢgᵢ‖ ≤ C. So adding or removing one unit
         changes the sum over a logical batch (all its micro-batches, on all ranks) by at most C in ℓ₂ norm, which is
         what the Gaussian mechanism with standard deviation σC needs. No step is skipped, whatever the values: a
         skip would depend on the data.
 
         *Conditions on the caller.* The loss of a row must depend on that row's data only (no normalisation by
         quantities of the batch, no batch statistics); rows are the first dimension of every activation; divide by a
-        public number only. All rows of one unit are in one capture. The weight of a unit must depend on that unit's
-        data only: a weight divided by the sum or the maximum over private units is none.
+        public number only. All rows of one unit are in one capture.
 
         *Rounding.* The squared norm is a sum of positive and negative terms. Where large ones cancel, float32 may keep
         no digit of it, and a row can be made so. So each rule also bounds what rounding may hide
@@ -228,19 +226,12 @@ class PerSampleClipper:
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()
-    def accumulate(
-        self,
-        loss_scale: float = 1.0,
-        weights: Tensor | None = None,
-        on_ready: Callable[[nn.Parameter], None] | None = None,
-    ) -> Tensor:
+    def accumulate(self, loss_scale: float = 1.0, on_ready: Callable[[nn.Parameter], None] | None = None) -> Tensor:
         """Add Σᵢ clip(gᵢ) of the captured micro-batch to each ``.grad``; buffers are freed layer by layer.
 
         Args:
             loss_scale: The factor by which the loss was multiplied before ``backward`` (float16). It is taken
                 out again: norms, clipping and the sum are those of the unscaled loss.
-            weights: Factor in [0, 1] of each unit's *clipped* gradient, [num_units]; None for 1. It can only lower
-                what a unit contributes, so the sensitivity stays C.
             on_ready: Called with each parameter as soon as its ``.grad`` holds all of this micro-batch, so that work on
                 it (a reduction over ranks) can overlap the rest. Parameters that the micro-batch does not reach are
                 not reported.
@@ -251,10 +242,7 @@ class PerSampleClipper:
 
         Raises:
             RuntimeError: If no backward ran inside a capture.
-            ValueError: If there is not one weight in [0, 1] for each unit; nothing is added then.
         """
-        if weights is not None:
-            self._check_weights(weights)
         rules = [rule for rule in self._rules if rule.squared_norms is not None]
         if not rules:
             self._reset()
@@ -264,20 +252,14 @@ class PerSampleClipper:
                 self._reset()
                 raise reentrant_checkpoint_error(rule)
         with torch.autocast(self._parameters[0][1].device.type, enabled=False):  # sums are float32, also under autocast
-            return self._add_clipped(rules, loss_scale, weights, on_ready or _ignore)
+            return self._add_clipped(rules, loss_scale, on_ready or _ignore)
 
     def _add_clipped(
-        self,
-        rules: list[LayerRule],
-        loss_scale: float,
-        weights: Tensor | None,
-        on_ready: Callable[[nn.Parameter], None],
+        self, rules: list[LayerRule], loss_scale: float, on_ready: Callable[[nn.Parameter], None]
     ) -> Tensor:
         norms, safe_norms = self._norms(rules) / loss_scale
         margin = max(_rounding_margin(rule.operand_dtype) for rule in rules)
         factors = (self.max_grad_norm / (safe_norms * (1.0 + margin))).clamp_(max=1.0)
-        if weights is not None:
-            factors.mul_(weights.to(factors))
         nonfinite = ~torch.isfinite(safe_norms)
         num_nonfinite = int(nonfinite.sum())
         if num_nonfinite:
@@ -309,16 +291,6 @@ class PerSampleClipper:
             finish(segment.trained_parameters)
         self._reset()
         return norms
-
-    def _check_weights(self, weights: Tensor) -> None:
-        num_units = self._layout.num_units
-        if weights.shape == (num_units,) and bool(((weights >= 0) & (weights <= 1)).all()):
-            return
-        self._reset()
-        raise ValueError(
-            f"weights must be {num_units} finite numbers in [0, 1], one for each unit of the capture; they have the "
-            f"shape {tuple(weights.shape)}, or values outside"
-        )
 
     def _norms(self, rules: list[LayerRule]) -> Tensor:
         """Norms as computed, and such that the true ones are not above [2, U]."""

@@ -138,9 +138,8 @@ def naive(
     bound: float,
     rows_per_unit: int = 1,
     losses: Losses = mean_losses,
-    weights: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
-    """Σ wᵢ clip(gᵢ) and the norms by one autograd call a unit."""
+    """Σ clip(gᵢ) and the norms by one autograd call a unit."""
     parameters = trained(model)
     totals, norms = [torch.zeros_like(p) for p in parameters], []
     num_rows = len(next(iter(batch.values())))
@@ -149,10 +148,9 @@ def naive(
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
         norm = norm_of(filled)
-        weight = 1.0 if weights is None else weights[len(norms)].item()
         norms.append(norm)
         for total, grad in zip(totals, filled, strict=True):
-            total.add_(grad, alpha=weight * min(1.0, bound / norm) if norm else weight)
+            total.add_(grad, alpha=min(1.0, bound / norm) if norm else 1.0)
     return totals, torch.tensor(norms, dtype=torch.float64)
 
 
@@ -164,7 +162,6 @@ def clipped(
     cuts: tuple[int, ...] = (),
     losses: Losses = mean_losses,
     loss_scale: float = 1.0,
-    weights: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """The same by the engine, with the batch cut into micro-batches at the unit numbers ``cuts``."""
     clipper = PerSampleClipper(model, bound)
@@ -176,7 +173,7 @@ def clipped(
         part = rows_of(batch, slice(start * rows_per_unit, stop * rows_per_unit))
         with clipper.capture(stop - start, rows_per_unit):
             (loss_scale * losses(model, part)).sum().backward()
-        norms.append(clipper.accumulate(loss_scale, None if weights is None else weights[start:stop]))
+        norms.append(clipper.accumulate(loss_scale))
     clipper.close()
     return grads_of(model), torch.cat(norms)
 
