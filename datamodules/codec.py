@@ -138,12 +138,6 @@ class Codec:
         text = text.removeprefix(" ")
         return delinearise(text, self.linearisation) if self.target == "parse" else text
 
-    def fingerprint(self) -> str:
-        """Digest of everything that the ids depend on, for cache keys."""
-        fields = (str(self.source), self.target, str(self.max_length))
-        format_ = (f"{self.bos_id},{self.eos_id}", self.linearisation, *(["prefix"] if self.task_prefix else []))
-        return _digest(self._tokenizer_state(), *fields, *format_)
-
     def text_format(self) -> dict[str, str]:
         """What must be alike for one model's weights to serve another: tokenizer (a digest), linearisation, prefix."""
         tokenizer = _digest(self._tokenizer_state(), f"{self.bos_id},{self.eos_id}")

@@ -65,7 +65,7 @@ class Columns:
 
     @property
     def key(self) -> str:
-        """Names the columns in cache keys and fingerprints; empty where all are the usual ones."""
+        """Names the columns in fingerprints; empty where all are the usual ones."""
         given = self.as_dict()
         return f"columns={json.dumps(given, sort_keys=True)}" if given else ""
 

@@ -12,7 +12,7 @@ from datamodules.balanced_shares import share
 from datamodules.batch import LogicalBatch
 from datamodules.columns import Columns, check_unit
 from datamodules.data_module import TrainingDataModule, check_limits
-from datamodules.loading import load_encoded
+from datamodules.encoded_turns import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.readers import Unit, data_fingerprint, expand_path, is_embedded, reference_columns
 from datamodules.selection import Selection
@@ -57,7 +57,6 @@ class DialogueDataModule(TrainingDataModule):
         val_is_public: Whether the validation file is public, so that metrics on it may leave the process.
         test_is_public: Whether the test file is public, likewise.
         num_workers: Worker processes of the training loader.
-        cache_dir: Folder of tokenised data; null for ``$DOPPEL_CACHE`` or ``~/.cache/doppel``.
         limit_train_units: Train on the first units only, at most this many. Not in a private run, where a unit more
             would take the place of another: use ``keep_share``.
         limit_val_turns: Validate and test on the first turns only, at most this many.
@@ -85,7 +84,6 @@ class DialogueDataModule(TrainingDataModule):
         val_is_public: bool = False,
         test_is_public: bool = False,
         num_workers: int = 0,
-        cache_dir: str | None = None,
         limit_train_units: int | None = None,
         limit_val_turns: int | None = None,
         sampling_seed: int | None = None,
@@ -113,7 +111,6 @@ class DialogueDataModule(TrainingDataModule):
         self.sampling = sampling
         self.val_is_public = val_is_public or is_public
         self.test_is_public = test_is_public or is_public
-        self.cache_dir = cache_dir
         self.limit_train_units = limit_train_units
         self.limit_val_turns = limit_val_turns
         self.sampling_seed = sampling_seed
@@ -127,9 +124,7 @@ class DialogueDataModule(TrainingDataModule):
         """Read, tokenise and group the training turns."""
         if self.privacy_caveat:
             log.warning(self.privacy_caveat)
-        encoded = load_encoded(
-            self.train_path, self.require_codec(), self.unit, self.cache_dir, self.selection, self.columns
-        )
+        encoded = load_encoded(self.train_path, self.require_codec(), self.unit, self.selection, self.columns)
         units = EncodedUnits(encoded, self.limit_train_units)
         if self.batch_size > len(units):
             raise DataError(
@@ -142,7 +137,7 @@ class DialogueDataModule(TrainingDataModule):
         """Read and tokenise the turns of a validation or test file."""
         codec = self.require_codec()
         columns = reference_columns(path, self.columns)
-        encoded = load_encoded(path, codec, "utterance", self.cache_dir, columns=columns)
+        encoded = load_encoded(path, codec, "utterance", columns=columns)
         return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
 
     def empty_batch(self, name: str) -> LogicalBatch:

@@ -1,4 +1,4 @@
-"""Tokenised turns in flat arrays, grouped into privacy units."""
+"""Tokenised turns in flat arrays."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from datamodules.codec import Codec
-from datamodules.turn import Turn
+from datamodules.columns import Columns
+from datamodules.readers import read_turns
+from datamodules.selection import Selection
+from datamodules.turn import Turn, Unit
 
 _CHUNK = 2_000
-_PROGRESS_FROM = 5_000
 
 
 @dataclass(frozen=True)
@@ -55,22 +56,40 @@ class EncodedTurns:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
 
+def load_encoded(
+    path: str,
+    codec: Codec,
+    unit: Unit,
+    selection: Selection | None = None,
+    columns: Columns | None = None,
+) -> EncodedTurns:
+    """Read, select and tokenise the turns of a file. Some thousand turns take a second, and nothing is kept on disk.
+
+    Args:
+        path: As for :func:`datamodules.readers.read_turns`, and likewise ``unit`` and ``columns``.
+        codec: Text format of the model.
+        selection: What is made of the turns before they are tokenised; None takes all as they are.
+
+    Raises:
+        DataError: The input cannot be used, or a turn lacks what the model needs.
+    """
+    selection = selection or Selection()
+    needs = codec.needs if selection.keep_function is None else ()  # which drops the turns without a tree
+    turns = read_turns(path, unit, needs=needs, columns=columns)
+    return encode_turns(selection.apply(turns, path, unit), codec)
+
+
 def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
-    """Tokenise turns in batches, with a progress bar when there are many."""
+    """Tokenise turns in batches."""
     unit_index: dict[str, int] = {}
     units = np.array([unit_index.setdefault(turn.unit, len(unit_index)) for turn in turns], dtype=np.int32)
     rows: list[NDArray[np.int32]] = []
     num_prompt: list[int] = []
-    with tqdm(total=len(turns), desc="tokenising", unit="turn", disable=len(turns) <= _PROGRESS_FROM) as progress:
-        for start in range(0, len(turns), _CHUNK):
-            chunk = list(turns[start : start + _CHUNK])
-            for encoded in codec.encode_all(chunk):
-                is_over_long = len(encoded.input_ids) > codec.max_length
-                rows.append(
-                    np.array([codec.bos_id, codec.eos_id] if is_over_long else encoded.input_ids, dtype=np.int32)
-                )
-                num_prompt.append(2 if is_over_long else encoded.num_prompt)
-            progress.update(len(chunk))
+    for start in range(0, len(turns), _CHUNK):
+        for encoded in codec.encode_all(list(turns[start : start + _CHUNK])):
+            is_over_long = len(encoded.input_ids) > codec.max_length
+            rows.append(np.array([codec.bos_id, codec.eos_id] if is_over_long else encoded.input_ids, dtype=np.int32))
+            num_prompt.append(2 if is_over_long else encoded.num_prompt)
     return EncodedTurns(
         ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32),
         offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),

@@ -54,7 +54,7 @@ class Selection:
 
     @property
     def key(self) -> str:
-        """Names the selection in cache keys and fingerprints; empty where all turns are used as they are."""
+        """Names the selection in fingerprints; empty where all turns are used as they are."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return ",".join(f"{name}={value!r}" for name, value in parts.items() if value is not None)
 

@@ -45,11 +45,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOPPEL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """Folder of the public data sets; the test is skipped where there is none."""

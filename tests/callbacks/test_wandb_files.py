@@ -38,7 +38,6 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
     run = tmp_path_factory.mktemp("runs") / "tiny"
     patch = pytest.MonkeyPatch()
     patch.setattr(sys, "argv", ["cli.py"])
-    patch.setenv("DOPPEL_CACHE", str(run.parent / "cache"))
 
     def call(*arguments: str, status: int = 0) -> None:
         try:

@@ -43,14 +43,6 @@ def codec(tokenizer: PreTrainedTokenizerFast) -> Codec:
     return Codec(tokenizer, source="parse", target="utterance", max_length=64)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("DOPPEL_CACHE", str(folder))
-    return folder
-
-
 @pytest.fixture
 def write_lines(tmp_path: Path) -> Callable[..., str]:
     """Writes records, or raw strings, as the lines of a file."""

@@ -8,7 +8,7 @@ import pytest
 
 from datamodules.codec import Codec
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.loading import load_encoded
+from datamodules.encoded_turns import load_encoded
 from datamodules.readers import data_fingerprint, read_turns
 from datamodules.selection import Selection
 from datamodules.turn import Turn

@@ -136,7 +136,7 @@ def _cases(ranks: int) -> list[Case]:
 def _run(folder: Path, ranks: int) -> None:
     """One process a rank, each with one thread; several find one another as those of a cluster do."""
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("DOPPEL_", "SLURM_", "WANDB_"))}
-    own = {"DOPPEL_KEY": str(folder / "key"), "DOPPEL_CACHE": str(folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+    own = {"DOPPEL_KEY": str(folder / "key"), "CUDA_VISIBLE_DEVICES": ""}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM"), "1")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
