@@ -1,25 +1,36 @@
-"""The pages: links and names of files resolve, and commands are commands."""
+"""The pages: links, files and fields that they name exist, their commands parse and their programs compile."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import io
 import re
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from lightning.pytorch import Trainer
 from markdown_blocks import ROOT, anchors, blocks, code, commands, links, words
 
 import cli
+from callbacks.differential_privacy import DifferentialPrivacy
 from commands.lightning import train
 from commands.pipeline import run
+from commands.pipeline.experiment import SECTIONS, Experiment, shipped
 from commands.pipeline.experiment import load as load_experiment
-from commands.pipeline.experiment import shipped
 from commands.pipeline.recipes import steps_of
+from datamodules.dialogue_data_module import DialogueDataModule
+from datamodules.parser_data_module import ParserDataModule
 from doppel.console.command import command_parser
 from doppel.console.dispatch import load
+from lightning_modules.causal_lm import CausalLM
+from lightning_modules.semantic_parser import SemanticParser
 
 PAGES = sorted(
     page
@@ -83,6 +94,28 @@ def test_shell_blocks_say_that_they_are_shell(page: Path) -> None:
         assert block.language or "python " not in block.text, f"line {block.line}: write ```bash"
 
 
+def test_named_fields_exist(page: Path) -> None:
+    """In backticks, in YAML and behind ``--set`` and ``--grid``; the log tells of fields that are gone."""
+    if page.name == "log.md":
+        return
+    named = [match[0] for span in code(page) if (match := re.match(r"\w+(\.\w+)+(?=[=:]|$)", span))]
+    sections = (*SECTIONS, "stages", "epochs", "topics", "adaptation", "calibration")
+    named = [name for name in named if name.partition(".")[0] in sections]
+    for block in blocks(page):
+        content = yaml.safe_load(block.text) if block.language == "yaml" else {}
+        named += [] if "program" in content else _dotted(content)  # a sweep of W&B is no experiment
+    for line in _commands(page):
+        if line[0] in ("run", "norms"):
+            named += [word.partition("=")[0] for word in _behind(("--set", "--grid"), line)]
+    assert [name for name in named if not _is_field(name.split("."))] == []
+
+
+def test_programs_compile(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "python":
+            compile(block.text, f"{page}:{block.line}", "exec")
+
+
 def test_commands_parse(text: Path) -> None:
     for name, *rest in _commands(text):
         if name in (*TRAINERS, "--help"):  # which read their words themselves
@@ -103,6 +136,60 @@ def test_trainings_parse(text: Path, tmp_path: Path) -> None:
             with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
                 getattr(train, name.replace("audit", "fit"))([*rest, "--print_config"])
             assert not end.value.code
+
+
+def _behind(options: tuple[str, ...], line: list[str]) -> Iterator[str]:
+    """Words that belong to one of these options."""
+    option = ""
+    for word in line:
+        if word.startswith("--"):
+            option = word
+        elif option in options:
+            yield word
+
+
+def _dotted(content: Mapping[str, Any], before: str = "") -> list[str]:
+    names = []
+    for key, value in content.items():
+        is_open = isinstance(value, Mapping) and (before + key).partition(".")[0] in (*SECTIONS, "stages", "variants")
+        names += _dotted(value, f"{before}{key}.") if is_open else [before + key]
+    return names
+
+
+def _is_field(words: list[str]) -> bool:
+    """Whether an experiment has the field that these words name."""
+    fields = {field.name for field in dataclasses.fields(Experiment)} | {"base"}
+    name, *rest = words
+    if name == "stages" and rest:
+        name, rest = (rest[1], rest[2:]) if len(rest) > 1 else (name, [])
+    if name not in fields or not rest:
+        return name in fields or name.isupper()
+    if name in SECTIONS:
+        return rest[0] in _keys()[name] or rest[0] == "init_args"
+    kinds = [
+        kind for kind in typing.get_args(typing.get_type_hints(Experiment)[name]) if dataclasses.is_dataclass(kind)
+    ]
+    return not kinds or rest[0] in {field.name for field in dataclasses.fields(kinds[0])}
+
+
+@cache
+def _keys() -> dict[str, set[str]]:
+    """Section of an experiment → its keys: the arguments of what it sets up."""
+
+    def arguments(*functions: Any) -> set[str]:
+        return {name for function in functions for name in inspect.signature(function).parameters}
+
+    def dataclass_of(function: Any) -> Iterable[str]:
+        hints = typing.get_type_hints(function.__init__)
+        return {f.name for kind in hints.values() if dataclasses.is_dataclass(kind) for f in dataclasses.fields(kind)}
+
+    return {
+        "trainer": arguments(Trainer),
+        "model": arguments(CausalLM, SemanticParser),
+        "sampling": {*dataclass_of(CausalLM)},
+        "data": arguments(DialogueDataModule, ParserDataModule),
+        "privacy": {*dataclass_of(DifferentialPrivacy)},
+    }
 
 
 def _commands(page: Path) -> Iterator[list[str]]:

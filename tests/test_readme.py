@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,21 +22,11 @@ README = ROOT / "README.md"
 LINES = [words(line) for line in commands(README)]
 
 
-def test_it_can_be_read_to_the_end() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
-
-
 def test_make_knows_its_targets() -> None:
     targets = [line[1:] for line in LINES if line[0] == "make"]
     assert targets
     for target in targets:
         subprocess.run(["make", "--dry-run", *target], cwd=ROOT, check=True, capture_output=True)
-
-
-def test_files_that_are_copied_exist() -> None:
-    for line in LINES:
-        if line[0] == "cp":
-            assert (ROOT / line[1]).is_file(), line[1]
 
 
 def test_the_line_of_data_is_one_that_can_be_read() -> None:
@@ -49,26 +40,19 @@ def test_the_line_of_data_is_one_that_can_be_read() -> None:
 def test_runs_are_rehearsed(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every `run`, from a folder that holds the files it names; what submits is told to print instead."""
+    """Every `run`, from a folder that holds the files it names; without the optional encoder, one system is another."""
     texts = [turn.utterance for turn in generate(600, seed=1)]
-    (tmp_path / "private.csv").write_text("review\n" + "".join(f'"{text}"\n' for text in texts[:500]), encoding="utf-8")
+    rows = "".join(f'"{text}",user-{place % 100}\n' for place, text in enumerate(texts[:500]))
+    (tmp_path / "private.csv").write_text(f"review,user_id\n{rows}", encoding="utf-8")
     (tmp_path / "public.txt").write_text("\n".join(texts[500:]), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    if "data.train_path=private.csv" in line:
-        start = line.index("--set") + 1
-        changes = read_values(line[start:]) | {"systems": ["one_stage"]}
-        assert read_sources(load(ROOT / line[3], changes)) == []
     monkeypatch.delenv("DOPPEL_DATA", raising=False)
-    words = [str(ROOT / word) if word.startswith("configs/") else word for word in line[2:] if word != "--submit"]
-    status = cli.main([*words, *([] if "--dry-run" in words else ["--dry-run"])])
-    captured = capsys.readouterr()
-    assert status == 0, captured.err
-    assert "JOB_report" in captured.out
+    if find_spec("sentence_transformers") is None:
+        line = ["one_stage" if word == "topics" else word for word in line]
+    changes = read_values(line[line.index("--set") + 1 :])
+    systems = line[line.index("--systems") + 1 : line.index("--set")]
+    assert read_sources(load(ROOT / line[3], {**changes, "systems": systems})) == []
+    words = [str(ROOT / word) if word.startswith("configs/") else word for word in line[2:]]
+    assert cli.main([*words, "--dry-run"]) == 0
+    assert "JOB_report" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_plan_is_made(capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = [line for line in LINES if line[2:3] == ["plan"]]
-    assert cli.main(line[2:]) == 0
-    rows = dict(row.split("  ", 1) for row in capsys.readouterr().out.splitlines())
-    assert 7.9 < float(rows["epsilon by pld"].split()[0]) <= 8
