@@ -30,7 +30,7 @@ COMMANDS = {
     },
     "Look": {
         "evaluate": "commands.quality.evaluate:evaluate",
-        "classify": "commands.quality.classify:classify",
+        "classify": "commands.quality.labels:classify",
         "page": "commands.page.page:page",
         "results": "commands.quality.results:results",
     },
@@ -48,8 +48,7 @@ MORE = {
         "partition": "commands.data.partition:partition",
         "histogram": "commands.privacy.histogram:histogram",
         "calibrate": "commands.privacy.calibrate:calibrate",
-        "round-trip": "commands.quality.round_trip:round_trip",
-        "match-labels": "commands.quality.match_labels:match_labels",
+        "keep-best": "commands.quality.keep_best:keep_best",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
         "report": "commands.quality.report:report",
     },

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from doppel.console.command import check_options
 from doppel.errors import UserError
 
 Method = Literal["uat", "cmaxent", "hybrid", "uniform"]
 
-#: Option → the ways to call the command that take it, each named by the option that tells it.
-_BELONGS: dict[str, tuple[str, ...]] = {
-    "out": ("--num", "--from-sheet"),
-    "method": ("--num",),
-    "seed": ("--num",),
-    "alpha": ("--num",),
-    "fixed_weights": ("--num",),
-    "held_out": ("--num",),
-    "parser": ("--to-sheet",),
-    "skip_bad_rows": ("--num", "--from-sheet"),
+#: What each way of calling the command takes, beside its own option.
+_TAKES = {
+    "--num": {"file", "out", "method", "seed", "alpha", "fixed_weights", "held_out", "skip_bad_rows"},
+    "--to-sheet": {"file", "parser"},
+    "--from-sheet": {"out", "skip_bad_rows"},
 }
 
 
@@ -29,9 +25,9 @@ def choose(
     to_sheet: Path | None = None,
     from_sheet: Path | None = None,
     out: Path | None = None,
-    method: Method | None = None,
-    seed: int | None = None,
-    alpha: float | None = None,
+    method: Method = "uat",
+    seed: int = 1,
+    alpha: float = 0.0,
     fixed_weights: bool = False,
     held_out: list[Path] | None = None,
     parser: Path | None = None,
@@ -66,9 +62,9 @@ def choose(
         to_sheet: Write the rows of the file as a sheet here: .csv for a spreadsheet, else JSON lines.
         from_sheet: Read this sheet, filled in: .csv, .tsv or JSON lines.
         out: JSON lines to write: chosen rows with all their columns and the template, or utterances with their trees.
-        method: How to choose; uat if left out.
-        seed: Equal seeds give equal rows; 1 if left out.
-        alpha: Of uat: 0 is uniform over templates, 1 as frequent as in the pool; 0 if left out.
+        method: How to choose.
+        seed: Equal seeds give equal rows.
+        alpha: Of uat: 0 is uniform over templates, 1 as frequent as in the pool.
         fixed_weights: Of uat: keep the weights of rows while templates are used up, as the published code; else
             templates are drawn anew among those with rows left, as the paper.
         held_out: Files of rows whose abstract templates no chosen row may have, such as comp_dev.jsonl and
@@ -83,38 +79,25 @@ def choose(
         UserError: Options do not fit together or are out of range, the pool has fewer rows, or the parser cannot be
             loaded.
     """
-    given = {name: value for name, value in locals().items() if value is not None and value is not False}
-    way = _way(given)
-    if way == "--from-sheet":
-        from commands.annotate.sheets import read_sheet
+    values, ways = dict(locals()), {"num": "--num", "to_sheet": "--to-sheet", "from_sheet": "--from-sheet"}
+    asked = [name for name in ways if values[name] is not None]
+    if len(asked) != 1:
+        raise UserError("give one of --num (choose rows), --to-sheet (write a sheet) and --from-sheet (read it back)")
+    way = ways[asked[0]]
+    check_options(choose, values, way, {*asked, *_TAKES[way]})
+    for name, word in (("file", "a file of rows"), ("out", "--out")):
+        if name in _TAKES[way] and values[name] is None:
+            raise UserError(f"{way} needs {word}")
+    if way == "--num":
+        from commands.annotate.diverse import Choice, choose_rows
 
-        print(read_sheet(given["from_sheet"], given["out"], skip_bad_rows))
+        how = Choice(values["num"], method, seed, alpha, fixed_weights)
+        print(choose_rows(values["file"], values["out"], how, held_out or [], skip_bad_rows))
     elif way == "--to-sheet":
         from commands.annotate.sheets import write_sheet
 
-        print(write_sheet(given["file"], given["to_sheet"], parser))
+        print(write_sheet(values["file"], values["to_sheet"], parser))
     else:
-        from commands.annotate.diverse import Choice, choose_rows
+        from commands.annotate.sheets import read_sheet
 
-        choice = Choice(given["num"], method or "uat", 1 if seed is None else seed, alpha or 0.0, fixed_weights)
-        print(choose_rows(given["file"], given["out"], choice, held_out or [], skip_bad_rows))
-
-
-def _way(given: dict[str, Any]) -> str:
-    """Which of the three ways is meant, named by its option.
-
-    Raises:
-        UserError: None or several are, a file is missing, or an option belongs to another one.
-    """
-    ways = [f"--{name.replace('_', '-')}" for name in ("num", "to_sheet", "from_sheet") if name in given]
-    if len(ways) != 1:
-        raise UserError("give one of --num (choose rows), --to-sheet (write a sheet) and --from-sheet (read it back)")
-    (way,) = ways
-    if ("file" in given) == (way == "--from-sheet"):
-        raise UserError("--from-sheet reads no other file" if way == "--from-sheet" else f"{way} needs a file of rows")
-    if "out" not in given and way in _BELONGS["out"]:
-        raise UserError(f"{way} needs --out")
-    for name, takers in _BELONGS.items():
-        if name in given and way not in takers:
-            raise UserError(f"--{name.replace('_', '-')} does not belong to {way}: leave it out")
-    return way
+        print(read_sheet(values["from_sheet"], values["out"], skip_bad_rows))

@@ -108,9 +108,9 @@ class Experiment:
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
-            it reads as the tree (``python cli.py round-trip``), and texts that ``domain`` draws for each code, of which
-            a public sentence encoder keeps the one that it reads as the code (``match-labels``); 1 keeps what is drawn.
-        label_words: For ``match-labels``: value of a label → words that describe it, ``"1.0": terrible, worst``;
+            it reads as the tree, and texts that ``domain`` draws for each code, of which a public sentence encoder
+            keeps the one that it reads as the code (``python cli.py keep-best``); 1 keeps what is drawn.
+        label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``;
             a value without any is described by itself. Public knowledge, never looked up in the private texts.
         public_parser: Checkpoint of the parser that chooses among the candidates, or reads what a calibration of
             utterances counts, or writes their trees. It must not have learnt from the private turns: nothing pays for

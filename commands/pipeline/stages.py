@@ -249,22 +249,23 @@ class Stages:
     def choose(self, sampling: Sampling, system: System) -> None:
         """Keep one of the candidates of each tree, or of each code."""
         given, options = self.experiment, Settings()
-        command, prompts = ("match-labels", "codes") if sampling.settings == "domain" else ("round-trip", "trees")
-        if command == "round-trip":
+        if sampling.settings != "domain":
             options = {"parser": given.public_parser}
         elif given.label_words:
             options = {"label_words": json.dumps(given.label_words)}
-        names = {"candidates": sampling.candidates, prompts: sampling.prompts, "out": sampling.writes}
+        names = {"candidates": sampling.candidates, "prompts": sampling.prompts, "out": sampling.writes}
         options = {**{option: self.run / str(file) for option, file in names.items()}, **options}
-        told = f"{sampling.writes}.{'matched' if command == 'match-labels' else 'round_trip'}.json"
         self.tool(
             self.writer(system),
             "metrics",
             (sampling.name,),
-            command,
+            "keep-best",
             **options,
             seed=given.seed,
-            writes=[self.file(sampling.writes, "release", system), self.file(told, "metrics", system)],
+            writes=[
+                self.file(sampling.writes, "release", system),
+                self.file(f"{sampling.writes}.kept.json", "metrics", system),
+            ],
             reads=[sampling.candidates, sampling.prompts, options.get("parser")],
         )
 

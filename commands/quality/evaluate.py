@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.quality.round_trip import record_of
+from commands.quality.keep_best import record_of
 from commands.quality.table import Table, show
 from datamodules.columns import Columns
 from datamodules.readers import content_digest, read_turns, reference_columns

@@ -7,13 +7,14 @@ import importlib
 import inspect
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from doppel.console.errors import NearestKey
+from doppel.errors import UserError
 
 
 class _HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -98,6 +99,24 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
     parameters = inspect.signature(function).parameters.values()
     positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
     return function(*positional, **{p.name: values[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}) or 0
+
+
+def check_options(function: Callable[..., Any], values: Mapping[str, Any], way: str, takes: Collection[str]) -> None:
+    """Refuse options of a command that the way it is called does not take, and which would be passed over.
+
+    Args:
+        function: The command.
+        values: Its arguments; one that has its default is no matter.
+        way: What the user asks for, such as ``--labels``.
+        takes: Names of the parameters that it takes.
+
+    Raises:
+        UserError: Another one is given.
+    """
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in takes and values[name] != parameter.default:
+            option = f"--{name.replace('_', '-')}" if parameter.kind is parameter.KEYWORD_ONLY else name.upper()
+            raise UserError(f"{option} does not belong to {way}: leave it out")
 
 
 def _item(hint: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The round trip: of several utterances drawn for a tree, the one that a public parser reads as the tree."""
+"""keep-best, trees: of several utterances drawn for a tree, the one that a public parser reads as the tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from commands.pipeline.experiment import load
 from commands.pipeline.recipes import steps_of
 from commands.pipeline.sources import check_sources
-from commands.quality.round_trip import choose, record_of
+from commands.quality.keep_best import best, keep_best, record_of
 from doppel.console.command import call
 from doppel.errors import UserError
 from doppel.metrics import graph_overlap, names_said
@@ -35,14 +35,24 @@ def drawn(tree: str, *utterances: str) -> list[dict[str, Any]]:
     return [{"utterance": utterance, "parse": tree, "stage": "parse2utterance"} for utterance in utterances]
 
 
+def chosen(trees: list[str], lines: list[dict[str, Any]], seed: int = 0) -> list[dict[str, Any]]:
+    """What is kept of lines whose utterances the parser reads as above."""
+    lines = [line for line in lines if line["parse"] in trees]
+    worth = [
+        (names_said(line["utterance"], line["parse"]), graph_overlap(READS[line["utterance"]], line["parse"]))
+        for line in lines
+    ]
+    return [lines[place] for place in best(trees, [line["parse"] for line in lines], worth, seed)]
+
+
 def texts(lines: list[Any]) -> list[str]:
     return [line["utterance"] for line in lines]
 
 
 def test_a_match_goes_before_the_nearest_graph_and_said_names_before_both() -> None:
-    assert texts(choose([FIND], drawn(FIND, "hello", "find two", "find one"), READS, 0)) == ["find one"]
-    assert texts(choose([FIND], drawn(FIND, "hello", "find two"), READS, 0)) == ["find two"]
-    assert texts(choose([ALICE], drawn(ALICE, "find her", "find alice  smith"), READS, 0)) == ["find alice  smith"]
+    assert texts(chosen([FIND], drawn(FIND, "hello", "find two", "find one"))) == ["find one"]
+    assert texts(chosen([FIND], drawn(FIND, "hello", "find two"))) == ["find two"]
+    assert texts(chosen([ALICE], drawn(ALICE, "find her", "find alice  smith"))) == ["find alice  smith"]
     assert graph_overlap(READS["find her"], ALICE) == 1 > graph_overlap(NEAR, FIND) > graph_overlap(FAR, FIND)
     assert graph_overlap("(no tree", FIND) == 0
     assert names_said("bring ALICE smith", '(f (Path.apply "bring") "Alice Smith" "Bob")') == 1
@@ -51,17 +61,17 @@ def test_a_match_goes_before_the_nearest_graph_and_said_names_before_both() -> N
 def test_each_tree_keeps_as_many_as_it_has_and_the_lines_follow_the_trees() -> None:
     trees = [FIND, ALICE, FIND, "(Lost)"]
     lines = [*drawn(ALICE, "find her"), *drawn(FIND, "hello", "find one", "look for one"), *drawn("(Other)", "hello")]
-    kept = choose(trees, lines, READS, 0)
+    kept = chosen(trees, lines)
     assert [line["parse"] for line in kept] == [FIND, ALICE, FIND]
     assert {kept[0]["utterance"], kept[2]["utterance"]} == {"find one", "look for one"}
 
 
 def test_equals_are_drawn_as_often_as_the_model_draws_them() -> None:
     lines = drawn(FIND, "find one", "find one", "hello", "look for one")
-    counts = Counter(texts([line for seed in range(900) for line in choose([FIND], lines, READS, seed)]))
+    counts = Counter(texts([line for seed in range(900) for line in chosen([FIND], lines, seed)]))
     assert set(counts) == {"find one", "look for one"}
     assert abs(counts["find one"] - 600) < 60  # Binomial(900, 2/3): a standard deviation of 14
-    assert choose([FIND], lines, READS, 5) == choose([FIND], lines, READS, 5)
+    assert chosen([FIND], lines, 5) == chosen([FIND], lines, 5)
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -95,17 +105,16 @@ def test_the_command_counts_and_the_evaluation_knows_who_chose(
     tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
-    from commands.quality.round_trip import round_trip
 
     lines = drawn(FIND, "hello", "find one", "find two") + drawn(ALICE, "hello", "find alice  smith")
     candidates = write_lines(tmp_path / "candidates.jsonl", lines)
     trees = write_lines(tmp_path / "trees.jsonl", [{"utterance": None, "parse": tree} for tree in (FIND, ALICE)])
     out = tmp_path / "synthetic.jsonl"
-    given = ["--candidates", candidates, "--trees", trees, "--parser", str(checkpoint), "--out", str(out)]
-    call(round_trip, given, "round-trip")
+    given = ["--candidates", candidates, "--prompts", trees, "--parser", str(checkpoint), "--out", str(out)]
+    call(keep_best, given, "keep-best")
     told = json.loads(record_of(out).read_text())
     assert json.loads(capsys.readouterr().out) == told
-    assert (told["num_trees"], told["num_candidates"], told["num_kept"]) == (2, 5, 2)
+    assert (told["num_prompts"], told["num_candidates"], told["num_kept"]) == (2, 5, 2)
     assert (told["candidates_match"], told["kept_match"]) == (0.2, 0.5)
     assert [json.loads(line)["stage"] for line in out.read_text().splitlines()] == ["parse2utterance"] * 2
 
@@ -117,9 +126,9 @@ def test_the_command_counts_and_the_evaluation_knows_who_chose(
         values.append(json.loads((tmp_path / "o.json").read_text()))
     assert [v["chosen_by_this_parser"] for v in values] == [True, False]
     assert [CHOSEN_BY_JUDGE in v["notes"] for v in values] == [True, False]
-    with pytest.raises(UserError, match="these very trees"):
+    with pytest.raises(UserError, match="these very prompts"):
         call(
-            round_trip, [*given, "--trees", write_lines(tmp_path / "other.jsonl", [{"parse": "(Other)"}])], "round-trip"
+            keep_best, [*given, "--prompts", write_lines(tmp_path / "other.jsonl", [{"parse": "(Other)"}])], "keep-best"
         )
 
 
@@ -131,14 +140,14 @@ def test_the_stages_draw_choose_and_judge(tmp_path: Path, checkpoint: Path) -> N
     check_sources(experiment)
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
     for own, file in (("", "two_stage"), ("mine_", "mine"), ("shuffled_", "shuffled")):
-        chosen = stages[f"choose_{own}utterances"]
-        assert chosen.needs == (f"sample_{own}utterances",) and chosen.argv[0] == "round-trip"
-        assert str(tmp_path / f"{own}trees.jsonl") in chosen.argv
-        assert chosen.needs[0] in stages and stages[f"evaluate_{file}"].needs[0] == chosen.name
-        config = stages[chosen.needs[0]].config
+        step = stages[f"choose_{own}utterances"]
+        assert step.needs == (f"sample_{own}utterances",) and step.argv[0] == "keep-best"
+        assert str(tmp_path / f"{own}trees.jsonl") in step.argv
+        assert step.needs[0] in stages and stages[f"evaluate_{file}"].needs[0] == step.name
+        config = stages[step.needs[0]].config
         assert config is not None and config["data"]["init_args"]["num_samples"] == 120
         (written,) = (c["init_args"]["output_path"] for c in config["trainer"]["callbacks"] if "init_args" in c)
-        assert written in chosen.argv and written != str(tmp_path / "synthetic.jsonl")
+        assert written in step.argv and written != str(tmp_path / "synthetic.jsonl")
     assert stages["evaluate_one_stage"].needs == ("sample_one_stage",)
     tree_config = stages["sample_trees"].config
     assert tree_config is not None and tree_config["data"]["init_args"]["num_samples"] == 30

