@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from callbacks.synthetic_writer import weights_fingerprint
-from commands.pipeline.systems import synthetic_file, system
+from commands.pipeline.systems import system
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
 
@@ -122,10 +122,10 @@ def sample(run: Path, name: str, **changes: Any) -> None:
     weights = {"weight": torch.ones(2)}
     torch.save({"state_dict": weights, "callbacks": callbacks}, checkpoint)
     lines = b'{"utterance": "yes"}\n'
-    (run / synthetic_file(name)).write_bytes(lines)
+    (run / system(name).synthetic).write_bytes(lines)
     drawn = {"weights": weights_fingerprint(weights), "sha256": hashlib.sha256(lines).hexdigest()}
-    (run / f"{synthetic_file(name)}.metrics.json").write_text(json.dumps(drawn))
-    writer = {"class_path": "SyntheticWriter", "init_args": {"output_path": str(run / synthetic_file(name))}}
+    (run / f"{system(name).synthetic}.metrics.json").write_text(json.dumps(drawn))
+    writer = {"class_path": "SyntheticWriter", "init_args": {"output_path": str(run / system(name).synthetic)}}
     config = {"trainer": {"callbacks": [writer]}, "ckpt_path": str(checkpoint)}
     (run / f"sample_{name}").mkdir(exist_ok=True)
     (run / f"sample_{name}" / "predict.yaml").write_text(yaml.safe_dump(config))

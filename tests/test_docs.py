@@ -22,9 +22,10 @@ import cli
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.lightning import train
 from commands.pipeline import run
-from commands.pipeline.experiment import SECTIONS, Experiment, shipped
 from commands.pipeline.experiment import load as load_experiment
-from commands.pipeline.recipes import steps_of
+from commands.pipeline.experiment import shipped
+from commands.pipeline.settings import SECTIONS, Experiment
+from commands.pipeline.synthesis import steps_of
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.parser_data_module import ParserDataModule
 from doppel.console.command import command_parser

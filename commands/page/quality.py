@@ -12,9 +12,9 @@ from typing import Any
 from markupsafe import Markup
 
 from commands.page.asked import Sample
-from commands.pipeline.experiment import merge
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import system
+from commands.pipeline.yaml_files import merge
 from commands.quality.measures import INSTEAD, UP, Measure, human_value, measure
 from datamodules.columns import Columns
 from datamodules.hub import is_on_hub

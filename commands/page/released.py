@@ -76,11 +76,11 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
 
     if not any(m["scope"] == scope and (m["stage"] == "histogram" or m.get("kind") == KIND) for m in own):
         return None
-    prompts = system(of).samplings[-1].prompts if system(of).samplings else None
+    prompts = system(of).prompts
     if prompts is not None and (told := _read(record.folder / f"{Path(prompts).stem}.histogram.json")) is not None:
         return _release(told, dict.fromkeys(told["sums"], (1.0, 0.0)))
-    for training in system(of).trainings:
-        told = _read(record.folder / training.folder / "marginals.json")
+    for stage in system(of).stages:
+        told = _read(record.folder / system(of).model(stage) / "marginals.json")
         if told is not None and not trees:  # topics: an utterance has one, so that its vector is 1 there
             return _release(told, dict.fromkeys(told["sums"], (1.0, 0.0)))
         if told is not None:

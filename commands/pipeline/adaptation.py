@@ -1,4 +1,4 @@
-"""The stages of an end-to-end adaptation: a parser learns, from private utterances that nobody reads, a function.
+"""The steps of an end-to-end adaptation: a parser learns, from private utterances that nobody reads, a function.
 
 Formal guarantees:
     One unit is one line of the private part. Its tree is a function of its utterance and of a parser, nothing else, and
@@ -10,15 +10,17 @@ Formal guarantees:
 
 from __future__ import annotations
 
-from commands.pipeline.experiment import Adaptation, Settings
-from commands.pipeline.stages import PRIVATE_PARTS, Stages
-from commands.pipeline.steps import File, Step
-from commands.pipeline.systems import System
+from commands.pipeline.settings import Adaptation
+from commands.pipeline.step_maker import StepMaker
+from commands.pipeline.steps import PRIVATE_PARTS, File, Step
+from commands.pipeline.system import System
+from commands.pipeline.systems import systems_of
+from commands.pipeline.yaml_files import Settings
 
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 
 
-class AdaptationStages(Stages):
+def adaptation(make: StepMaker, given: Adaptation) -> list[Step]:
     """Mireshghallah et al., 2023, section 5.4 (Tables 3, 5 and 8).
 
     ==============================  ===============================================================================
@@ -31,92 +33,60 @@ class AdaptationStages(Stages):
     ``parser_metrics/SYSTEM.json``  its accuracy on the test, with and without the function
     ==============================  ===============================================================================
     """
+    experiment, data = make.experiment, make.run / "data"
+    sampled = [system for system in systems_of(experiment) if system.learns]
+    steps = [_partition(make, given), make.fit_parser("parser_none", "parser_low", [str(data / "public.jsonl")])]
+    make.columns = None  # what the split writes has the usual ones
+    steps += _score(make, given, "none", make.checkpoint("parser_none"))
+    steps.append(make.annotate_private(make.checkpoint("parser_none"), str(data / "private.jsonl"), "dialogue"))
+    if make.parser is None:
+        steps.append(make.fit_parser("parser_full", "parser_full", [str(data / "full.jsonl")]))
+        make.parser = make.checkpoint("parser_full")
+    if "full" in experiment.systems:
+        steps += _score(make, given, "full", make.parser)
+    for system in sampled:
+        steps += make.steps(system)
+    for system in sampled:
+        steps += _retrain(make, given, system)
+    return steps
 
-    def all(self) -> list[Step]:
-        """All stages."""
-        names, used = self.experiment.systems, [system for system in self.experiment.used if system.samplings]
-        self.partition()
-        self.fit_parser("parser_none", "parser_low", [self.data("public")], ("partition",))
-        self.score("none", "parser_none")
-        self.annotate_private(
-            self.checkpoint("parser_none"), self.data("private"), ("partition", "parser_none"), "dialogue"
-        )
-        if self.parser is None:
-            self.fit_parser("parser_full", "parser_full", [self.data("full")], ("partition",))
-            self.parser, self.evaluate_after = self.checkpoint("parser_full"), ("parser_full",)
-        if "full" in names:
-            self.score("full", *self.evaluate_after)
-        for system in used:
-            self.synthesise(system)
-        for system in used:
-            self.retrain(system.name, system, system.synthetic)
-        self.report()
-        return self.listed
 
-    @property
-    def given(self) -> Adaptation:
-        """The experiment's own part."""
-        assert self.experiment.adaptation is not None
-        return self.experiment.adaptation
+def _partition(make: StepMaker, given: Adaptation) -> Step:
+    """Split the annotated turns."""
+    options: Settings = {name: getattr(given, name) for name in _SPLIT}
+    options |= {"seed": make.experiment.seed or 1, "out": make.run / "data", "columns": make.columns}
+    writes = [File(f"data/{part}.jsonl", "private") for part in PRIVATE_PARTS]
+    writes += [File(f"data/{part}", "data") for part in ("public.jsonl", "test.jsonl", "partition.json")]
+    reads = [given.train, given.test]
+    return make.tool("partition", "tool", ["partition"], options, writes=writes, reads=reads, protected=reads[:1])
 
-    def data(self, part: str) -> str:
-        """A file of the split."""
-        return str(self.run / "data" / f"{part}.jsonl")
 
-    def partition(self) -> None:
-        """Split the annotated turns."""
-        given: Settings = {name: getattr(self.given, name) for name in _SPLIT}
-        seed = self.experiment.seed or 1
-        own: Settings = {"seed": seed, "out": self.run / "data", "columns": self.columns}
-        private, public = PRIVATE_PARTS, ("public", "test")
-        writes = [File(f"data/{part}.jsonl", "private") for part in private]
-        writes += [File(f"data/{part}.jsonl", "data") for part in public]
-        writes.append(File("data/partition.json", "data"))
-        reads = [self.given.train, self.given.test]
-        self.tool("partition", "tool", (), "partition", **given, **own, writes=writes, reads=reads, protected=reads[:1])
-        self.columns = None  # what the split writes has the usual ones
+def _score(make: StepMaker, given: Adaptation, name: str, parser: str) -> list[Step]:
+    """Accuracy of a parser on the test."""
+    test, predicted, out = make.run / "data" / "test.jsonl", f"parsed_test/{name}.jsonl", f"parser_metrics/{name}.json"
+    options = {"predicted": make.run / predicted, "function": given.missing, "gold": test, "out": make.run / out}
+    writes, reads = [File(out, "metrics")], [make.run / predicted, test]
+    return [
+        make.annotate(f"test_{name}", test, parser, predicted),
+        make.tool(f"score_{name}", "tool", ["parser-metrics"], options, writes=writes, reads=reads),
+    ]
 
-    def score(self, name: str, *needs: str) -> None:
-        """Accuracy of a parser on the test."""
-        predicted = f"parsed_test/{name}.jsonl"
-        parser = str(self.parser) if name == "full" else self.checkpoint(f"parser_{name}")
-        self.annotate(f"test_{name}", self.data("test"), parser, predicted, ("partition", *needs))
-        out = self.run / "parser_metrics" / f"{name}.json"
-        given: Settings = {"function": self.given.missing, "gold": self.data("test")}
-        needed = (f"annotate_test_{name}",)
-        self.tool(
-            f"score_{name}",
-            "tool",
-            needed,
-            "parser-metrics",
-            predicted=self.run / predicted,
-            **given,
-            out=out,
-            writes=[File(f"parser_metrics/{name}.json", "metrics")],
-            reads=[predicted, self.data("test")],
-        )
 
-    def retrain(self, name: str, system: System, synthetic: str) -> None:
-        """Annotate the samples as experts would, all or those that are worth most, and teach them to a new parser."""
-        annotated, samples, given = f"annotated_{name}.jsonl", self.run / synthetic, self.given
-        after = self.writer(system)
-        if given.num_annotated is not None and system.has_trees:
-            chosen = self.run / f"chosen_{name}.jsonl"
-            options: Settings = {"num": given.num_annotated, "method": given.annotate_by, "out": chosen}
-            self.tool(
-                f"diverse_{name}",
-                "tool",
-                (after,),
-                "choose",
-                str(samples),
-                **options,
-                seed=self.experiment.seed,
-                writes=[self.file(chosen.name, "release", system)],
-                reads=[samples],
-            )
-            samples, after = chosen, f"diverse_{name}"
-        needs = (after, *self.evaluate_after)
-        self.annotate(name, str(samples), str(self.parser), annotated, needs, system=system)
-        files = [self.data("public"), str(self.run / annotated)]
-        self.fit_parser(f"parser_{name}", "parser_augmented", files, ("partition", f"annotate_{name}"))
-        self.score(name, f"parser_{name}")
+def _retrain(make: StepMaker, given: Adaptation, system: System) -> list[Step]:
+    """Annotate the samples as experts would, all or those that are worth most, and teach them to a new parser."""
+    name, samples, steps = system.name, make.run / system.synthetic, []
+    if given.num_annotated is not None and system.has_trees:
+        chosen = make.run / f"chosen_{name}.jsonl"
+        options: Settings = {"num": given.num_annotated, "method": given.annotate_by, "out": chosen}
+        options["seed"] = make.experiment.seed
+        writes = [File(chosen.name, "release", name, system.scope)]
+        steps = [make.tool(f"diverse_{name}", "tool", ["choose", samples], options, writes=writes, reads=[samples])]
+        samples = chosen
+    annotated = f"annotated_{name}.jsonl"
+    files = [str(make.run / "data" / "public.jsonl"), str(make.run / annotated)]
+    return [
+        *steps,
+        make.annotate(name, samples, str(make.parser), annotated, system),
+        make.fit_parser(f"parser_{name}", "parser_augmented", files),
+        *_score(make, given, name, make.checkpoint(f"parser_{name}")),
+    ]

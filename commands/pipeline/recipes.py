@@ -1,22 +1,62 @@
-"""The steps of an experiment, in an order in which they can be run."""
+"""How each system is made: one plain function a system, which lists its steps.
+
+A step waits for those whose files it reads, so a recipe says which files those are, and nothing of order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
-from commands.pipeline.adaptation import AdaptationStages
-from commands.pipeline.experiment import Experiment
-from commands.pipeline.stages import Stages
+from commands.pipeline.step_maker import StepMaker
 from commands.pipeline.steps import Step
+from commands.pipeline.system import System
+from commands.pipeline.yaml_files import Settings
 
 
-def steps_of(experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> list[Step]:
-    """All steps of an experiment.
+def one_stage(make: StepMaker, system: System) -> list[Step]:
+    """p(x): utterances by themselves."""
+    shares = make.calibration(system)
+    return [make.fit(system, "one_stage", shares), *make.utterances(system, "one_stage", shares)]
 
-    Args:
-        experiment: What is run.
-        run: The run folder.
-        overlays: Configuration files that the kind of node adds to every training of a language model.
-    """
-    return (AdaptationStages if experiment.adaptation else Stages)(experiment, run, overlays).all()
+
+def by_label(make: StepMaker, system: System) -> list[Step]:
+    """p(x | label): labels in their noised shares, then utterances for them."""
+    settings = {"model": {"source": "domain"}}
+    return [
+        make.fit(system, "domain", changes=settings),
+        make.histogram(system, "domain"),
+        *make.utterances(system, "domain", keeps_best=True, changes=settings),
+    ]
+
+
+def by_topics(make: StepMaker, system: System) -> list[Step]:
+    """p(x), of whose samples each topic gets its noised share."""
+    return [make.fit(system, "one_stage", make.topics), *make.utterances(system, "one_stage", make.topics)]
+
+
+def two_stage(make: StepMaker, system: System, changes: Settings | None = None) -> list[Step]:
+    """p(y), then p(x | y): trees, then utterances for them."""
+    shares = make.calibration(system)
+    trainings = [make.fit(system, stage, shares, changes) for stage in ("parse_tree", "parse2utterance")]
+    return [*trainings, *_trees_then_utterances(make, system, changes)]
+
+
+def shuffled(make: StepMaker, system: System) -> list[Step]:
+    """Two-stage on trees that are permuted over the utterances: a diagnostic, whose ε is one for the shuffled rows."""
+    return two_stage(make, system, {"data": {"shuffle_trees": 1}})  # a seed
+
+
+def unconstrained(make: StepMaker, system: System) -> list[Step]:
+    """Samples of two-stage's models whose trees may be malformed: post-processing, which spends nothing."""
+    return _trees_then_utterances(make, system, {"sampling": {"grammar": None}})
+
+
+def parser(make: StepMaker, system: System) -> list[Step]:
+    """A semantic parser, which learns from public turns without privacy."""
+    return [make.fit_parser(system.name, system.stages[0])]
+
+
+def _trees_then_utterances(make: StepMaker, system: System, changes: Settings | None) -> list[Step]:
+    shares = make.calibration(system)
+    return [
+        *make.trees(system, "parse_tree", shares, changes),
+        *make.utterances(system, "parse2utterance", shares, keeps_best=True, changes=changes),
+    ]

@@ -15,10 +15,12 @@ from typing import Any
 
 import yaml
 
-from commands.pipeline.experiment import Experiment, load, read_yaml, save
+from commands.pipeline.experiment import load, save
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.runner import PLACE, Mode, Runner, queued, snapshot, submit
+from commands.pipeline.settings import Experiment
 from commands.pipeline.slurm import Site, load_site
+from commands.pipeline.yaml_files import read_yaml
 from doppel.errors import UserError
 
 Point = dict[str, Any]

@@ -12,8 +12,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from commands.pipeline.experiment import load, read_yaml, shipped
-from commands.pipeline.systems import SYSTEMS, in_order, pool_of, synthetic_file, system
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.system import candidates_of, pool_of
+from commands.pipeline.systems import SYSTEMS, in_order, system
+from commands.pipeline.yaml_files import read_yaml
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
@@ -171,7 +173,7 @@ class RunRecord:
         for name in [name for name in sampled if pool_of(name) in found]:
             told = {key: self.experiment.get(key) for key in _SHARES if key in self.experiment}
             found[name] = found[pool_of(name)] | told
-        candidates = sampled[-1].replace("synthetic", "candidates")
+        candidates = candidates_of(sampled[-1])
         if candidates in found:  # of which a parser or an encoder chose
             by = "label_words" if of == "domain" else "public_parser"
             chosen = {name: self.experiment.get(name) for name in ("candidates", by)}
@@ -205,7 +207,7 @@ class RunRecord:
         """The system whose file it is."""
         for name in dict.fromkeys((*SYSTEMS, *(self.experiment.get("systems") or ()))):
             for file in self._sampled(name):
-                if output in (file, pool_of(file), file.replace("synthetic", "candidates")):
+                if output in (file, pool_of(file), candidates_of(file)):
                     return name
         return None
 
@@ -215,7 +217,7 @@ class RunRecord:
         Older runs dropped nothing and know the samples alone.
         """
         prefixes = ("synthetic/num_", "synthetic/dropped/")
-        sampled = {name: (name, pool_of(name), name.replace("synthetic", "candidates")) for name in self._sampled(of)}
+        sampled = {name: (name, pool_of(name), candidates_of(name)) for name in self._sampled(of)}
         found = {
             name: next((told for file in files if (told := _json(self.folder / f"{file}.metrics.json"))), None)
             for name, files in sampled.items()
@@ -228,7 +230,8 @@ class RunRecord:
 
     def _sampled(self, of: str) -> list[str]:
         """Files that a system's models write: trees, if it has them, and samples."""
-        return ["trees.jsonl" if of == "two_stage" else f"{of}_trees.jsonl", synthetic_file(of)]
+        known = system(of)
+        return [file for file in (known.prompts if known.has_trees else None, known.synthetic) if file]
 
     def calibration(self, of: str) -> dict[str, Any] | None:
         """How the trees or utterances of a system were drawn from an over-sample; None where they were not."""
@@ -256,7 +259,7 @@ class RunRecord:
                 problems[name] = f"{kind}/{error}"
         if kind == "evaluation":
             missing = [name for name in self.experiment.get("systems") or () if name not in files]
-            problems |= {name: f"half-done: it has no {kind}" for name in missing if system(name).samplings}
+            problems |= {name: f"half-done: it has no {kind}" for name in missing if system(name).learns}
         return values, problems
 
     def split(self) -> dict[str, Any] | None:
@@ -269,7 +272,7 @@ class RunRecord:
 
     def synthetic(self, of: str) -> Path:
         """File of a system's samples, which may not be there."""
-        return self.folder / synthetic_file(of)
+        return self.folder / system(of).synthetic
 
     def wandb(self) -> tuple[Literal["online", "offline"], str] | None:
         """Whether its stages logged to W&B online, and to which project; None: they did not log."""

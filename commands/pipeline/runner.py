@@ -18,14 +18,17 @@ from typing import Any, Literal
 
 import yaml
 
-from commands.pipeline.experiment import ROOT, Experiment, differences, load, save
-from commands.pipeline.recipes import steps_of
+from commands.pipeline.experiment import load, save
 from commands.pipeline.run_folder import hold
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.run_stage import run_stage
+from commands.pipeline.settings import Experiment
 from commands.pipeline.slurm import Site
 from commands.pipeline.sources import check_sources, read_sources
 from commands.pipeline.steps import Step
+from commands.pipeline.synthesis import steps_of
+from commands.pipeline.systems import systems_of
+from commands.pipeline.yaml_files import ROOT, differences
 from doppel.errors import UserError
 
 Mode = Literal["local", "submit", "dry-run", "check"]
@@ -109,7 +112,7 @@ class Runner:
     def _refuse_to_mix(self, old: Experiment, new: Experiment) -> None:
         ours, theirs = old.as_dict(), new.as_dict()
         free = _FREE if new.adaptation is None else tuple(name for name in _FREE if name != "parser_digest")
-        begun = {*old.systems, *(training.settings for used in old.used for training in used.trainings)}
+        begun = {*old.systems, *(stage for used in systems_of(old) for stage in used.stages)}
         for key, was, now in differences(ours, theirs):
             words = key.split(".")
             is_new = words[0] in ("variants", "stages") and words[1] not in {*ours.get(words[0], {}), *begun}
@@ -279,8 +282,8 @@ class Runner:
         trained = [stage.name for stage in self.stages if stage.kind == "fit"]
         _say(f"── {self.experiment.name} finished in {_minutes(seconds)}")
         _say(f"   models   {self.run}/{{{','.join(trained)}}}/checkpoints/last.ckpt")
-        for used in self.experiment.used:
-            if used.samplings:
+        for used in systems_of(self.experiment):
+            if used.learns:
                 _say(f"   samples  {self.run / used.synthetic}")
         report = RunRecord(self.run).report()
         if report is not None:

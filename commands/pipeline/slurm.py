@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.experiment import ROOT, build, merge, read_yaml
 from commands.pipeline.steps import Kind
+from commands.pipeline.yaml_files import ROOT, build, merge, read_yaml
 from doppel.errors import UserError
 
 SLURM = ROOT / "slurm"

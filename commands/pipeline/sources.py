@@ -9,8 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.experiment import ROOT, Experiment, Topics, merge, read_yaml
+from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.supported import read_supported
+from commands.pipeline.systems import systems_of
+from commands.pipeline.yaml_files import ROOT, merge, read_yaml
 from datamodules.readers import expand_path
 from datamodules.turn import Field, Turn
 from doppel.errors import UserError
@@ -34,16 +36,16 @@ def check_sources(experiment: Experiment) -> None:
         UserError: The private file is not named, or is the reference or the source of topics too, or one alone of it
             and the reference is embedded; or the parser that chooses has read it.
     """
-    data, synthesises = experiment.section("data"), any(used.samplings for used in experiment.used)
+    data, synthesises = experiment.section("data"), any(used.learns for used in systems_of(experiment))
     if not synthesises:
         return
     read_supported(experiment.supported)
     calibration = experiment.calibration
     counts_trees = calibration is not None and calibration.of == "utterances"
-    chooses = [s.settings for used in experiment.used for s in used.samplings if s.chooses(experiment.candidates)]
-    if "parse2utterance" in chooses or experiment.write_parses or counts_trees:
+    chosen = {used.learns for used in systems_of(experiment)} if experiment.candidates > 1 else set()
+    if "parse" in chosen or experiment.write_parses or counts_trees:
         _check_public_parser(experiment)
-    if "domain" in chooses:
+    if "domain" in chosen:
         _check_encoder("candidates of the system domain need", "minilm")
     given = experiment.adaptation
     train = data.get("train_path") if given is None else given.train
@@ -78,25 +80,24 @@ def read_sources(experiment: Experiment) -> list[str]:
     from datamodules.readers import is_copy, reference_columns
 
     data, given = experiment.section("data"), experiment.adaptation
-    settings = {training.settings for used in experiment.used for training in used.trainings}
-    has_trees = settings & {"parse_tree", "parse2utterance"} and not experiment.write_parses
-    needs: list[Field] = ["parse"] if has_trees else []
-    needs += ["domain"] if "domain" in settings else []
+    learnt = {used.learns for used in systems_of(experiment)}
+    needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
+    needs += ["domain"] if "domain" in learnt else []
     unit, columns, is_over_long = data.get("unit", "utterance"), Columns.from_config(data), _over_long(experiment)
     told: list[str] = []
-    if given is None and any(used.samplings for used in experiment.used):
+    if given is None and any(used.learns for used in systems_of(experiment)):
         check_unit(unit, columns)
         paths = {data["train_path"]: columns}
-        for used in experiment.used:
+        for used in systems_of(experiment):
             own = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
             paths[own["train_path"]] = Columns.from_config(own)
-        labels = read_labels(Path(experiment.labels)) if experiment.labels and "domain" in settings else None
+        labels = read_labels(Path(experiment.labels)) if experiment.labels and "domain" in learnt else None
         for path, own_columns in paths.items():
             told += check(path, unit, needs, own_columns, is_over_long=is_over_long, labels=labels)
     elif given is not None:
         for path in filter(None, (given.train, given.test)):
             told += check(path, needs=["parse"], columns=columns, is_over_long=is_over_long)
-    if given is None and experiment.reference is None and any(used.samplings for used in experiment.used):
+    if given is None and experiment.reference is None and any(used.learns for used in systems_of(experiment)):
         told.append(
             "the experiment names no reference, so nothing says how near the samples come to what people say: add "
             "--set reference=PUBLIC, human turns that anybody may see"

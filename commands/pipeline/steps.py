@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Kind = Literal["fit", "predict", "metrics", "tool"]
+#: Parts of a split that hold private turns.
+PRIVATE_PARTS = ("private", "private_gold", "full")
+#: Private utterances with the trees that a parser of public turns wrote, in the run folder.
+ANNOTATED = "data/private_annotated.jsonl"
 Role = Literal["checkpoint", "prompts", "pool", "candidates", "release", "metrics", "private", "data", "report"]
 
 
@@ -39,7 +43,6 @@ class Step:
         name: Its name, unique in the run; of its mark, its job and its configuration.
         kind: What it needs: ``fit`` all devices of the nodes, ``predict`` those of one node, ``metrics`` one device,
             ``tool`` none.
-        needs: Steps that must have ended before it.
         argv: Words after ``cli.py``.
         config: What ``RUN/configs/NAME.yaml`` holds, which ``argv`` names; None for a step that takes none.
         is_once: Whether it is left out where it is done.
@@ -47,14 +50,33 @@ class Step:
         reads: Files that what it writes depends on: in the run folder by their place there, others as they are named.
         protected: Those of ``reads`` that hold private text. Their plain hash would tell who has the same file, so
             nothing but a keyed digest of them is written down.
+        needs: Steps that must have ended before it, as :func:`linked` finds them; without those that these wait for.
     """
 
     name: str
     kind: Kind
-    needs: tuple[str, ...]
     argv: tuple[str, ...]
     config: Mapping[str, Any] | None = None
     is_once: bool = True
     writes: tuple[File, ...] = ()
     reads: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+def linked(steps: Iterable[Step]) -> list[Step]:
+    """Steps of which each needs those that write what it reads.
+
+    Args:
+        steps: In an order in which they can be run.
+    """
+    writers: dict[str, str] = {}
+    before: dict[str, set[str]] = {}  # each step → all that have ended when it starts
+    listed = []
+    for step in steps:
+        read = dict.fromkeys(writers[path] for path in step.reads if path in writers)
+        implied = {name for other in read for name in before[other]}
+        before[step.name] = implied | set(read)
+        writers |= {file.path: step.name for file in step.writes}
+        listed.append(replace(step, needs=tuple(name for name in read if name not in implied)))
+    return listed

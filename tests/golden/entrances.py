@@ -75,7 +75,7 @@ def grid(name: str, changes: Mapping[str, Any]) -> list[float]:
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
     """What each step of an experiment runs, in order: name, kind, needs, argv, config."""
     from commands.pipeline.experiment import load, shipped
-    from commands.pipeline.recipes import steps_of
+    from commands.pipeline.synthesis import steps_of
 
     for step in steps_of(load(shipped(name), changes), run):
         yield {

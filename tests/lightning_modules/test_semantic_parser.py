@@ -16,7 +16,7 @@ from lightning.pytorch import Trainer
 import cli
 from commands.lightning.cli import WRITER
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.recipes import steps_of
+from commands.pipeline.synthesis import steps_of
 from datamodules.parser_data_module import ParserDataModule
 from datamodules.shuffling import BucketedBatches
 from doppel.errors import UserError

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.recipes import steps_of
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.steps import Step
+from commands.pipeline.synthesis import steps_of
 from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,7 +13,7 @@ import yaml
 import cli
 from commands.pipeline import run as command
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.recipes import steps_of
+from commands.pipeline.synthesis import steps_of
 from tests.slurm.launches import ROOT, jobs_in, launch, write_experiment
 
 FIT = ROOT / "configs" / "sweeps" / "fit.yaml"

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from commands.pipeline.experiment import load
-from commands.pipeline.recipes import steps_of
 from commands.pipeline.runner import Runner
 from commands.pipeline.slurm import load_site
+from commands.pipeline.synthesis import steps_of
 from doppel.errors import UserError
 from tests.slurm.launches import EXPERIMENTS, ROOT, launch, write_experiment
 

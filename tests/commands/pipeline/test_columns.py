@@ -10,8 +10,8 @@ import pytest
 from table_files import write_table
 
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.recipes import steps_of
 from commands.pipeline.sources import check_sources, read_sources
+from commands.pipeline.synthesis import steps_of
 from commands.quality.evaluate import evaluate
 from datamodules.columns import Columns
 from doppel.console.command import command_parser

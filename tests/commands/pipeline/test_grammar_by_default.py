@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.recipes import steps_of
+from commands.pipeline.synthesis import steps_of
 from doppel.errors import UserError
 from lightning_modules.generation import SamplingArguments
 from lightning_modules.parse_tree_lm import ParseTreeLM

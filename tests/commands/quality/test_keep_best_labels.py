@@ -13,9 +13,9 @@ import pytest
 
 from commands.pipeline import sources
 from commands.pipeline.experiment import load
-from commands.pipeline.recipes import steps_of
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.sources import check_sources
+from commands.pipeline.synthesis import steps_of
 from commands.privacy import counted
 from commands.quality.keep_best import best, keep_best, probabilities
 from doppel.console.command import call

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from commands.pipeline.experiment import load
-from commands.pipeline.recipes import steps_of
 from commands.pipeline.sources import check_sources
+from commands.pipeline.synthesis import steps_of
 from commands.quality.keep_best import best, keep_best, record_of
 from doppel.console.command import call
 from doppel.errors import UserError

@@ -1,0 +1,83 @@
+"""What contradicts itself in an experiment, refused before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from pathlib import Path
+
+from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
+from commands.pipeline.system import MODEL_FILES
+from commands.pipeline.systems import SYSTEMS, USUAL, systems_of
+from doppel.errors import UserError
+
+
+def check(experiment: Experiment, path: Path) -> None:
+    """Refuse what contradicts itself.
+
+    Raises:
+        UserError: Something does; ``path`` says where.
+    """
+    parts = [*experiment.stages.items(), *experiment.variants.items(), ("overrides", experiment.overrides)]
+    for name, sections in parts:
+        for section, values in sections.items():
+            if section not in SECTIONS:
+                raise UserError(f"{path}: {name} has no section {section!r}: give {', '.join(SECTIONS)}")
+            if not isinstance(values, dict):
+                hint = "; `epsilon: inf` trains without privacy" if section == "privacy" else ""
+                raise UserError(f"{path}: {section} of {name} is {values!r}: give keys with values{hint}")
+    known = [*MODEL_FILES, "parser_full", "parser_augmented"]
+    for field_name in ("stages", "epochs"):
+        for name in getattr(experiment, field_name):
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+                raise UserError(f"{path}: {field_name} has no stage {name!r}: {hint}")
+    for name, number in experiment.epochs.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+            raise UserError(f"{path}: epochs.{name} is {number!r}: give a number above 0")
+    for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
+        for name in DERIVED.keys() & sections.get("privacy", {}).keys():
+            raise UserError(f"{path}: privacy.{name} follows from the field {DERIVED[name]}: set that instead")
+    if experiment.candidates < 1:
+        raise UserError(f"{path}: candidates is {experiment.candidates}: give at least 1")
+    if experiment.label_words and experiment.candidates == 1:
+        raise UserError(f"{path}: label_words choose among candidates, and candidates is 1: give 8, or leave them out")
+    wanted = experiment.calibration
+    for name, shares in (("calibration", wanted), ("topics", experiment.topics)):
+        if shares is not None and not (0 < shares.noise_multiplier < math.inf and shares.oversample >= 1):
+            raise UserError(
+                f"{path}: {name} is {vars(shares)}: give a finite noise_multiplier above 0 and an oversample of 1 or "
+                "more"
+            )
+    if experiment.topics is not None and experiment.topics.num_topics < 2:
+        raise UserError(f"{path}: topics.num_topics is {experiment.topics.num_topics}: give at least 2")
+    if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
+        raise UserError(f"{path}: a calibration of utterances draws from all of them: leave out candidates")
+    given = experiment.adaptation
+    own_files = [name for name, sections in experiment.variants.items() if "train_path" in sections.get("data", {})]
+    if experiment.write_parses and (given is not None or own_files):
+        what = (
+            f"variants.{own_files[0]} has a train_path of its own" if own_files else "an adaptation has its own parser"
+        )
+        raise UserError(f"{path}: write_parses is for data.train_path, and {what}: leave one of them out")
+    has = {"": True, "labels": experiment.labels is not None, "adaptation": given is not None}
+    for place, used in enumerate(systems_of(experiment)):
+        described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}
+        if not (has | described)[used.needs]:
+            what = used.needs if used.needs in has else f"{used.needs}.{used.name}"
+            known = ", ".join(name for name, system in SYSTEMS.items() if system.learns)
+            raise UserError(
+                f"{path} has no {what}, which the system {used.name} needs: name others in systems ({known})"
+            )
+        if used.models_of is not None and used.scope not in experiment.systems[:place]:
+            raise UserError(f"{used.name} samples from the models of {used.scope}: name {used.scope} before it")
+    if given is None:
+        return
+    if given.num_annotated is not None and not 1 <= given.num_annotated <= experiment.num_samples:
+        raise UserError(
+            f"{path}: adaptation.num_annotated is {given.num_annotated}, of {experiment.num_samples} samples: give a "
+            "number between, or leave it out to annotate all"
+        )
+    if not any(used.learns for used in systems_of(experiment)):
+        raise UserError(f"{path}: systems is {experiment.systems}: name one that is sampled too, such as {USUAL[-1]}")

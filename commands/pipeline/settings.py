@@ -1,0 +1,203 @@
+"""What an experiment can set: its fields, each with its range."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from commands.pipeline.yaml_files import Settings, merge
+from doppel.errors import UserError
+
+#: Parts of a training's settings, which an experiment may give for all, for one stage and for one system.
+SECTIONS = ("trainer", "model", "sampling", "data", "privacy")
+#: Keys of ``privacy`` that follow from a field of the experiment.
+DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A parser learns, from private utterances that nobody reads, a function that it lacks.
+
+    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/adaptation.md``.
+
+    Args:
+        train: Annotated turns that are split into public and private ones.
+        missing: Function that the public turns lack: a name, or the start of one and a star.
+        test: Turns that parsers are scored on; null: a part of ``train``.
+        test_share: Share of ``test`` (or of ``train``) that is taken.
+        public_share: Share of ``train`` that is public.
+        by: What is split: ``turn`` or ``dialogue``.
+        num_annotated: Samples of each system with trees that are annotated, of all; null: all.
+        annotate_by: How they are chosen, see ``python cli.py choose --help``.
+    """
+
+    train: str
+    missing: str
+    test: str | None = None
+    test_share: float | None = None
+    public_share: float = 0.1
+    by: Literal["turn", "dialogue"] = "turn"
+    num_annotated: int | None = None
+    annotate_by: Literal["uat", "cmaxent", "hybrid", "uniform"] = "uat"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Samples are drawn from an over-sample by noised shares of function types: see ``docs/switches.md``.
+
+    Args:
+        noise_multiplier: Noise over sensitivity of the shares, which every calibrated system pays for out of its ε.
+        oversample: Samples that are written for each that is drawn.
+        of: ``trees``, of every system that has them; or ``utterances``, whose trees ``public_parser`` reads.
+    """
+
+    noise_multiplier: float = 10.0
+    oversample: int = 20
+    of: Literal["trees", "utterances"] = "trees"
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What the system ``topics`` counts of utterances without labels: see ``python cli.py calibrate --help``.
+
+    Args:
+        num_topics: Topics of the codebook.
+        texts: Public utterances that the codebook is made of; null: the over-sample.
+        encoder: Sentence encoder.
+        noise_multiplier: Noise over sensitivity of the topics' shares.
+        oversample: Samples that are written for each that is drawn.
+    """
+
+    of = "utterances"  # as of a calibration
+    num_topics: int = 40
+    texts: str | None = None
+    encoder: str = "minilm"
+    noise_multiplier: float = 10.0
+    oversample: int = 5
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is run. A file ``configs/experiments/NAME.yaml`` holds these fields and ``base: OTHER``, whose it changes.
+
+    The sections ``trainer``, ``model``, ``sampling``, ``data`` and ``privacy`` are those of every training; entries of
+    ``stages`` and ``variants`` hold the same sections for one stage or one system, and win in this order. What follows
+    from other fields stands nowhere: epochs of a budget, scope, prompts, paths in the run folder.
+
+    Args:
+        name: Name of the file.
+        systems: Systems to train and compare, of :data:`~commands.pipeline.systems.SYSTEMS` or keys of ``variants``.
+        epsilon: Target ε of each system; ``inf`` trains without privacy, on shuffled batches of a fixed size.
+        seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
+        num_samples: Samples of each system.
+        candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
+            it reads as the tree, and texts that ``domain`` draws for each code, of which a public sentence encoder
+            keeps the one that it reads as the code (``python cli.py keep-best``); 1 keeps what is drawn.
+        label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``;
+            a value without any is described by itself. Public knowledge, never looked up in the private texts.
+        public_parser: Checkpoint of the parser that chooses among the candidates, or reads what a calibration of
+            utterances counts, or writes their trees. It must not have learnt from the private turns: nothing pays for
+            that, and no ε would hold.
+        write_parses: The private rows have no trees: ``public_parser`` writes them, on the machine that trains.
+        reference: Human turns that the samples are compared with: a file, or ``embedded:…``; null: a page of what was
+            sampled and its privacy, and no metrics.
+        epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``.
+        data: Arguments of the DialogueDataModule.
+        model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
+        sampling: How texts are sampled.
+        trainer: Arguments of the Trainer of every training.
+        save_every: Steps after which every training saves, beside the end of each epoch; null: the epochs alone.
+        privacy: Arguments of DP-SGD: δ, clipping norm, accountant, ….
+        stages: Stage → sections of its own.
+        variants: System → sections of its own. A name that no system has is two-stage with these settings.
+        at_epsilon: ε → fields that hold at this ε alone.
+        overrides: Sections that win over all others; ``--set`` writes them.
+        overlays: Configuration files that every training of a language model takes on top, such as for a GPU.
+        featurizer: Model folder or hub name whose features MAUVE compares.
+        compare_with_private: Also report copies of the private training text; these figures are not private.
+        labels: Public list of the domains, one a line, for the system ``domain``.
+        topics: How the system ``topics`` labels utterances that have no label.
+        exact_histogram: Draw the domains as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
+        calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
+        parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
+        supported: Functions, or labels, that the assistant supports, for the page of the run: names, starts of names
+            with a star, ``!NAME`` for one that it lacks; or a file of them, or a ``.csv`` table of its API. Null: the
+            table under which trees are sampled, if there is one.
+        adaptation: What makes the run an adaptation; null: synthesis alone.
+        table: Result tables that its runs stand in: main, treedst, best, few_modes, shuffled, large or adaptation.
+        sweep: Name of the sweep that a run is a point of; such a run stands in no table.
+        point: What the point of the sweep sets.
+        epsilons: Values of ε that ``--grid`` takes.
+        seeds: Seeds that ``--grid`` takes.
+        environment: Variables that values may name as ``${NAME}``; one that is set in the shell wins.
+        parser_digest: Of the file ``parser``; the run writes it down.
+        commit: Versions of the code that worked on the run; the run writes them down.
+    """
+
+    name: str
+    systems: list[str] = field(default_factory=list)
+    epsilon: float = 8.0
+    seed: int | None = None
+    num_samples: int = 1000
+    candidates: int = 1
+    label_words: dict[str, str] = field(default_factory=dict)
+    public_parser: str | None = None
+    write_parses: bool = False
+    reference: str | None = None
+    epochs: dict[str, float] = field(default_factory=dict)
+    data: Settings = field(default_factory=dict)
+    model: Settings = field(default_factory=dict)
+    sampling: Settings = field(default_factory=dict)
+    trainer: Settings = field(default_factory=dict)
+    privacy: Settings = field(default_factory=dict)
+    save_every: int | None = None
+    stages: dict[str, Settings] = field(default_factory=dict)
+    variants: dict[str, Settings] = field(default_factory=dict)
+    at_epsilon: dict[str, Settings] = field(default_factory=dict)
+    overrides: Settings = field(default_factory=dict)
+    overlays: list[str] = field(default_factory=list)
+    featurizer: str = "models/base"
+    compare_with_private: bool = False
+    labels: str | None = None
+    topics: Topics | None = None
+    exact_histogram: bool = False
+    calibration: Calibration | None = None
+    parser: str | None = None
+    supported: list[str] | str | None = None
+    adaptation: Adaptation | None = None
+    table: str | None = None
+    sweep: str | None = None
+    point: Settings = field(default_factory=dict)
+    epsilons: list[float] = field(default_factory=lambda: [3.0, 8.0, 16.0, math.inf])
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    environment: dict[str, str] = field(default_factory=dict)
+    parser_digest: str | None = None
+    commit: list[str] = field(default_factory=list)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether its language models train under differential privacy."""
+        return math.isfinite(self.epsilon)
+
+    def epochs_of(self, settings: str) -> float:
+        """Epochs of a training.
+
+        Raises:
+            UserError: The experiment does not say.
+        """
+        name = "one_stage" if settings == "domain" and settings not in self.epochs else settings
+        if name not in self.epochs:
+            raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{name}")
+        return self.epochs[name]
+
+    def section(self, name: str) -> Settings:
+        """One of ``SECTIONS`` as every training has it, but for what stages and systems change."""
+        return merge(getattr(self, name), self.overrides.get(name, {}))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, without what is at its default and without what was used up when it was read."""
+        always, defaults = ("name", "systems", "epsilon", "num_samples"), Experiment(name="")
+        values = dataclasses.asdict(self)
+        return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}

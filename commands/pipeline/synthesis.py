@@ -1,0 +1,26 @@
+"""From private turns to samples, their metrics and the report: the steps of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from commands.pipeline.adaptation import adaptation
+from commands.pipeline.settings import Experiment
+from commands.pipeline.step_maker import StepMaker
+from commands.pipeline.steps import Step, linked
+from commands.pipeline.systems import systems_of
+
+
+def steps_of(experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> list[Step]:
+    """All steps of an experiment, in an order in which they can be run; arguments as of :class:`StepMaker`."""
+    make = StepMaker(experiment, run, overlays)
+    if experiment.adaptation is not None:
+        steps = adaptation(make, experiment.adaptation)
+    else:
+        data = experiment.section("data")
+        parser = str(experiment.public_parser)
+        steps = [make.annotate_private(parser, data["train_path"], data.get("unit"))] if experiment.write_parses else []
+        for system in systems_of(experiment):
+            steps += make.steps(system)
+    return linked([*steps, *make.report(steps)])

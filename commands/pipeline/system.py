@@ -1,0 +1,88 @@
+"""A system: how it is made, what it needs, where its files lie, and how tables call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from commands.pipeline.steps import Step
+from datamodules.turn import Field
+
+#: Of the steps' maker and the system itself: its steps, see :mod:`commands.pipeline.recipes`.
+Recipe = Callable[..., list[Step]]
+#: Stage of a training (a key of ``Experiment.epochs`` and ``Experiment.stages``) → the file of its model.
+MODEL_FILES = {
+    "one_stage": "configs/utterance_lm.yaml",
+    "domain": "configs/parse2utterance.yaml",
+    "parse_tree": "configs/parse_tree_lm.yaml",
+    "parse2utterance": "configs/parse2utterance.yaml",
+    "parser": "configs/semantic_parser.yaml",
+    "parser_low": "configs/semantic_parser.yaml",
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """A way from private turns to synthetic ones, or a training that stands alone.
+
+    Attributes:
+        name: As in ``Experiment.systems``, reports and the ledger's scopes.
+        label: As tables and plots call it.
+        recipe: Makes its steps; None where an adaptation alone makes them.
+        stages: Its models, keys of :data:`MODEL_FILES`, in the order of the budget that they share.
+        learns: What its models learn of the private turns; None: it has no samples.
+        models_of: System whose models it samples from, so that it spends nothing itself: sampling is post-processing.
+        needs: What an experiment must describe for it: ``""`` nothing, ``stages`` or ``variants`` an entry of its name,
+            ``labels`` the list of labels, ``adaptation`` that it is one.
+        is_main: Whether its figures stand for a run's where one system's are shown; its files have the plain names.
+    """
+
+    name: str
+    label: str
+    recipe: Recipe | None = None
+    stages: tuple[str, ...] = ()
+    learns: Field | None = None
+    models_of: System | None = None
+    needs: Literal["", "stages", "variants", "labels", "adaptation"] = ""
+    is_main: bool = False
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether the samples come with the trees that they were written from."""
+        return self.learns == "parse"
+
+    @property
+    def scope(self) -> str:
+        """Scope of the ledger that pays for the samples."""
+        return self.models_of.name if self.models_of else self.name
+
+    def named(self, name: str) -> str:
+        """A file, or a pass of sampling, by what the system calls it: the main one's have this very name."""
+        return name if self.is_main else f"{self.name}_{name}"
+
+    def model(self, stage: str) -> str:
+        """Folder of a model that it samples from, also of another system's."""
+        if self.models_of is not None:
+            return self.models_of.model(stage)
+        return self.named(stage) if self.has_trees else self.name
+
+    @property
+    def synthetic(self) -> str:
+        """File of the samples, in the run folder."""
+        return "synthetic.jsonl" if self.is_main else f"synthetic_{self.name}.jsonl"
+
+    @property
+    def prompts(self) -> str | None:
+        """File of the trees or labels that the samples are written from; None where there are none."""
+        return {"parse": self.named("trees.jsonl"), "domain": "domains.jsonl"}.get(self.learns or "")
+
+
+def pool_of(file: str) -> str:
+    """The over-sample that a file of trees or samples is drawn from."""
+    return file.replace("synthetic", "pool") if "synthetic" in file else file.replace(".jsonl", "_pool.jsonl")
+
+
+def candidates_of(file: str) -> str:
+    """The several texts for each prompt, of which a file of samples keeps one."""
+    return file.replace("synthetic", "candidates", 1)

@@ -1,0 +1,131 @@
+"""YAML files: read, merged, their variables filled in, and read into the fields of a dataclass."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from doppel.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+Settings = dict[str, Any]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping.
+
+    Raises:
+        UserError: It cannot be read, or holds something else.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds {type(content).__name__}, not keys with values")
+    return content
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings on top of one another: later ones win, key by key at every depth. Lists replace, ``KEY+`` append."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            old = merged.get(key)
+            if isinstance(value, Mapping):
+                merged[key] = merge(old if isinstance(old, Mapping) else {}, value)
+            elif str(key).endswith("+") and old is not None:
+                merged[key] = [*listed(old), *listed(value)]
+            else:
+                merged[key] = copy.deepcopy(value)
+    return merged
+
+
+def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
+    """A value with ``${NAME}`` replaced in all its texts.
+
+    Raises:
+        UserError: A variable has no value.
+    """
+
+    def found(match: re.Match[str]) -> str:
+        if match[1] not in variables:
+            raise UserError(f"{where} names ${match[1]}, which is not set: set it in the shell")
+        return variables[match[1]]
+
+    if isinstance(value, str):
+        return re.sub(r"\$\{(\w+)\}", found, value)
+    if isinstance(value, Mapping):
+        return {key: fill_in(inner, variables, where) for key, inner in value.items()}
+    return [fill_in(inner, variables, where) for inner in value] if isinstance(value, list) else value
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ, with both values; None for one that is not there."""
+    ours, theirs = _flat(old), _flat(new)
+    for key in dict.fromkeys([*ours, *theirs]):
+        if ours.get(key) != theirs.get(key):
+            yield key, ours.get(key), theirs.get(key)
+
+
+def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {key: _flat(value) if isinstance(value, Mapping) else {"": value} for key, value in node.items()}
+    return {f"{key}.{name}".rstrip("."): value for key, values in inner.items() for name, value in values.items()}
+
+
+def listed(value: Any) -> list[Any]:
+    """A list as it is, anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+@cache
+def _parser(cls: type, mappings: tuple[str, ...]) -> Any:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(cls, skip=set(mappings))
+    return parser
+
+
+def build(
+    cls: type, content: Mapping[str, Any], path: Path, mappings: tuple[str, ...] = ("environment",)
+) -> dict[str, Any]:
+    """Arguments of a dataclass, each of its type.
+
+    Args:
+        cls: The dataclass.
+        content: Its fields.
+        path: The file that they stand in.
+        mappings: Fields whose keys are checked elsewhere.
+
+    Raises:
+        UserError: There is no such field, or a value is of another type; ``path`` says where.
+    """
+    known = [f.name for f in dataclasses.fields(cls)]
+    for key in content:
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1)
+            hint = f": did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(known)}"
+            raise UserError(f"{path}: {cls.__name__.lower()} has no field {key!r}{hint}")
+    from jsonargparse import ArgumentError
+
+    given = {key: content.get(key) or {} for key in known if key in mappings}
+    for key, value in given.items():
+        if not isinstance(value, dict):
+            raise UserError(f"{path}: {key} is {value!r}: give keys with values")
+    try:
+        values = _parser(cls, mappings).parse_object({k: v for k, v in content.items() if k not in mappings})
+    except ArgumentError as error:
+        lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
+        raise UserError(f"{path}: {' '.join(lines)[:500]}") from error
+    return {**vars(values), **given}
