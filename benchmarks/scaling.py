@@ -6,7 +6,7 @@ What is measured here: Poisson samples of real lengths are split over ranks in t
 draw one sample and share it) and cut into micro-batches as in training; a step takes as long as the rank with most
 padded tokens (columns "slowest": by an equal part of the tokens that one GPU alone pads). What is arithmetic: that
 rank's time at a given speed of one GPU, the sum over ranks, noise and optimiser. Give the speed that
-``benchmarks.clipping`` or ``callbacks.step_timer.StepTimer`` measured on one GPU; without it a share of the peak is
+``benchmarks.clipping`` or a profiler measured on one GPU; without it a share of the peak is
 assumed, and the table says so. Assumptions: docs/performance.md.
 """
 

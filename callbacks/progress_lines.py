@@ -12,7 +12,6 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.utilities import rank_zero_info
 
 from callbacks.differential_privacy import DifferentialPrivacy
-from callbacks.sampling_progress import SampleCount
 
 
 class ProgressLines(ProgressBar):
@@ -60,7 +59,7 @@ class ProgressLines(ProgressBar):
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the counts."""
-        self._samples = SampleCount()
+        self._started, self._num_samples = time.perf_counter(), 0
 
     def on_predict_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -68,9 +67,11 @@ class ProgressLines(ProgressBar):
         """A line for a batch."""
         num_batches = sum(trainer.num_predict_batches)
         if self._is_enabled and outputs and math.isfinite(num_batches):
-            figures = self._samples.add(pl_module, outputs)
-            left = (num_batches - batch_idx - 1) * (time.perf_counter() - self._samples.started) / (batch_idx + 1)
-            self._say(f"batch {batch_idx + 1}/{num_batches}", [f"{n} {v}" for n, v in figures.items()], left)
+            self._num_samples += len(outputs)
+            seconds = time.perf_counter() - self._started
+            left = (num_batches - batch_idx - 1) * seconds / (batch_idx + 1)
+            rate = f"{self._num_samples / seconds:.1f} samples a second"
+            self._say(f"batch {batch_idx + 1}/{num_batches}", [rate], left)
 
     @staticmethod
     def _say(where: str, figures: list[str], seconds_left: float) -> None:

@@ -239,8 +239,10 @@ class SyntheticWriter(BasePredictionWriter):
         for path in parts:
             path.unlink()
         self._log(trainer, metrics, records[: self.log_samples])
+        rate = metrics.get("synthetic/samples_per_second")
         rank_zero_info(
             f"{self.output_path}: wrote {len(records)} samples"
+            + (f", {rate:.1f} a second" if rate else "")
             + (f"; of {metrics['synthetic/num_drawn']} texts these were none: {told}." if told else ".")
         )
 

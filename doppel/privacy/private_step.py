@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from doppel.errors import UserError
 from doppel.gradients import GradientReducer
-from doppel.phases import phase
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.secret import Secret
@@ -49,10 +49,10 @@ def noisy_mean(
         reducer: Sums over ranks; None where there is one rank.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    with phase("reduce"):
+    with record_function("doppel/reduce"):
         if reducer is not None:
             reducer.sum()
-    with phase("noise"):
+    with record_function("doppel/noise"):
         noise.add_(trained, step=step)
         for parameter in trained:
             assert parameter.grad is not None  # the noise has filled in what was missing
@@ -135,7 +135,7 @@ class PrivateStep:
         """
         with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
             yield
-        with phase("clip"):
+        with record_function("doppel/clip"):
             self.clipper.accumulate(self.loss_scale, None if reducer is None else reducer.ready)
 
     def seed_dropout(self, step: int, rank: int) -> None:

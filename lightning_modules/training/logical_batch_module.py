@@ -12,11 +12,11 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import LRScheduler
+from torch.profiler import record_function
 
 from datamodules.batch import LogicalBatch
 from doppel.errors import UserError
 from doppel.gradients import GradientReducer
-from doppel.phases import phase
 from doppel.privacy.checkpoint import KEY, privacy_state
 from lightning_modules.training.step_policy import PlainStep, StepPolicy
 
@@ -104,10 +104,10 @@ class LogicalBatchModule(LightningModule):
         for number, micro_batch in enumerate(batch.micro_batches, start=1):
             is_last = number == len(batch.micro_batches)
             with self.step_policy.micro_batch(micro_batch, reducer if is_last else None):
-                with phase("forward"):
+                with record_function("doppel/forward"):
                     losses = self.losses(micro_batch) / micro_batch.rows_per_unit
                     loss = losses.sum()
-                with phase("backward"):
+                with record_function("doppel/backward"):
                     self.manual_backward(loss)
             total += losses.detach().sum()
         self.end_step(reducer, batch.expected_num_units)

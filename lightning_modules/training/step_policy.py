@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch.profiler import record_function
 
 from doppel.compilation import compile_static
 from doppel.gradients import GradientReducer
-from doppel.phases import phase
 from doppel.privacy.private_step import closed_name
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PlainStep:
 
     def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
         """The sum over ranks, divided."""
-        with phase("reduce"):
+        with record_function("doppel/reduce"):
             reducer.sum()
             reducer.divide(expected_num_units)
 

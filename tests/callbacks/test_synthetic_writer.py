@@ -17,7 +17,6 @@ from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.loggers import WandbLogger
 from tiny_sampling import NUM_SAMPLES, PromptData, TinyModel, read, sample
 
-from callbacks.sampling_progress import SamplingProgress
 from callbacks.synthetic_writer import weights_fingerprint
 from datamodules.prompt_data_module import PromptDataModule
 from datamodules.turn import Field
@@ -263,15 +262,6 @@ def test_an_index_is_never_written_twice(output: Path) -> None:
         sample(output, StopAfter(1))
     with pytest.raises(RuntimeError, match=r"sample 0 of .* came twice"):
         sample(output, data=PromptData([None] * NUM_SAMPLES, obedient=False))
-
-
-def test_progress_bar_shows_rate_and_validity(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sample(output, SamplingProgress(), enable_progress_bar=True)
-    records = read(output)
-    share = sum(is_valid(r["parse"]) for r in records) / NUM_SAMPLES
-    shown = capsys.readouterr()
-    assert "samples/s=" in shown.out + shown.err
-    assert f"valid trees={share:.1%}" in shown.out + shown.err
 
 
 @pytest.mark.ddp

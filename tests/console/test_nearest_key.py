@@ -26,9 +26,9 @@ DATA = [
         ),
         ("data:\n  init_args:\n    batchsize: 3\n", "has no argument 'batchsize' (FILE): did you mean 'batch_size'?"),
         (
-            "trainer:\n  callbacks+:\n    class_path: callbacks.step_timer.StepTimer\n"
-            "    init_args: {num_warmup_step: 3}\n",
-            "StepTimer has no argument 'num_warmup_step' (FILE): did you mean 'num_warmup_steps'?",
+            "trainer:\n  callbacks+:\n    class_path: callbacks.synthetic_writer.SyntheticWriter\n"
+            "    init_args: {log_sample: 3}\n",
+            "SyntheticWriter has no argument 'log_sample' (FILE): did you mean 'log_samples'?",
         ),
         ("zzz: 3\n", "there is no option 'zzz' (FILE)\n"),
         ("return_prediction: true\n", "there is no option 'return_prediction' (FILE)"),

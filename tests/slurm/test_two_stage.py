@@ -137,7 +137,7 @@ def test_only_a_system_that_was_not_begun_may_be_described_later(
 
 def test_an_overlay_that_experiment_and_site_both_name_counts_once(experiment: Path, tmp_path: Path) -> None:
     overlay = tmp_path / "timer.yaml"
-    overlay.write_text("trainer: {callbacks+: [{class_path: callbacks.step_timer.StepTimer}]}\n")
+    overlay.write_text("trainer: {callbacks+: [{class_path: lightning.pytorch.callbacks.Timer}]}\n")
     given = load(experiment, {"overlays": [str(overlay)]})
     stages = steps_of(given, tmp_path, given.overlays)
     configs = {stage.name: stage.config for stage in stages if stage.kind == "fit"}
