@@ -8,13 +8,14 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help quickstart test test-all lint format clean
+.PHONY: help quickstart test test-all lint format results clean
 
 help:
 	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
 	@echo "make test        lint, types and the fast tests"
 	@echo "make test-all    the slow tests too, those on a SLURM of one node and in Chromium (root on Debian installs both)"
 	@echo "make lint        ruff and mypy alone"
+	@echo "make results     docs/results.md and its figure from docs/results/*.csv"
 	@echo "make clean       remove the virtual environment and the quickstart run"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -44,6 +45,9 @@ test-all: lint
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+results: $(INSTALLED)
+	$(BIN)/python -m docs.results
 
 clean:
 	rm -rf $(VENV) $(RUN)

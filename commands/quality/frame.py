@@ -34,6 +34,9 @@ SETTINGS = ["epsilon", "system", *CONTEXT, "delta", "unit", "accountant", "cavea
 SETTINGS += ["setting"]
 #: ``std`` and ``seeds`` are filled where ``value`` is the mean of several runs that are not rows themselves.
 COLUMNS = [*SETTINGS, "seed", "metric", "value", "std", "seeds", "spent", "commit", "run"]
+_FLOATS = ("epsilon", "delta", "value", "std", "spent")
+_WHOLE = ("seed", "seeds", "num_samples", "num_compared")
+_TEXTS = [name for name in COLUMNS if name not in (*_FLOATS, *_WHOLE)]
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
@@ -67,7 +70,8 @@ def read_runs(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """A frame that :func:`write_csv` wrote; columns that it does not have are empty."""
-    return _typed(pd.read_csv(path, keep_default_na=False, na_values=[""]).reindex(columns=COLUMNS))
+    read = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(_TEXTS, "str"))
+    return _typed(read.reindex(columns=COLUMNS))
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
@@ -76,10 +80,8 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    floats = dict.fromkeys(("epsilon", "delta", "value", "std", "spent"), "float")
-    whole = dict.fromkeys(("seed", "seeds", "num_samples", "num_compared"), "Int64")
-    texts = dict.fromkeys(set(COLUMNS) - floats.keys() - whole.keys(), "object")
-    return frame.where(frame.notna(), math.nan).astype(floats | whole | texts)
+    kinds = dict.fromkeys(_FLOATS, "float") | dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_TEXTS, "object")
+    return frame.where(frame.notna(), math.nan).astype(kinds)
 
 
 def counted(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 #: Which way a metric is better.
@@ -18,11 +18,11 @@ class Measure:
     """A metric as reports call it, and as people read it.
 
     Attributes:
-        name: In reports; ``@missing`` and ``@rest`` are the turns with and without an adaptation's function.
+        name: In reports; ``@missing`` and ``@rest`` are the turns with an adaptation's function and the others.
         label: Its name for readers.
         about: What it says.
         better: Which way is better; empty where none is.
-        digits: Decimals that are shown.
+        digits: Decimals that are shown; None: three digits in all.
         is_percent: Whether it is a share that is shown in percent.
     """
 
@@ -30,7 +30,7 @@ class Measure:
     label: str
     about: str = ""
     better: str = ""
-    digits: int = 3
+    digits: int | None = 3
     is_percent: bool = False
 
     def show(self, value: float | None, std: float | None = None) -> str:
@@ -38,16 +38,11 @@ class Measure:
         if value is None or math.isnan(value):
             return "–"
         scale = 100 if self.is_percent else 1
-        text = f"{scale * value:.{self.digits}f}"
+        digits = max(0, 2 - math.floor(math.log10(abs(value) or 1))) if self.digits is None else self.digits
+        text = f"{scale * value:.{digits}f}"
         if std is not None and not math.isnan(std):
-            text += f" ± {scale * std:.{self.digits}f}"
+            text += f" ± {scale * std:.{digits}f}"
         return f"{text} %" if self.is_percent else text
-
-
-def _parser(key: str, label: str, about: str) -> tuple[Measure, ...]:
-    """A metric of parsers, on all turns, on those with the missing function and on the rest."""
-    parts = {"": "", "@missing": ", missing function", "@rest": ", rest"}
-    return tuple(Measure(key + part, label + of, about, UP, 1, True) for part, of in parts.items())
 
 
 def _trees(key: str, label: str, about: str, better: str) -> tuple[Measure, ...]:
@@ -81,9 +76,10 @@ MEASURES = {
         Measure("mean_words", "mean words", "words in an utterance", ALIKE, 1),
         Measure("distinct_trees", "distinct trees", "trees that differ from all others", ALIKE, 0, True),
         Measure("commonest_tree", "commonest tree", "share of the one commonest tree", ALIKE, 1, True),
-        *_parser("exact_match", "exact match", "turns whose tree the parser writes exactly"),
-        *_parser("api_precision", "API precision", "function calls of the parser that are right"),
-        *_parser("api_recall", "API recall", "function calls of the tree that the parser finds"),
+        Measure("exact_match", "exact match", "turns whose tree the parser writes exactly", UP, 1, True),
+        Measure("api_precision", "API precision", "function calls of the parser that are right", UP, 1, True),
+        Measure("api_recall", "API recall", "function calls of the tree that the parser finds", UP, 1, True),
+        Measure("samples_with_function", "samples with the function", "as a parser reads them", "", 1, True),
         Measure("private/exact_copies", "exact copies (not private)", "samples that are a training utterance", ALIKE),
     )
 }
@@ -101,8 +97,11 @@ INSTEAD = {
 
 
 def measure(name: str) -> Measure:
-    """A metric by its name in reports; one that the table lacks is shown under that name."""
-    return MEASURES.get(name) or Measure(name, name)
+    """A metric by its name in reports; after an ``@`` stands on which turns. One without a name has four digits."""
+    known, _, part = name.partition("@")
+    found = MEASURES.get(known) or Measure(known, known.replace("_", " "), digits=None)
+    told = {"": "", "missing": ", missing function"}.get(part, f", {part}")
+    return replace(found, name=name, label=found.label + told)
 
 
 def human_value(metrics: Mapping[str, Any], name: str) -> float | None:

@@ -119,8 +119,10 @@ def draw(frame: pd.DataFrame) -> Figure:
             both["panel"] += f", {own['experiment'].iloc[0]}"
         parts.append(both[both["metric"].isin(own["metric"])])
     lines = pd.concat(parts).sort_values("epsilon").reset_index(drop=True)
+    panels = lines.drop_duplicates("panel").sort_values("metric", key=lambda names: names.map(SHOWN.index))["panel"]
     order = sorted(set(lines["line"]))
-    colours = sns.color_palette("colorblind", len(order))
+    systems = sorted({name.removesuffix(" (paper)") for name in order})
+    colours = dict(zip(systems, sns.color_palette("colorblind", len(systems)), strict=True))
     grid = sns.catplot(
         lines.assign(ε=lines["epsilon"].map(epsilon_text)),
         kind="point",
@@ -128,10 +130,11 @@ def draw(frame: pd.DataFrame) -> Figure:
         y="value",
         hue="line",
         hue_order=order,
-        palette=colours,
+        palette=[colours[name.removesuffix(" (paper)")] for name in order],
         markers=[*("osDv^P*X<>hp" * len(order))][: len(order)],
         linestyles=["--" if name.endswith(" (paper)") else "-" for name in order],
         col="panel",
+        col_order=panels,
         col_wrap=2,
         errorbar="sd",
         capsize=0.1,

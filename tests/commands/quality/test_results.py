@@ -200,7 +200,8 @@ def test_the_papers_numbers_are_as_in_its_text() -> None:
     assert cell("Table 1, TreeDST", math.inf, "labels", "mauve") == (0.399, 0.046)
     assert cell("Table 3", 3, "two_stage", "exact_match@missing", "EventOnDate") == (0.614, 0.007)
     assert {name.split(",")[0].split(":")[0] for name in paper["setting"]} == {f"Table {n}" for n in range(1, 9)}
-    assert not paper.duplicated([*SETTINGS, "metric"]).any() and set(paper["metric"]) <= MEASURES.keys()
+    assert not paper.duplicated([*SETTINGS, "metric"]).any()
+    assert {name.partition("@")[0] for name in paper["metric"]} <= MEASURES.keys()
 
 
 @pytest.mark.parametrize(

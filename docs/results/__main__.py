@@ -1,0 +1,66 @@
+"""Writes docs/results.md and its figures from the CSV files beside this: ``python -m docs.results``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from commands.quality.frame import pool, read_csv
+from commands.quality.measures import measure
+from commands.quality.tables import beside_paper, draw, markdown
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "results.md"
+
+
+def written() -> str:
+    """The page: ``results.md.jinja``, in which ``table`` and ``value`` read the files: no number is typed twice."""
+    made = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True)
+    return made.get_template("results.md.jinja").render(table=table, value=value, inf=math.inf)
+
+
+def table(file: str, rows: str, metrics: str, *, paper: bool = False, **settings: Any) -> str:
+    """A table of one file.
+
+    Args:
+        file: Its name, without ``.csv``.
+        rows: Settings that name a row, a word each.
+        metrics: Columns, a word each.
+        paper: Whether the paper's numbers stand beside ours.
+        settings: Which rows of the file: a value, a list of values, or None for those that have none.
+    """
+    own = _chosen(file, settings)
+    return markdown(beside_paper(own) if paper else own, rows.split(), metrics.split())
+
+
+def value(file: str, metric: str, **settings: Any) -> str:
+    """The mean of a metric over the seeds of one setting, as tables show it."""
+    own = _chosen(file, settings | {"metric": metric})
+    if len(own) != 1:
+        raise ValueError(f"{file}.csv has {len(own)} settings with {metric} of {settings}, not one")
+    return measure(metric).show(own["value"].item())
+
+
+def _chosen(file: str, settings: dict[str, Any]) -> pd.DataFrame:
+    own = read_csv(HERE / f"{file}.csv")
+    for name, wanted in settings.items():
+        values = wanted if isinstance(wanted, list) else [wanted]
+        own = own[own[name].where(own[name].notna(), None).isin(values)]
+    return pool(own)
+
+
+def main() -> None:
+    """Write the page, and its figure: each system against ε."""
+    PAGE.write_text(written(), encoding="utf-8")
+    best = read_csv(HERE / "smcalflow-best-small.csv")
+    of = ["word_overlap", "mauve", "parsed_chi_square", "parsed_function_overlap"]
+    shown = best["setting"].isna() & best["system"].isin(["one_stage", "two_stage"]) & best["metric"].isin(of)
+    draw(best[shown]).savefig(HERE / "smcalflow-best-small.png", dpi=110, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""docs/results.md is what its CSV files say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commands.quality.frame import COLUMNS, SETTINGS, read_csv
+from docs.results.__main__ import HERE, PAGE, value, written
+
+FILES = sorted(HERE.glob("*.csv"))
+
+
+def test_the_page_is_what_the_files_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == written(), "run `python -m docs.results`"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_is_one_long_frame_without_a_number_twice(path: Path) -> None:
+    header = path.read_text(encoding="utf-8").splitlines()[0].split(",")
+    assert set(header) <= set(COLUMNS) and {"experiment", "system", "metric", "value"} <= set(header)
+    frame = read_csv(path)
+    assert not frame.duplicated([*SETTINGS, "seed", "metric"]).any() and frame["value"].notna().all()
+
+
+def test_a_number_of_several_settings_is_refused() -> None:
+    with pytest.raises(ValueError, match="not one"):
+        value("smcalflow-best-small", "mauve", system="two_stage")
