@@ -30,7 +30,6 @@ COMMANDS = {
     },
     "Look": {
         "evaluate": "commands.quality.evaluate:evaluate",
-        "classify": "commands.quality.labels:classify",
         "page": "commands.page.page:page",
         "results": "commands.quality.results:results",
     },

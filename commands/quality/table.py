@@ -1,9 +1,7 @@
-"""One table, written as aligned text, as Markdown or as CSV."""
+"""One table, written as aligned text or as Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,20 +33,9 @@ class Table:
         cells = ([show(cell).replace("|", "\\|") for cell in line] for line in lines)
         return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
-    def csv(self) -> str:
-        """CSV; None is an empty cell, and floats have six decimals."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([self.headings, *([_plain(cell) for cell in row] for row in self.rows)])
-        return out.getvalue()
-
 
 def show(value: Any) -> str:
     """A value as people read it: four digits of a float, a dash for None."""
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    return "" if value is None else value

