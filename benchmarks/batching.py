@@ -28,10 +28,7 @@ from datamodules.logical_batches import cut, micro_batch
 from datamodules.readers import read_turns
 from datamodules.turn import Turn
 from doppel.privacy.clipping import PerSampleClipper
-from lightning_modules.causal_lm import CausalLM
-from lightning_modules.parse2utterance import Parse2Utterance
-from lightning_modules.parse_tree_lm import ParseTreeLM
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM
 
 MODELS: dict[str, type[CausalLM]] = {"p(x)": UtteranceLM, "p(y)": ParseTreeLM, "p(x|y)": Parse2Utterance}
 COLUMNS = (

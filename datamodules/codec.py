@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from datamodules.linearisation import Linearisation, delinearise, linearise
 from datamodules.turn import Field, Turn
 from doppel.errors import UserError
+
+#: Longest example in tokens where a model does not say another: utterances have some 12, trees up to 250.
+MAX_LENGTH = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,10 @@ class Codec:
         tokenizer = _digest(self._tokenizer_state(), f"{self.bos_id},{self.eos_id}")
         prefix = "yes" if self.task_prefix else "no"
         return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix}
+
+    def other_format(self, saved: Mapping[str, str]) -> str | None:
+        """Which part of the :meth:`text_format` differs from that of weights; None if they fit."""
+        return next((name for name, value in self.text_format().items() if saved.get(name) != value), None)
 
     def _tokenizer_state(self) -> str:
         if self.tokenizer.is_fast:

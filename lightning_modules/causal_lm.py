@@ -1,4 +1,4 @@
-"""A causal language model trained by logical batches."""
+"""Causal language models trained by logical batches: p(utterance), p(parse tree), p(utterance | prompt)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
-from datamodules.codec import Codec
+from datamodules.codec import MAX_LENGTH, Codec
 from datamodules.linearisation import Linearisation
 from datamodules.readers import expand_path
 from datamodules.turn import Field
@@ -25,14 +25,15 @@ from doppel.metrics import ChiSquare, FunctionOverlap, Mauve, TopKOverlap, WordO
 from doppel.metrics.compare import TOP_K
 from lightning_modules.backbone.base_models import (
     check_compilable,
+    checked_divisor,
     checkpoint_activations,
     fuse_head,
     load_model,
     load_tokenizer,
     longest_example,
 )
-from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
-from lightning_modules.backbone.warm_start import WarmStart
+from lightning_modules.backbone.lora import LoraArguments, check_same_adapters
+from lightning_modules.backbone.warm_start import WarmStart, adapt
 from lightning_modules.decoding.grammar import tree_constraint
 from lightning_modules.drawing import draw_samples
 from lightning_modules.generation import Sample, SamplingArguments, sample_texts
@@ -70,8 +71,9 @@ class CausalLM(LogicalBatchModule):
             starts from: a warm start, such as from public turns. Whatever these weights were trained on must be public,
             or paid for in a ledger: this run's ε does not cover it. Weights that ``ckpt_path`` names win over them.
             ``$VARIABLE`` is filled in.
-        max_length: Longest example in tokens; longer ones contribute zero (they are never dropped). Null, or more than
-            the model has positions: as many as it has.
+        max_length: Longest example in tokens; longer ones contribute zero (they are never dropped). A private training
+            tries a row of this length before its first step, so it is no larger than texts need: where a model has
+            fewer positions, as many as it has; null for all of them.
         loss_divisor: Divides the sum of a row's token losses; null for the row's own number of tokens, as the paper's
             code does.
         task_prefix: Whether every prompt names what is to be written, see :class:`~datamodules.codec.Codec`. The
@@ -100,7 +102,7 @@ class CausalLM(LogicalBatchModule):
         target: Field = "utterance",
         init: Literal["pretrained", "random"] = "pretrained",
         init_weights: str | None = None,
-        max_length: int | None = None,
+        max_length: int | None = MAX_LENGTH,
         loss_divisor: float | None = 16.0,
         task_prefix: bool = True,
         linearisation: Linearisation = "spaced",
@@ -115,40 +117,31 @@ class CausalLM(LogicalBatchModule):
         test_featurizer: str | None = None,
     ) -> None:
         super().__init__()
-        if loss_divisor is not None and not loss_divisor > 0:
-            raise UserError(f"loss_divisor is {loss_divisor}: give a number above 0, or null for the mean over a row")
-        self.loss_divisor = loss_divisor
+        # Loaded: the model, the form in which it reads text, the weights that its training starts from.
         self.model = load_model(base_model, init=init, dropout=dropout).train()
-        self.lora = lora
-        warm_start = None if init_weights is None else WarmStart.read(expand_path(init_weights))
+        length = longest_example(self.model, max_length)
+        self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation, task_prefix)
+        start = None if init_weights is None else WarmStart.read(expand_path(init_weights), self.codec)
         #: Which weights the training started from; kept in the logger's configuration and in checkpoints.
-        self.warm_start = None if warm_start is None else warm_start.record
-        if warm_start is not None and warm_start.lora is None:  # before the model gets adapters of its own
-            warm_start.load_into(self.model)
-        if lora is not None:
-            add_adapters(self.model, lora)
-        if warm_start is not None and warm_start.lora is not None:
-            check_same_adapters(warm_start.lora, lora)
-            warm_start.load_into(self.model)
-        #: The head fused with its loss; None for a model that does more with its logits.
+        self.warm_start = None if start is None else start.record
+        # Adapted: low-rank adapters, and these weights.
+        self.lora = lora
+        adapt(self.model, lora, start)
+        # Fused: the head with its loss; None for a model that does more with its logits.
+        self.loss_divisor = checked_divisor(loss_divisor)
         self.head_loss = fuse_head(self.model, activation_checkpointing, loss_divisor)
         if activation_checkpointing:
             checkpoint_activations(self.model)
-        self.is_compiled = compile
-        #: Computes the hidden states of a training step from ids; compiled during a fit where that is wished for.
+        # Trained: hidden states come from ids by `run_trunk`, which is compiled during a fit where that is wished for.
         self.run_trunk: Callable[[Tensor], Tensor] = self.trunk
+        self.is_compiled = compile
         if compile:
             check_compilable(self.model, self.head_loss is not None, activation_checkpointing)
-        length = longest_example(self.model, max_length)
-        tokenizer = load_tokenizer(base_model)
-        self.codec = Codec(tokenizer, source, target, length, linearisation, task_prefix)
-        if warm_start is not None:
-            warm_start.check_text_format(self.codec)
-        self.optimizer = optimizer
-        self.lr_scheduler = lr_scheduler
+        self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
+        # Sampled from, and tested; a grammar that does not suit is refused before anything is spent.
         self.sampling = sampling
         if target == "parse":
-            tree_constraint(self.codec, sampling.grammar)  # what does not suit is refused before anything is spent
+            tree_constraint(self.codec, sampling.grammar)
         self.test_metrics = _text_metrics(target, test_featurizer) if test_metrics else None
         # nan_strategy: NaN stays NaN ("disable" of torchmetrics 1.9 forgets the weights)
         self._mean_loss = MeanMetric(nan_strategy=math.nan)  # of a token of an evaluation file, over all ranks
@@ -269,15 +262,15 @@ class CausalLM(LogicalBatchModule):
             UserError: They do not fit.
         """
         super().on_load_checkpoint(checkpoint)
-        own = self.codec.text_format()
-        for name, value in {"task_prefix": "no", **checkpoint.get("text_format", {})}.items():
-            if own[name] != value:
-                raise UserError(
-                    f"the checkpoint was trained with another {name} ({value}, here {own[name]}): give the model the "
-                    "settings of the config.yaml beside it"
-                )
-        check_same_adapters(checkpoint.get("lora"), self.lora)
-        self.warm_start = checkpoint.get("warm_start")
+        if "text_format" not in checkpoint:
+            raise UserError("the checkpoint is no language model's of ours: give the last.ckpt of its `fit`")
+        name = self.codec.other_format(checkpoint["text_format"])
+        if name is not None:
+            raise UserError(
+                f"the checkpoint was trained with another {name}: give the model the settings of its config.yaml"
+            )
+        check_same_adapters(checkpoint["lora"], self.lora)
+        self.warm_start = checkpoint["warm_start"]
 
     def _add_losses(self, batch: LogicalBatch) -> None:
         self._is_public = batch.is_public
@@ -292,6 +285,31 @@ class CausalLM(LogicalBatchModule):
     def _log_loss(self, name: str) -> None:
         self.log_metric(name, self._mean_loss.compute(), self._is_public)
         self._mean_loss.reset()
+
+
+class UtteranceLM(CausalLM):
+    """Model p(x) of utterances: the one-stage baseline (Mireshghallah et al., 2023, Algorithm 1)."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(source=None, target="utterance", **kwargs)
+
+
+class ParseTreeLM(CausalLM):
+    """Model p(y) of Lispress parse trees, the first stage of Mireshghallah et al., 2023, Algorithm 2."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(source=None, target="parse", **kwargs)
+
+
+class Parse2Utterance(CausalLM):
+    """Model p(x|y) of utterances given a prompt, the second stage of Mireshghallah et al., 2023, Algorithm 2.
+
+    Args:
+        source: ``parse`` prompts with the parse tree; ``domain`` with the label, for which there are no trees.
+    """
+
+    def __init__(self, source: Literal["parse", "domain"] = "parse", **kwargs: Any) -> None:
+        super().__init__(source=source, target="utterance", **kwargs)
 
 
 def _num_labels(batch: MicroBatch) -> Tensor:

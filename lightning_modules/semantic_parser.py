@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.actions import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
+from doppel.privacy.checkpoint import read_checkpoint
 from lightning_modules.generation import Sample
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.greedy import greedy_parse
@@ -326,10 +326,7 @@ def load_parser(path: str | Path, device: str | torch.device | None = None) -> S
     """
     if not Path(path).is_file():
         raise UserError(f"no parser at {path}: fit one with configs/semantic_parser.yaml, or correct the path")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as a checkpoint: give the last.ckpt of a parser's fit") from error
+    checkpoint = read_checkpoint(Path(path))
     parser = SemanticParser()
     parser.on_load_checkpoint(checkpoint)
     parser.load_state_dict(checkpoint["state_dict"])

@@ -14,10 +14,8 @@ from datamodules.encoded_turns import encode_turns
 from datamodules.logical_batches import AllTurns
 from datamodules.turn import Turn
 from doppel.grammar import generate
-from lightning_modules.causal_lm import CausalLM
+from lightning_modules.causal_lm import CausalLM, Parse2Utterance, UtteranceLM
 from lightning_modules.generation import SamplingArguments, sample_texts
-from lightning_modules.parse2utterance import Parse2Utterance
-from lightning_modules.utterance_lm import UtteranceLM
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"
 # grammar draws of the three parts of its training (models/base/README.md): turns, seed, skew

@@ -24,20 +24,15 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
     """
     from lightning_modules.backbone.lora import LoraArguments
     from lightning_modules.backbone.warm_start import WarmStart
-    from lightning_modules.utterance_lm import UtteranceLM
+    from lightning_modules.causal_lm import UtteranceLM
 
     init = config.model
     if "base_model" not in init:
         raise UserError(f"{file} is a {config.content['model']['class_path']}, which is no language model of ours")
     model = UtteranceLM(
-        base_model=init["base_model"],
-        max_length=init.get("max_length"),
-        linearisation=init.get("linearisation", "spaced"),
-        task_prefix=init.get("task_prefix", False),
+        **{name: init[name] for name in ("base_model", "max_length", "linearisation", "task_prefix") if name in init},
         lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
         test_metrics=False,
     )
-    start = WarmStart.read(str(file))
-    start.check_text_format(model.codec)
-    start.load_into(model.model)
+    WarmStart.read(str(file), model.codec).load_into(model.model)
     return model

@@ -13,6 +13,7 @@ from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.supported import read_supported
 from commands.pipeline.systems import systems_of
 from commands.pipeline.yaml_files import ROOT, merge, read_yaml
+from datamodules.codec import MAX_LENGTH
 from datamodules.readers import expand_path
 from datamodules.turn import Field, Turn
 from doppel.errors import UserError
@@ -121,7 +122,7 @@ def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
     The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
     """
     model = experiment.section("model")
-    wanted, base = model.get("max_length"), str(model.get("base_model", ROOT / "models/base"))
+    wanted, base = model.get("max_length", MAX_LENGTH), str(model.get("base_model", ROOT / "models/base"))
 
     @cache
     def codec() -> Any:

@@ -228,7 +228,7 @@ def _mean_losses(model: str, sides: Sequence[Sequence[str]]) -> list[float]:
         UserError: The model cannot be loaded.
     """
     from doppel.metrics.fluency import text_losses
-    from lightning_modules.utterance_lm import UtteranceLM
+    from lightning_modules.causal_lm import UtteranceLM
 
     judge = UtteranceLM(base_model=model, test_metrics=False).eval()
     codec, prompt = judge.codec, judge.codec.encode_prompt(None)

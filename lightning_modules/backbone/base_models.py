@@ -68,6 +68,17 @@ def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
     return min(bounds)
 
 
+def checked_divisor(divisor: float | None) -> float | None:
+    """What the sum of a row's token losses is divided by; None for the row's own number of tokens.
+
+    Raises:
+        UserError: It is not above 0.
+    """
+    if divisor is not None and not divisor > 0:
+        raise UserError(f"loss_divisor is {divisor}: give a number above 0, or null for the mean over a row")
+    return divisor
+
+
 def checkpoint_activations(model: PreTrainedModel) -> None:
     """Let a model compute the activations inside its blocks again in the backward pass of training.
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import pickle
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
-from doppel.privacy.checkpoint import privacy_state
+from doppel.privacy.checkpoint import privacy_state, read_checkpoint
+from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 
 log = logging.getLogger(__name__)
 
@@ -42,40 +41,37 @@ class WarmStart:
     Attributes:
         weights: State dict of the Hugging Face model.
         lora: Adapters that the weights were trained with, or None.
-        text_format: As of :meth:`Codec.text_format`.
         record: Path, SHA-256 of the file, ``private`` (specification, mechanism and ledger that it was trained under,
             or None), ``is_public`` (whether its data were declared public, None where it does not say).
     """
 
     weights: dict[str, Tensor]
     lora: dict[str, Any] | None
-    text_format: dict[str, str]
     record: dict[str, Any]
 
     @classmethod
-    def read(cls, path: str) -> WarmStart:
+    def read(cls, path: str, codec: Codec) -> WarmStart:
         """Read a checkpoint, or ``checkpoints/last.ckpt`` of a run folder.
 
+        Args:
+            path: Where it is.
+            codec: Of the model that is to have the weights.
+
         Raises:
-            WarmStartError: There is none, or it is no checkpoint of a language model of ours.
+            UserError: There is none, it is no checkpoint of a language model of ours, or it was trained on other token
+                ids: another tokenizer, linearisation or prefix of the task.
         """
         file = Path(path).expanduser()
         if file.is_dir():
             file = file / "checkpoints" / "last.ckpt"
         if not file.is_file():
             raise WarmStartError(f"init_weights: no file {file}: give a run folder of `fit`, or a checkpoint in one")
-        unreadable = f"init_weights: {file} is no checkpoint that can be read: give the last.ckpt of a run folder"
-        if not zipfile.is_zipfile(file):  # as torch writes them
-            raise WarmStartError(unreadable)
-        try:
-            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError) as error:
-            raise WarmStartError(unreadable) from error
-        state = checkpoint.get("state_dict", {}) if isinstance(checkpoint, dict) else {}
+        checkpoint = read_checkpoint(file)
+        state = checkpoint.get("state_dict", {})
         weights = {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
-        if not weights or not isinstance(checkpoint.get("text_format"), dict):
+        if not weights or "text_format" not in checkpoint:
             raise WarmStartError(
-                f"init_weights: {file} is no checkpoint of a language model of this version: train it again with `fit`"
+                f"init_weights: {file} is no checkpoint of a language model of ours: give the last.ckpt of its `fit`"
             )
         private = privacy_state(checkpoint)
         if private is not None:
@@ -90,9 +86,13 @@ class WarmStart:
         paid = ("scope", "mechanism_id", "num_steps", "ledger")
         under = None if private is None else {**private["spec"], **{key: private.get(key) for key in paid}}
         record = {"path": str(path), "sha256": digest, "private": under, "is_public": checkpoint.get("data_is_public")}
-        return cls(weights, checkpoint.get("lora"), checkpoint["text_format"], record)
+        start = cls(weights, checkpoint["lora"], record)
+        name = codec.other_format(checkpoint["text_format"])
+        if name is not None:
+            raise start._misfit(f"the two have another {name}")
+        return start
 
-    def load_into(self, model: nn.Module) -> None:
+    def load_into(self, model: PreTrainedModel) -> None:
         """Replace all weights of a model.
 
         Raises:
@@ -108,18 +108,24 @@ class WarmStart:
                 raise self._misfit(f"{name} has the shape {shapes}")
         model.load_state_dict(self.weights)
 
-    def check_text_format(self, codec: Codec) -> None:
-        """Refuse weights that were trained on other token ids than the model is to read.
-
-        Raises:
-            WarmStartError: The tokenizer, the linearisation or the task's prefix differs.
-        """
-        for name, value in codec.text_format().items():
-            if self.text_format.get(name, "no") != value:  # older weights know no prefix
-                raise self._misfit(f"the two have another {name}")
-
     def _misfit(self, reason: str) -> WarmStartError:
         return WarmStartError(
             f"init_weights: {self.record['path']} does not fit this model: {reason}; train it with the same "
             "base_model, lora and linearisation"
         )
+
+
+def adapt(model: PreTrainedModel, lora: LoraArguments | None, start: WarmStart | None) -> None:
+    """Put adapters on a model, and the weights that training starts from: whole ones below new adapters, or those of
+    adapters like the model's in their place.
+
+    Raises:
+        UserError: The weights do not fit, or they are of other adapters.
+    """
+    if start is not None and start.lora is None:
+        start.load_into(model)
+    if lora is not None:
+        add_adapters(model, lora)
+    if start is not None and start.lora is not None:
+        check_same_adapters(start.lora, lora)
+        start.load_into(model)

@@ -14,8 +14,7 @@ from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.errors import UserError
 from doppel.privacy.clipping.compiled import CompiledFunction
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.causal_lm import CausalLM
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import CausalLM, UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -22,9 +22,8 @@ from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise
-from lightning_modules.parse2utterance import Parse2Utterance
+from lightning_modules.causal_lm import Parse2Utterance, UtteranceLM
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
-from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -25,8 +25,8 @@ from commands.pipeline.run_folder import claim
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.noise import GaussianNoise
+from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
-from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[2]

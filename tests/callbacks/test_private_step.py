@@ -17,9 +17,9 @@ from callbacks.differential_privacy import PrivateTrainingError
 from datamodules.batch import LogicalBatch
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.private_step import PrivateStep, noisy_mean
+from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.semantic_parser import SemanticParser
 from lightning_modules.training.step_policy import PlainStep
-from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,8 @@ from datamodules.batch import IGNORE_INDEX, MicroBatch
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.turn import Turn
 from doppel.errors import UserError
-from lightning_modules.causal_lm import CausalLM
+from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM
 from lightning_modules.generation import SamplingArguments, sample_texts
-from lightning_modules.parse2utterance import Parse2Utterance
-from lightning_modules.parse_tree_lm import ParseTreeLM
-from lightning_modules.utterance_lm import UtteranceLM
 
 TURN = Turn("book lunch with Ana", "(Yield (Today))", "u", domain="Calendar")
 
@@ -139,6 +138,20 @@ def test_no_example_is_longer_than_the_model_has_positions(tiny_model: str) -> N
     assert UtteranceLM(base_model=tiny_model).codec.max_length == 96
     assert UtteranceLM(base_model=tiny_model, max_length=512).codec.max_length == 96
     assert UtteranceLM(base_model=tiny_model, max_length=64).codec.max_length == 64
+
+
+def test_a_base_with_many_positions_is_tried_with_a_row_of_the_default_length(tiny_model: str, tmp_path: Path) -> None:
+    """What a private training tries before its first step, which positions alone would make 8,192 tokens long."""
+    folder = tmp_path / "many-positions"
+    shutil.copytree(tiny_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "n_positions": 8192}))
+    model = UtteranceLM(base_model=str(folder), init="random")
+    assert model.model.config.max_position_embeddings == 8192
+    alone, together = model.probe()
+    assert (alone.input_ids.shape, together.input_ids.shape) == ((1, 8), (2, 512))
+    assert UtteranceLM(base_model=str(folder), init="random", max_length=None).probe()[1].input_ids.shape == (2, 8192)
+    assert UtteranceLM(base_model=tiny_model, max_length=None).probe()[1].input_ids.shape == (2, 96)
 
 
 def test_a_missing_base_model_is_a_one_line_error() -> None:

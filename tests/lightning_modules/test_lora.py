@@ -27,8 +27,8 @@ from datamodules.prompt_data_module import PromptDataModule
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.backbone.lora import LoraArguments, LoraError, merged_weights
+from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.generation import SamplingArguments
-from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -21,9 +21,7 @@ from doppel.errors import UserError
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.backbone.warm_start import WarmStartError
-from lightning_modules.causal_lm import CausalLM
-from lightning_modules.parse_tree_lm import ParseTreeLM
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import CausalLM, ParseTreeLM, UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -139,7 +137,7 @@ def edited(public: tuple[Path, CausalLM], path: Path, change: Callable[[dict[str
         (lambda c: c["state_dict"].update({"model.transformer.wpe.weight": torch.zeros(8, 32)}), r"\(8, 32\) there"),
         (lambda c: c["text_format"].update(tokenizer="another"), "another tokenizer"),
         (lambda c: c["text_format"].update(linearisation="raw"), "another linearisation"),
-        (lambda c: c.pop("text_format"), "this version"),
+        (lambda c: c.pop("text_format"), "no checkpoint of a language model"),
         (lambda c: c.update(state_dict={"network.weight": torch.zeros(2)}), "no checkpoint of a language model"),
     ],
 )
@@ -160,5 +158,5 @@ def test_a_file_that_is_missing_or_no_checkpoint_is_refused(tiny_model: str, tmp
     with pytest.raises(WarmStartError, match="no file"):
         ParseTreeLM(base_model=tiny_model, init_weights=str(tmp_path))
     (tmp_path / "text.ckpt").write_text("hello")
-    with pytest.raises(WarmStartError, match="no checkpoint"):
+    with pytest.raises(UserError, match=r"text\.ckpt cannot be read"):
         ParseTreeLM(base_model=tiny_model, init_weights=str(tmp_path / "text.ckpt"))

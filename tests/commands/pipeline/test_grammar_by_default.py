@@ -9,8 +9,8 @@ import pytest
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.synthesis import steps_of
 from doppel.errors import UserError
+from lightning_modules.causal_lm import ParseTreeLM
 from lightning_modules.generation import SamplingArguments
-from lightning_modules.parse_tree_lm import ParseTreeLM
 
 TABLES = ["DATA/smcalflow/api_types.csv", "configs/grammar/smcalflow_constants.csv"]
 

@@ -24,7 +24,7 @@ from doppel.lispress import is_valid
 from doppel.privacy.audit import AuditResult
 from doppel.privacy.noise import GaussianNoise
 from lightning_modules.backbone.base_models import load_tokenizer
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import UtteranceLM
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = ("utterance_lm", "parse_tree_lm", "parse2utterance")

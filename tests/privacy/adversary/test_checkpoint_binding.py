@@ -17,7 +17,7 @@ from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,8 +13,8 @@ from lightning.pytorch.loggers import CSVLogger
 from private_training import data_module, privacy
 
 import cli
+from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.training.step_policy import PlainStep
-from lightning_modules.utterance_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[3]

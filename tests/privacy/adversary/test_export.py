@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
 from doppel.privacy.ledger import Ledger
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -39,7 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: s
     assert torch.load(stage / "checkpoints" / "last.ckpt")["optimizer_states"][0]["state"]
     init = {"base_model": tiny_model, "linearisation": "spaced", "task_prefix": True}
     config = {
-        "model": {"class_path": "lightning_modules.utterance_lm.UtteranceLM", "init_args": init},
+        "model": {"class_path": "lightning_modules.causal_lm.UtteranceLM", "init_args": init},
         "data": {"init_args": {"train_path": corpus}},
         "privacy": {"target_epsilon": 8.0, "ledger_path": str(run / "ledger.jsonl")},
     }

@@ -17,7 +17,7 @@ from private_training import data_module, fit, privacy
 from commands.lightning.closing import close
 from doppel.console.ledger import ledger as ledger_command
 from doppel.privacy.ledger import Ledger
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

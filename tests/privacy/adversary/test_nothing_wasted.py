@@ -21,7 +21,7 @@ from callbacks.preemption import INTERRUPTED, Preempted, Preemption
 from commands.pipeline import run_folder
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[3]

@@ -20,8 +20,8 @@ from datamodules.batch import MicroBatch
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from lightning_modules.backbone.lora import LoraArguments
+from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
-from lightning_modules.utterance_lm import UtteranceLM
 
 
 def phi3(tiny_model: str, folder: Path, rope: dict[str, object] | None) -> str:

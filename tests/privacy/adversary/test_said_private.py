@@ -16,7 +16,7 @@ from commands.pipeline.synthesis import steps_of
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,7 @@ def command(folder: Path, tiny_model: str, corpus: str, *more: object) -> list[s
     """A fit whose first file has a ``privacy``; ``more`` are later files, as mappings, and words."""
     first = {
         "privacy": {"target_epsilon": 3.0, "accountant": "rdp"},
-        "model": {"class_path": "lightning_modules.utterance_lm.UtteranceLM", "init_args": {"base_model": tiny_model}},
+        "model": {"class_path": "lightning_modules.causal_lm.UtteranceLM", "init_args": {"base_model": tiny_model}},
         "data": {
             "class_path": "datamodules.dialogue_data_module.DialogueDataModule",
             "init_args": {"train_path": corpus, "batch_size": 30},

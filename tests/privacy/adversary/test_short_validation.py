@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from private_training import data_module, fit, privacy
 
+from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
-from lightning_modules.utterance_lm import UtteranceLM
 
 
 @pytest.mark.ddp

@@ -15,7 +15,7 @@ from datamodules.selection import Selection
 from datamodules.turn import Turn
 from datamodules.unit_data_module import UnitDataModule
 from doppel.errors import DataError
-from lightning_modules.utterance_lm import UtteranceLM
+from lightning_modules.causal_lm import UtteranceLM
 
 NFC, NFD = "zoé@example.com", "zoe\u0301@example.com"
 
