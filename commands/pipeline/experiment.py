@@ -18,7 +18,7 @@ from doppel.errors import UserError
 
 EXPERIMENTS = ROOT / "configs" / "experiments"
 #: Fields whose keys are those of other places, which check them.
-_MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "overrides", "epochs", "point", "environment")
+_MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "overrides", "epochs", "environment")
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -47,10 +47,8 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         if _number(key, path) == _number(epsilon, path):
             content = merge(content, fields or {})
     content = merge(content, given)
-    for key in ("epsilon", "epsilons"):
-        if key in content:
-            values = content[key]
-            content[key] = [_number(v, path) for v in values] if isinstance(values, list) else _number(values, path)
+    if "epsilon" in content:
+        content["epsilon"] = _number(content["epsilon"], path)
     named = {**(content.pop("environment", None) or {})}
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
     values = build(Experiment, fill_in(content, {**os.environ, **content["environment"]}, str(path)), path, _MAPPINGS)

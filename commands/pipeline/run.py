@@ -1,4 +1,4 @@
-"""``python cli.py run``: an experiment, a grid of them, or a sweep."""
+"""``python cli.py run``: an experiment, or a grid of its values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,8 @@ from typing import Any
 import yaml
 
 from commands.pipeline.experiment import load, save
-from commands.pipeline.run_record import RunRecord
 from commands.pipeline.runner import PLACE, Mode, Runner, queued, snapshot, submit
-from commands.pipeline.settings import Experiment
 from commands.pipeline.slurm import Site, load_site
-from commands.pipeline.yaml_files import read_yaml
 from doppel.errors import UserError
 
 Point = dict[str, Any]
@@ -39,11 +36,7 @@ def run(
     systems: list[str] | None = None,
     parser: str | None = None,
     set: list[str] | None = None,
-    grid: bool = False,
-    epsilons: list[str] | None = None,
-    seeds: list[int] | None = None,
-    sweep: Path | None = None,
-    point: list[str] | None = None,
+    grid: list[str] | None = None,
     profile: str | None = None,
     nodes: int | None = None,
     site: Path | None = None,
@@ -58,7 +51,7 @@ def run(
 
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.
-        run_dir: Folder of the run; of all runs, for a grid or a sweep.
+        run_dir: Folder of the run; of all runs, for a grid.
         local: Run the stages here, one after the other; the default where there is no sbatch.
         submit: Submit a job for each stage, which waits for those that it needs; the default where there is sbatch.
         dry_run: Print what would be submitted, and write nothing.
@@ -69,11 +62,8 @@ def run(
         parser: Checkpoint of a semantic parser that annotates for the evaluation.
         set: Any field of the experiment, as NAME=VALUE: data.batch_size=64 epochs.parse_tree=2 num_samples=300. See
             configs/experiments/README.md.
-        grid: Run every ε with every seed, each into RUN_DIR/epsE-seedS.
-        epsilons: The grid's values of ε.
-        seeds: The grid's seeds.
-        sweep: Run every point of a file of configs/sweeps, each into a folder of RUN_DIR named after its values.
-        point: One point of a sweep, as NAME=VALUE; what an agent of Weights & Biases calls.
+        grid: Fields with several values, as NAME=VALUE,VALUE: epsilon=3,8,inf seed=1,2,3 privacy.max_grad_norm=1,16.
+            Runs every combination, each into a folder of RUN_DIR named after its values, such as epsilon=3,seed=1.
         profile: Kind of node, a file of slurm/profiles.
         nodes: Nodes of a training.
         site: What the cluster is like, in place of slurm/site.yaml.
@@ -85,7 +75,7 @@ def run(
     if len(chosen) > 1:
         raise UserError(f"--{chosen[0]} and --{chosen[1]} exclude one another: give one of them")
     has_slurm = shutil.which("sbatch") is not None
-    mode = chosen[0] if chosen else "submit" if has_slurm and point is None else "local"
+    mode = chosen[0] if chosen else "submit" if has_slurm else "local"
     if mode == "submit" and not has_slurm:
         raise UserError("there is no sbatch here: submit where SLURM is, or give --local or --dry-run")
     os.environ.setdefault("WANDB_SILENT", "true")
@@ -93,15 +83,13 @@ def run(
     cluster = load_site(site, read_values(slurm) | _given(profile=profile, nodes=nodes))
     folder = Path(os.path.abspath(run_dir))
 
-    def make(own: Point, name: str = "") -> Runner:
+    def make(point: Point, name: str = "") -> Runner:
+        own = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # it is none of the table's
         return Runner(load(experiment, {**changes, **own}), folder / name, cluster)
 
-    if sweep is not None or grid or epsilons or seeds:
-        points = _grid(load(experiment, changes), epsilons, seeds) if sweep is None else _sweep(sweep)
+    if grid:
+        points = [(_folder_name(point), point) for point in read_grid(grid)]
         return _many(points, make, folder, cluster, mode, not no_check)
-    if point is not None:
-        values = read_values(point)
-        return _run_point(make(_point(values, "sweep"), _folder_name(values)), values)
     return make({}).go(mode, not no_check)
 
 
@@ -109,52 +97,55 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def read_values(words: list[str] | None) -> dict[str, Any]:
-    """Fields of an experiment and their values, from NAME=VALUE words."""
-    for word in words or ():
-        if "=" not in word:
+def read_values(words: list[str] | None) -> Point:
+    """Fields of an experiment and their values, from NAME=VALUE words.
+
+    Raises:
+        UserError: A word is no such pair.
+    """
+    return {name: _value(text) for name, text in _pairs(words or [])}
+
+
+def read_grid(words: list[str]) -> list[Point]:
+    """All combinations of the values of fields, from NAME=VALUE,VALUE words; the last field varies fastest.
+
+    Raises:
+        UserError: A word is no such pair, or its values are no YAML.
+    """
+    choices = {name: [_value(value) for value in _value(f"[{text}]")] for name, text in _pairs(words)}
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        name, sign, text = word.removeprefix("--").partition("=")
+        if not sign:
             raise UserError(f"{word!r} is no NAME=VALUE: give one such as data.batch_size=64")
-    pairs = (word.removeprefix("--").split("=", 1) for word in words or ())
-    return {name: _value(text) for name, text in pairs}
+        yield name, text
 
 
 def _value(text: Any) -> Any:
     """A text as YAML reads it, and 1e-3 as the number that it is."""
-    value = yaml.safe_load(text) if isinstance(text, str) else text
+    try:
+        value = yaml.safe_load(text) if isinstance(text, str) else text
+    except yaml.YAMLError as error:
+        raise UserError(f"{text!r} is no YAML: {' '.join(str(error).split())}") from error
     return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", value) else value
 
 
-def _grid(experiment: Experiment, epsilons: list[str] | None, seeds: list[int] | None) -> list[tuple[str, Point]]:
-    """Name and settings of every run."""
-    values = epsilons or [f"{epsilon:g}" for epsilon in experiment.epsilons]
-    pairs = itertools.product(seeds or experiment.seeds, values)
-    return [(f"eps{epsilon}-seed{seed}", {"epsilon": epsilon, "seed": seed}) for seed, epsilon in pairs]
-
-
-def _sweep(path: Path) -> list[tuple[str, Point]]:
-    """Points of a sweep file: all combinations of its parameters, each with one ``value`` or several ``values``."""
-    content = read_yaml(path)
-    given = content.get("parameters")
-    if "name" not in content or not isinstance(given, dict) or not all(isinstance(s, dict) for s in given.values()):
-        raise UserError(f"{path} is no sweep: give a file with a name and parameters, as those of configs/sweeps")
-    choices = [[_value(v) for v in spec.get("values", [spec.get("value")])] for spec in given.values()]
-    points = [dict(zip(given, values, strict=True)) for values in itertools.product(*choices)]
-    return [(_folder_name(point), _point(point, str(content["name"]))) for point in points]
-
-
-def _point(values: Point, sweep: str) -> Point:
-    """What a point of a sweep changes; it stands in no table."""
-    return {**values, "sweep": sweep, "point": values, "table": None}
-
-
 def _folder_name(point: Point) -> str:
-    """Names a point by its parameters: ``epsilon=3,lr=0.002``."""
+    """Names a combination by its values: ``epsilon=3,lr=0.002``."""
     plain = {name.rsplit(".", 1)[-1]: re.sub(r"[^\w.+-]+", "-", str(v)).strip("-") for name, v in point.items()}
     return ",".join(f"{name}={value}" for name, value in sorted(plain.items()))
 
 
 def _many(
-    points: list[tuple[str, Point]], make: Callable[..., Runner], runs: Path, site: Site, mode: Mode, check: bool
+    points: list[tuple[str, Point]],
+    make: Callable[[Point, str], Runner],
+    runs: Path,
+    site: Site,
+    mode: Mode,
+    check: bool,
 ) -> int:
     """Run every point: one after the other, or as the tasks of one array. The points after a failed one take place."""
     summary: list[str] = []
@@ -209,20 +200,3 @@ def _array(waiting: Mapping[str, Runner], runs: Path, site: Site, mode: Mode, ch
     for task, name in enumerate(waiting):
         (runs / "slurm" / f"{name}.job").write_text(f"{job}_{task}\n", encoding="utf-8")
     return [f"{name}: task {job}_{task}" for task, name in enumerate(waiting)]
-
-
-def _run_point(runner: Runner, point: Point) -> int:
-    """Run a point here, and send its metrics, all of synthetic text, to the run that the sweep's agent opened."""
-    agent = {name: os.environ.pop(name) for name in ("WANDB_RUN_ID", "WANDB_SWEEP_ID") if name in os.environ}
-    status = runner.go("local")
-    os.environ.update(agent)
-    if status == 0 and "WANDB_SWEEP_ID" in agent:
-        import wandb
-
-        report = RunRecord(runner.run).report() or {"metrics": {}}
-        with wandb.init(config=point) as wandb_run:
-            for system, metrics in report["metrics"].items():
-                for name, value in metrics.items():
-                    if isinstance(value, int | float) and not name.startswith("private/"):
-                        wandb_run.summary[f"{system}/{name}"] = value
-    return status

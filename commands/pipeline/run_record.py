@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.system import candidates_of, pool_of
 from commands.pipeline.systems import SYSTEMS, in_order, system
-from commands.pipeline.yaml_files import read_yaml
+from commands.pipeline.yaml_files import flat, read_yaml
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
@@ -157,8 +157,9 @@ class RunRecord:
         told = {key: experiment.get(key) for key in _TRAINING} | {"own": (experiment.get("variants") or {}).get(of)}
         told["data"] = {k: v for k, v in (told["data"] or {}).items() if not k.endswith("_path")}  # has a fingerprint
         digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
-        point = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in (experiment.get("point") or {}).items()]
-        return "; ".join([*point, f"settings {digest}"])
+        given = {key.rsplit(".", 1)[-1]: value for key, value in flat(experiment.get("overrides") or {}).items()}
+        shown = [f"{name} {value}" for name, value in given.items() if not name.endswith("_path")]
+        return "; ".join([*shown, f"settings {digest}"])
 
     def sampling(self, of: str) -> dict[str, dict[str, Any]]:
         """How a system was sampled: file of trees or utterances → arguments of the sampling that wrote it.

@@ -43,8 +43,6 @@ _FREE = (
     "parser",
     "parser_digest",
     "table",
-    "epsilons",
-    "seeds",
     "environment",
     "commit",
 )

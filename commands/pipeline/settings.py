@@ -127,10 +127,6 @@ class Experiment:
             table under which trees are sampled, if there is one.
         adaptation: What makes the run an adaptation; null: synthesis alone.
         table: Result tables that its runs stand in: main, treedst, best, few_modes, shuffled, large or adaptation.
-        sweep: Name of the sweep that a run is a point of; such a run stands in no table.
-        point: What the point of the sweep sets.
-        epsilons: Values of ε that ``--grid`` takes.
-        seeds: Seeds that ``--grid`` takes.
         environment: Variables that values may name as ``${NAME}``; one that is set in the shell wins.
         parser_digest: Of the file ``parser``; the run writes it down.
         commit: Versions of the code that worked on the run; the run writes them down.
@@ -168,10 +164,6 @@ class Experiment:
     supported: list[str] | str | None = None
     adaptation: Adaptation | None = None
     table: str | None = None
-    sweep: str | None = None
-    point: Settings = field(default_factory=dict)
-    epsilons: list[float] = field(default_factory=lambda: [3.0, 8.0, 16.0, math.inf])
-    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     environment: dict[str, str] = field(default_factory=dict)
     parser_digest: str | None = None
     commit: list[str] = field(default_factory=list)

@@ -72,14 +72,15 @@ def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Dotted keys whose values differ, with both values; None for one that is not there."""
-    ours, theirs = _flat(old), _flat(new)
+    ours, theirs = flat(old), flat(new)
     for key in dict.fromkeys([*ours, *theirs]):
         if ours.get(key) != theirs.get(key):
             yield key, ours.get(key), theirs.get(key)
 
 
-def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
-    inner = {key: _flat(value) if isinstance(value, Mapping) else {"": value} for key, value in node.items()}
+def flat(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Its values by dotted key."""
+    inner = {key: flat(value) if isinstance(value, Mapping) else {"": value} for key, value in node.items()}
     return {f"{key}.{name}".rstrip("."): value for key, values in inner.items() for name, value in values.items()}
 
 

@@ -65,13 +65,6 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in (ROOT / "configs" / "experiments").glob("*.yaml"))
 
 
-def grid(name: str, changes: Mapping[str, Any]) -> list[float]:
-    """Values of ε in the grid of an experiment."""
-    from commands.pipeline.experiment import load, shipped
-
-    return load(shipped(name), changes).epsilons
-
-
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
     """What each step of an experiment runs, in order: name, kind, needs, argv, config."""
     from commands.pipeline.experiment import load, shipped

@@ -174,9 +174,9 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
 @pytest.mark.slurm
 def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pipeline) -> None:
     pipeline.behave("one_stage", "wait")
-    words = ("--systems", "one_stage", "--epsilons", "3", "8", "--seeds", "1")
+    words = ("--systems", "one_stage", "--grid", "epsilon=3,8", "seed=1")
     jobs = pipeline.submit(*words)
-    first, second = jobs["eps3-seed1"], jobs["eps8-seed1"]
+    first, second = jobs["epsilon=3,seed=1"], jobs["epsilon=8,seed=1"]
     pipeline.wait_for(4, "listening", "one_stage")
     pipeline.submit(*words)
     assert pipeline.printed.count("is in the queue already") == 2
@@ -186,7 +186,7 @@ def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pip
         assert pipeline.cluster.wait(job, "COMPLETED")["Restarts"] == "1"
     for line in pipeline.log("start", "one_stage"):
         folder = re.findall(r"--run_dir (\S+)/one_stage ", line["words"])[0]
-        assert folder in (f"{pipeline.run}/eps3-seed1", f"{pipeline.run}/eps8-seed1")
+        assert folder in (f"{pipeline.run}/epsilon=3,seed=1", f"{pipeline.run}/epsilon=8,seed=1")
         assert f"--config {folder}/configs/one_stage.yaml " in line["words"]
         assert ("--ckpt_path last" in line["words"]) == bool(line["restart"])
     pipeline.submit(*words)

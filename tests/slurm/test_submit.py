@@ -281,16 +281,18 @@ def test_tasks_of_an_array_have_a_run_folder_each(
 ) -> None:
     """A task runs the stages of its point; what is finished or in the queue has none."""
     runs, python = tmp_path / "runs", f"python={stand_ins}/python"
-    grid = ("--epsilons", "3", "inf", "--seeds", "1", "2", "--systems", "one_stage", "--slurm", "throttle=2", python)
+    grid = ("--grid", "seed=1,2", "epsilon=3,inf", "--systems", "one_stage", "--slurm", "throttle=2", python)
     point = ("--epsilon=3", "--seed=1", "--systems", "one_stage", "--slurm", python)
-    assert launch("quickstart", runs / "eps3-seed1", "--local", *point) == 0
+    assert launch("quickstart", runs / "epsilon=3,seed=1", "--local", *point) == 0
     assert launch("quickstart", runs, "--dry-run", *grid) == 0
-    assert "# eps3-seed1: finished already" in capfd.readouterr().out and not (runs / "slurm").exists()
+    assert "# epsilon=3,seed=1: finished already" in capfd.readouterr().out and not (runs / "slurm").exists()
     assert launch("quickstart", runs, "--submit", "--no-check", *grid) == 0
-    assert "eps3-seed2: task 101_1" in capfd.readouterr().out
+    assert "epsilon=3,seed=2: task 101_1" in capfd.readouterr().out
     line = (stand_ins / "sbatch.log").read_text()
-    assert " --array=0-2%2 " in line and line.endswith(f"{runs} epsinf-seed1 eps3-seed2 epsinf-seed2\n")
-    assert (runs / "slurm" / "eps3-seed2.job").read_text() == "101_1\n"
+    assert " --array=0-2%2 " in line and line.endswith(
+        f"{runs} epsilon=inf,seed=1 epsilon=3,seed=2 epsilon=inf,seed=2\n"
+    )
+    assert (runs / "slurm" / "epsilon=3,seed=2.job").read_text() == "101_1\n"
 
     task = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
     (stand_ins / "srun").write_text('#!/usr/bin/env bash\nwhile [[ "$1" = -* ]]; do shift; done\nexec "$@"\n')
@@ -300,16 +302,16 @@ def test_tasks_of_an_array_have_a_run_folder_each(
     )
     environment = os.environ | task | {"DOPPEL_CODE": str(runs / "code")}
     script = ["bash", str(runs / "code" / "slurm" / "array.sbatch"), str(stand_ins / "python"), str(runs)]
-    script += ["epsinf-seed1", "eps3-seed2", "epsinf-seed2"]
+    script += ["epsilon=inf,seed=1", "epsilon=3,seed=2", "epsilon=inf,seed=2"]
     subprocess.run(script, env=environment, cwd=ROOT, check=True, timeout=60, capture_output=True)
     calls = (stand_ins / "task.log").read_text()
-    assert f"{runs}/code/cli.py fit --config {runs}/eps3-seed2/configs/one_stage.yaml" in calls
-    assert f"--run_dir {runs}/eps3-seed2/one_stage --trainer.num_nodes 1 --trainer.devices 1" in calls
-    config = yaml.safe_load((runs / "eps3-seed2" / "configs" / "one_stage.yaml").read_text())
+    assert f"{runs}/code/cli.py fit --config {runs}/epsilon=3,seed=2/configs/one_stage.yaml" in calls
+    assert f"--run_dir {runs}/epsilon=3,seed=2/one_stage --trainer.num_nodes 1 --trainer.devices 1" in calls
+    config = yaml.safe_load((runs / "epsilon=3,seed=2" / "configs" / "one_stage.yaml").read_text())
     assert config["seed_everything"] == 2 and config["privacy"]["target_epsilon"] == 3
-    settings = yaml.safe_load((runs / "eps3-seed2" / "experiment.yaml").read_text())
+    settings = yaml.safe_load((runs / "epsilon=3,seed=2" / "experiment.yaml").read_text())
     assert settings["name"] == "quickstart" and (runs / "code" / "COMMIT").read_text().strip() in settings["commit"]
-    assert not (runs / "epsinf-seed1").exists() and not (runs / "epsinf-seed2").exists()
+    assert not (runs / "epsilon=inf,seed=1").exists() and not (runs / "epsilon=inf,seed=2").exists()
 
 
 def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(

@@ -90,19 +90,19 @@ def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(
     experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
-    (runs / "eps0.5-seed4").mkdir(parents=True)
-    write_experiment(runs / "eps0.5-seed4" / "experiment.yaml", name="tiny", epsilon=7)  # fails at once
-    words = ("--systems", "one_stage", "--epsilons", "0.5", "inf", "--seeds", "4", "--set", "num_samples=8")
+    (runs / "epsilon=0.5,seed=4").mkdir(parents=True)
+    write_experiment(runs / "epsilon=0.5,seed=4" / "experiment.yaml", name="tiny", epsilon=7)  # fails at once
+    words = ("--systems", "one_stage", "--grid", "epsilon=0.5,inf", "seed=4", "--set", "num_samples=8")
     assert launch(experiment, runs, "--local", *words) == 1
     failed, finished = capfd.readouterr().out.strip().splitlines()[-2:]
-    assert failed.startswith("eps0.5-seed4: FAILED with status 2: error:") and "now epsilon=0.5" in failed
-    assert finished == "epsinf-seed4: finished"
-    report = json.loads((runs / "epsinf-seed4" / "report.json").read_text())
+    assert failed.startswith("epsilon=0.5,seed=4: FAILED with status 2: error:") and "now epsilon=0.5" in failed
+    assert finished == "epsilon=inf,seed=4: finished"
+    report = json.loads((runs / "epsilon=inf,seed=4" / "report.json").read_text())
     assert report["privacy"] is None and report["epsilon"] is None
     assert (report["seed"], list(report["metrics"])) == (4, ["one_stage"])
     assert len(report["data"]["fingerprint"]) == 32
-    assert not (runs / "epsinf-seed4" / "ledger.jsonl").exists()
-    config = yaml.safe_load((runs / "epsinf-seed4" / "one_stage" / "config.yaml").read_text())
+    assert not (runs / "epsilon=inf,seed=4" / "ledger.jsonl").exists()
+    config = yaml.safe_load((runs / "epsilon=inf,seed=4" / "one_stage" / "config.yaml").read_text())
     assert (config["seed_everything"], config["privacy"], config["trainer"]["max_epochs"]) == (4, None, 2)
     assert config["data"]["init_args"]["sampling"] == "shuffle"
 
@@ -163,7 +163,8 @@ def test_a_run_whose_domains_are_released_as_they_are_ends_by_saying_so(
         (["quickstart.yaml", "RUN", "--dry-run", "--profile=dgx3"], "dgx2-v100"),
         (["quickstart.yaml", "RUN", "--local", "--epsilon=three"], "epsilon is three"),
         (["quickstart.yaml", "RUN", "--local", "--set", "epochs.parse_tree=two"], "epochs.parse_tree is 'two'"),
-        (["quickstart.yaml", "RUN", "--check", "--sweep", "own-data.yaml"], "is no sweep"),
+        (["quickstart.yaml", "RUN", "--check", "--grid", "epsilon"], "NAME=VALUE"),
+        (["quickstart.yaml", "RUN", "--check", "--grid", "epsilon=[3"], "is no YAML"),
         (["quickstart.yaml", "/dev/null/run", "--local", "--systems", "one_stage"], "cannot be made"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "domain"], "domain"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "unconstrained", "two_stage"], "name two_stage before"),

@@ -1,0 +1,83 @@
+"""Grids: every combination of values is a run with these settings, here or as one array."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.run import read_grid
+from commands.pipeline.synthesis import steps_of
+from doppel.errors import UserError
+from tests.slurm.launches import jobs_in, launch
+
+
+def test_a_grid_is_every_combination_of_its_values() -> None:
+    points = read_grid(["epsilon=3,inf", "seed=1,2", "model.optimizer.lr=2e-4"])
+    assert [(point["epsilon"], point["seed"]) for point in points] == [(3, 1), (3, 2), ("inf", 1), ("inf", 2)]
+    assert all(point["model.optimizer.lr"] == 2e-4 for point in points)
+    assert load(shipped("quickstart"), points[-1]).epsilon == math.inf
+    epochs = read_grid(["epochs={parse_tree: 9, parse2utterance: 1},{parse_tree: 8, parse2utterance: 2}"])
+    assert [point["epochs"]["parse_tree"] for point in epochs] == [9, 8]
+    for wrong in ("epsilon", "epsilon=[3", "data={a"):
+        with pytest.raises(UserError):
+            read_grid([wrong])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "privacy.max_grad_norm=0.05,0.1",
+        "data.batch_size=512,1024",
+        "model.optimizer.lr=2e-4,5e-4",
+        "epochs.parse_tree=1,2",
+    ],
+)
+def test_every_point_of_a_grid_changes_what_a_training_runs(words: str, tmp_path: Path) -> None:
+    trainings = set()
+    for point in read_grid([words]):
+        steps = steps_of(load(shipped("smcalflow-best-small"), point), tmp_path)
+        trainings.add(json.dumps([step.config for step in steps if step.kind == "fit"]))
+    assert len(trainings) == 2
+
+
+def test_what_a_point_sets_wins_over_what_the_experiment_says_of_single_systems() -> None:
+    experiment = load(shipped("smcalflow-best-small"), {"privacy.max_grad_norm": 2.0})
+    configs = {step.name: step.config for step in steps_of(experiment, Path("run"))}
+    for name in ("one_stage", "parse_tree", "parse2utterance"):
+        config = configs[name]
+        assert config is not None and config["privacy"]["max_grad_norm"] == 2.0
+
+
+def test_a_grid_goes_on_after_a_failed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--grid", "epochs={one_stage: 1},{one_stage: 2}", "data.batch_size=64")
+    files = ("--set", "reference=no/such/file.jsonl", "data.train_path=no/such/other.jsonl")
+    assert launch("quickstart", tmp_path / "runs", "--local", *words, *files) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("━━ batch_size=64,epochs=one_stage-") == 2
+    assert printed.count("FAILED with status 2: error:") == 2 and "no/such/other.jsonl" in printed
+
+
+def test_a_grid_is_one_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--grid", "privacy.max_grad_norm=0.05,0.1,0.5,1.0", "epsilon=3")
+    assert launch("smcalflow", tmp_path / "runs", "--dry-run", *words) == 0
+    text = capsys.readouterr().out
+    assert "--array=0-3%4" in text and not jobs_in(text)
+    assert text.strip().endswith("epsilon=3,max_grad_norm=1.0")
+
+
+def test_only_other_values_of_epsilon_and_seed_stand_in_the_table_of_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = []
+    monkeypatch.setattr(
+        "commands.pipeline.run._many",
+        lambda points, make, *_: tables.extend(make(point, name).experiment.table for name, point in points),
+    )
+    monkeypatch.setenv("DOPPEL_DATA", "data")
+    for grid in (["epsilon=3", "seed=1"], ["epsilon=3", "privacy.max_grad_norm=1"]):
+        launch("smcalflow-small", tmp_path, "--dry-run", "--grid", *grid)
+    assert tables == ["main", None]
