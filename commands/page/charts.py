@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import NullLocator, PercentFormatter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 _SYSTEMS = {"s0": "#1d5a99", "s1": "#b4560a", "s2": "#2f7d4f", "s3": "#7a4a9c"}
 _COLOURS = {**_SYSTEMS, "ink": "#1d1f22", "soft": "#565b63", "line": "#dcd8cf"}
 _MARKERS = "osD^"
-#: Functions that a picture names: those whose frequencies differ most.
-_NAMED = 8
+#: Id of the group of dots, each of which tells its name to who points at it.
+_DOTS = "dots"
 _LOOK: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "doppel",
+    "text.parse_math": False,  # names are text
     "figure.figsize": (4.8, 3.1),
     "figure.constrained_layout.use": True,
     "font.size": 9,
@@ -53,22 +54,24 @@ def scatter(points: Mapping[str, tuple[float, float]], title: str, told: str) ->
     """
     with mpl.rc_context(_LOOK):
         figure, axes = _axes()
-        human, synthetic = zip(*points.values(), strict=True)
         least = min(share for pair in points.values() for share in pair if share > 0)
+        decades = [10.0**power for power in range(math.ceil(math.log10(least)), 1)]
         axes.axline((least, least), (1, 1), color=_COLOURS["soft"], linestyle="--", linewidth=1)
-        sns.scatterplot(x=human, y=synthetic, color=_COLOURS["s0"], alpha=0.55, linewidth=0, s=22, ax=axes)
-        far = sorted(points, key=lambda name: abs(points[name][0] - points[name][1]), reverse=True)
-        for name in far[:_NAMED]:
-            axes.annotate(name, points[name], (4, 3), textcoords="offset points", fontsize=7)
-        for axis, scale, limit in (
-            (axes.xaxis, axes.set_xscale, axes.set_xlim),
-            (axes.yaxis, axes.set_yscale, axes.set_ylim),
-        ):
-            scale("symlog", linthresh=least, linscale=0.4)
-            limit(-least / 4, 1.3)
-            axis.set_major_formatter(lambda share, _: f"{100 * share:.2g} %" if share else "never")
+        human, synthetic = zip(*points.values(), strict=True)
+        dots = axes.scatter(human, synthetic, color=_COLOURS["s0"], alpha=0.55, linewidth=0, s=22)
+        dots.set_gid(_DOTS)
+        axes.set_xscale("symlog", linthresh=least, linscale=0.5)
+        axes.set_yscale("symlog", linthresh=least, linscale=0.5)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks([0, *decades], ["never", *(f"{100 * share:g} %" for share in decades)], minor=False)
+            axis.set_minor_locator(NullLocator())
+        axes.set(xlim=(-least / 4, 1.3), ylim=(-least / 4, 1.3))
         axes.set(xlabel="share of human turns", ylabel="share of synthetic turns")
-        return _inline(figure, "scatter", title, told)
+        names = [
+            f"{name}: {100 * human:.2g} % of human turns, {100 * synthetic:.2g} % of synthetic ones"
+            for name, (human, synthetic) in points.items()
+        ]
+        return _inline(figure, "scatter", title, told, names)
 
 
 def lengths(words: Mapping[str, Sequence[int]], title: str, told: str) -> Markup:
@@ -139,8 +142,8 @@ def _colour(place: int) -> str:
     return list(_SYSTEMS.values())[place % len(_SYSTEMS)]
 
 
-def _inline(figure: Figure, kind: str, title: str, told: str) -> Markup:
-    """A figure as an element of the page.
+def _inline(figure: Figure, kind: str, title: str, told: str, dots: Sequence[str] = ()) -> Markup:
+    """A figure as an element of the page; ``dots`` are what the dots of a scatter say of themselves.
 
     Names in it are escaped by matplotlib, as text of XML. Without date, metadata and names of groups, equal runs have
     equal pictures; colours become variables of the style, so that light, dark and print each have theirs, and fonts are
@@ -157,7 +160,15 @@ def _inline(figure: Figure, kind: str, title: str, told: str) -> Markup:
     )
     assert box is not None
     inner = re.sub(r' id="[^"]*_\d+"| font-family: [^;]*;', "", inner)
+    before, mark, after = inner.partition(f'<g id="{_DOTS}">')
+    own = iter(dots)
+    after = re.sub(r"<use [^>]*/>", lambda use: _titled(use[0], next(own, "")), after, count=len(dots))
+    inner = f"{before}{mark and '<g>'}{after}"
     for name, colour in _COLOURS.items():
         inner = inner.replace(colour, f"var(--{name})")
     head = Markup('<svg class="chart {}" viewBox="{}" role="img" aria-label="{}. {}">')
     return head.format(kind, box[1], title, told) + Markup(inner) + Markup("</svg>")
+
+
+def _titled(element: str, title: str) -> str:
+    return f"<g><title>{escape(title)}</title>{element}</g>"

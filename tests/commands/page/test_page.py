@@ -12,6 +12,7 @@ from page_content import Element, make_samples, read_html
 from run_folders import make_run, sample
 
 import cli
+from commands.page import charts
 from commands.page.html import TEMPLATES
 from doppel.grammar import generate
 from doppel.lispress import function_types
@@ -108,6 +109,18 @@ def test_nothing_on_the_page_can_ask_a_network(grammar_run: Path, grammar_page: 
         r"\b(fetch|XMLHttpRequest|WebSocket|sendBeacon|import|eval|innerHTML)\b", grammar_page.all("script")[0].text
     )
     assert "http:" not in grammar_run.joinpath("report.html").read_text().replace("<meta http-", "")
+
+
+def test_pictures_are_text_in_the_colours_of_the_page_and_the_same_when_drawn_again() -> None:
+    points = {"Ask": (0.25, 0.5), HOSTILE: (0.001, 0.0)}
+    drawn = charts.scatter(points, f"Shares {HOSTILE}", "near the line")
+    assert drawn == charts.scatter(points, f"Shares {HOSTILE}", "near the line")
+    sides = {"human turns": [1, 2, 2, 9], HOSTILE: [2, 2, 3]}
+    for picture in (drawn, charts.lengths(sides, "Lengths", "a few words")):
+        assert not re.search(r"#[0-9a-f]{6}\b", picture) and "var(--s0)" in picture
+        assert "<script" not in picture and "<img" not in picture and "<text" in picture
+    titles = re.findall(r"<title>([^<]*)</title><use ", drawn)
+    assert len(titles) == 2 and titles[0].startswith("Ask: 25 % of human turns, 50 %")
 
 
 def contrast(first: str, second: str) -> float:
