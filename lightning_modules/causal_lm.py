@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
-from torchmetrics import MeanMetric, Metric, MetricCollection
+from torchmetrics import MeanMetric
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
 from datamodules.codec import MAX_LENGTH, Codec
@@ -21,8 +21,9 @@ from datamodules.linearisation import Linearisation
 from datamodules.readers import expand_path
 from datamodules.turn import Field
 from doppel.errors import UserError
-from doppel.metrics import ChiSquare, FunctionOverlap, Mauve, TopKOverlap, WordOverlap
-from doppel.metrics.compare import TOP_K
+from doppel.metrics.compare import function_metrics, word_overlap
+from doppel.metrics.mauve import mauve
+from doppel.metrics.sampled_texts import SampledTexts
 from lightning_modules.backbone.base_models import (
     check_compilable,
     checked_divisor,
@@ -142,7 +143,8 @@ class CausalLM(LogicalBatchModule):
         self.sampling = sampling
         if target == "parse":
             tree_constraint(self.codec, sampling.grammar)
-        self.test_metrics = _text_metrics(target, test_featurizer) if test_metrics else None
+        self.sampled_texts = SampledTexts() if test_metrics else None
+        self.test_featurizer = test_featurizer
         # nan_strategy: NaN stays NaN ("disable" of torchmetrics 1.9 forgets the weights)
         self._mean_loss = MeanMetric(nan_strategy=math.nan)  # of a token of an evaluation file, over all ranks
         self._is_public = False
@@ -216,7 +218,7 @@ class CausalLM(LogicalBatchModule):
     def test_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """Mean loss of a token; samples one text from each row's prompt for the metrics."""
         self._add_losses(batch)
-        if self.test_metrics is None:
+        if self.sampled_texts is None:
             return
         for number, micro_batch in enumerate(batch.micro_batches):
             prompts, references = [], []
@@ -228,16 +230,19 @@ class CausalLM(LogicalBatchModule):
             texts = sample_texts(
                 self.model, self.codec, prompts, self.sampling, stream=(self.global_rank, batch_idx, number)
             )
-            self.test_metrics.update(synthetic=[text for text, _ in texts], reference=references)
+            self.sampled_texts.update([text for text, _ in texts], references)
 
     def on_test_epoch_end(self) -> None:
         """Log the mean loss, and the metrics of the sampled texts."""
         self._log_loss("test/loss")
-        if self.test_metrics is None or not any(m.update_called for m in self.test_metrics.values()):
+        if self.sampled_texts is None:
             return
-        for name, value in self.test_metrics.compute().items():
-            self.log_metric(f"test/{name}", value.float(), self._is_public, rank_zero_only=True)
-        self.test_metrics.reset()
+        synthetic, reference = self.sampled_texts.join()
+        if not synthetic:
+            return
+        for name, value in _text_metrics(self.codec.target, self.test_featurizer, synthetic, reference).items():
+            number = torch.tensor(math.nan if value is None else value)
+            self.log_metric(f"test/{name}", number, self._is_public, rank_zero_only=True)
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
         """Sample one target for each prompt."""
@@ -317,14 +322,13 @@ def _num_labels(batch: MicroBatch) -> Tensor:
     return (batch.labels[:, 1:] != IGNORE_INDEX).sum(1)
 
 
-def _text_metrics(target: Field, featurizer: str | None) -> MetricCollection:
+def _text_metrics(
+    target: Field, featurizer: str | None, synthetic: list[str], reference: list[str]
+) -> dict[str, float | None]:
     """For ``test``: utterances are compared by words and by MAUVE if there is a featurizer, trees by function types."""
-    metrics: dict[str, Metric | MetricCollection] = {}
     if target == "parse":
-        metrics |= {"function_overlap": FunctionOverlap(), "chi_square": ChiSquare()}
-        metrics |= {f"top_{k}_overlap": TopKOverlap(k) for k in TOP_K}
-    else:
-        metrics["word_overlap"] = WordOverlap()
-        if featurizer is not None:
-            metrics["mauve"] = Mauve(featurizer)
-    return MetricCollection(metrics)
+        return function_metrics(synthetic, reference)
+    values = {"word_overlap": word_overlap(synthetic, reference)}
+    if featurizer is not None:
+        values["mauve"] = mauve(synthetic, reference, featurizer)
+    return values

@@ -9,7 +9,7 @@ from typing import Any
 from datamodules.canaries import Canary
 from datamodules.codec import Codec
 from datamodules.turn import Turn
-from doppel.metrics import Copies, CopyIndex
+from doppel.metrics import CopyIndex, copy_shares
 
 MIN_WORDS = 5
 """From how many words a text counts as long; shorter ones ("yes") repeat by themselves."""
@@ -67,7 +67,5 @@ def _counts(asked: Sequence[tuple[CopyIndex, str]]) -> dict[str, int]:
 
 
 def _shares(texts: Sequence[str], private: Sequence[str]) -> dict[str, float | None]:
-    copies = Copies(private, min_words=MIN_WORDS)
-    copies.update(texts)
-    values = {name: float(value) for name, value in copies.compute().items()}
+    values = copy_shares(texts, CopyIndex(private), MIN_WORDS)
     return {name: None if math.isnan(value) else value for name, value in values.items()}

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from torchmetrics import Metric, MetricCollection
 from tqdm import tqdm
 
 from doppel.lispress import Counting
 from doppel.metrics.anonymous_graph import anonymous_graph
-from doppel.metrics.copies import Copies, CopyIndex
-from doppel.metrics.function_types import ChiSquare, FunctionOverlap, TopKOverlap
-from doppel.metrics.mauve import Mauve
+from doppel.metrics.copies import CopyIndex, copy_shares
+from doppel.metrics.mauve import mauve
 from doppel.metrics.plain_number import plain_number
-from doppel.metrics.texts import Commonest, Distinct, MeanWords, ValidTrees
+from doppel.metrics.texts import commonest, distinct, mean_words, valid_share
 from doppel.metrics.tree_pairs import GraphMatch
-from doppel.metrics.type_counts import WordOverlap
+from doppel.metrics.type_counts import (
+    chi_square_distance,
+    count_function_types,
+    count_words,
+    top_k_overlap,
+    type_overlap,
+)
 
 Value = float | int | str | list[str] | None
 Part = tuple[dict[str, Value], list[str]]
@@ -63,13 +66,9 @@ class Corpus:
         return Corpus(tuple(self.utterances[i] for i in left), tuple(self.trees[i] for i in left))
 
 
-def _batches(items: Sequence[Any], size: int = 512) -> Iterable[Sequence[Any]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
 def function_metrics(
-    synthetic: Sequence[str | None], reference: Sequence[str | None], counting: Counting
-) -> dict[str, Value]:
+    synthetic: Sequence[str | None], reference: Sequence[str | None], counting: Counting = "node_labels"
+) -> dict[str, float | None]:
     """Overlap, χ² and top-k overlaps of function types, by name, on equally many trees of both sides.
 
     Where lines lack a tree (None), the side with more trees is thinned evenly to the number of the other: overlap
@@ -80,33 +79,26 @@ def function_metrics(
     if not size:
         return dict.fromkeys(FUNCTION_KEYS)
     synthetic, reference = ([side[i * len(side) // size] for i in range(size)] for side in (synthetic, reference))
-    metrics: dict[str, Any] = {
-        "function_overlap": FunctionOverlap(counting),
-        "chi_square": ChiSquare(counting),
-    }
-    metrics |= {f"top_{k}_overlap": TopKOverlap(k, counting) for k in TOP_K}
-    collection = MetricCollection(metrics, compute_groups=[list(metrics)])  # one count serves all of them
-    for batch in tqdm(list(_batches(synthetic)), desc="synthetic trees", disable=None):
-        collection.update(synthetic=batch)
-    for batch in tqdm(list(_batches(reference)), desc="reference trees", disable=None):
-        collection.update(reference=batch)
-    computed = collection.compute()
+    ours = count_function_types(tqdm(synthetic, desc="synthetic trees", disable=None), counting)
+    theirs = count_function_types(tqdm(reference, desc="reference trees", disable=None), counting)
+    computed = {"function_overlap": type_overlap(ours, theirs), "chi_square": chi_square_distance(ours, theirs)}
+    computed |= {f"top_{k}_overlap": top_k_overlap(ours, theirs, k) for k in TOP_K}
     return {name: plain_number(computed[name]) for name in FUNCTION_KEYS}
 
 
 def text_metrics(synthetic: Sequence[str], reference: Sequence[str]) -> dict[str, Value]:
     """Word overlap; distinct share, share of the commonest and mean length of both sides."""
-    values: dict[str, Value] = {"word_overlap": _value(WordOverlap(), synthetic, reference)}
+    values: dict[str, Value] = {"word_overlap": word_overlap(synthetic, reference)}
     for prefix, utterances in (("", synthetic), ("reference_", reference)):
-        values[f"{prefix}distinct"] = _value(Distinct(), utterances)
-        values[f"{prefix}commonest"] = _value(Commonest(), utterances)
-        values[f"{prefix}mean_words"] = _value(MeanWords(), utterances)
+        values[f"{prefix}distinct"] = plain_number(distinct(utterances))
+        values[f"{prefix}commonest"] = plain_number(commonest(utterances))
+        values[f"{prefix}mean_words"] = plain_number(mean_words(utterances))
     return values
 
 
-def _value(metric: Metric, *data: Sequence[Any]) -> float | int | None:
-    metric.update(*data)
-    return plain_number(metric.compute())
+def word_overlap(synthetic: Sequence[str], reference: Sequence[str]) -> float | None:
+    """Share of the reference's words that the samples use; None without a reference."""
+    return plain_number(type_overlap(count_words(synthetic), count_words(reference)))
 
 
 def tree_repetition(synthetic: Sequence[str | None], reference: Sequence[str | None]) -> dict[str, Value]:
@@ -117,18 +109,16 @@ def tree_repetition(synthetic: Sequence[str | None], reference: Sequence[str | N
     values: dict[str, Value] = {}
     for prefix, side in (("", synthetic), ("reference_", reference)):
         trees = [tree for tree in side if tree is not None]
-        values[f"{prefix}distinct_trees"] = _value(Distinct(), trees)
-        values[f"{prefix}commonest_tree"] = _value(Commonest(), trees)
+        values[f"{prefix}distinct_trees"] = plain_number(distinct(trees))
+        values[f"{prefix}commonest_tree"] = plain_number(commonest(trees))
     return values
 
 
 def copy_metrics(synthetic: Sequence[str], reference: Sequence[str], private: Sequence[str]) -> dict[str, Value]:
     """Copies of private utterances, as ``private/…``; for scale, those in the reference too."""
     index = CopyIndex(private)
-    copies = Copies(index)
-    for batch in tqdm(list(_batches(synthetic, 64)), desc="copies", disable=None):
-        copies.update(batch)
-    values: dict[str, Value] = {f"private/{name}": plain_number(value) for name, value in copies.compute().items()}
+    shares = copy_shares(synthetic, index)
+    values: dict[str, Value] = {f"private/{name}": plain_number(value) for name, value in shares.items()}
     natural = sum(map(index.is_exact, reference)) / len(reference)
     return values | {"private/reference_exact_copies": round(natural, 6), "private/num_private": len(private)}
 
@@ -214,7 +204,7 @@ def _mauve(synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, 
     if featurizer is None:
         return {"mauve": None, "featurizer": None}, ["mauve was not asked for"]
     notes: list[str] = []
-    value = _value(Mauve(featurizer, seed=25 + seed), synthetic.utterances, reference.utterances)
+    value = plain_number(mauve(synthetic.utterances, reference.utterances, featurizer, seed=25 + seed))
     if value is None:
         notes.append("mauve: one side has only empty utterances")
     elif len(synthetic.utterances) < _FEW_FOR_MAUVE:
@@ -228,9 +218,9 @@ def _human(others: Corpus, reference: Corpus, featurizer: str | Path | None, cou
     if not others.utterances:
         note = "human_…: null, since the reference holds fewer than twice as many turns as are compared"
         return dict.fromkeys(f"human_{name}" for name in names), [note]
-    values = {"word_overlap": _value(WordOverlap(), others.utterances, reference.utterances)}
-    values["mauve"] = _mauve(others, reference, featurizer, seed)[0]["mauve"]  # type: ignore[assignment]
-    values |= function_metrics(others.trees, reference.trees, counting)  # type: ignore[arg-type]
+    values: dict[str, Value] = {"word_overlap": word_overlap(others.utterances, reference.utterances)}
+    values["mauve"] = _mauve(others, reference, featurizer, seed)[0]["mauve"]
+    values |= function_metrics(others.trees, reference.trees, counting)
     return {f"human_{name}": values[name] for name in names}, []
 
 
@@ -240,7 +230,7 @@ def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting) -> Part
     repetition = tree_repetition(synthetic.trees, reference.trees)
     values = function_metrics(synthetic.trees, reference.trees, counting) | repetition
     values |= {
-        "valid_trees": _value(ValidTrees(), synthetic.trees),
+        "valid_trees": plain_number(valid_share(synthetic.trees)),
         "num_trees": num_trees,
         "trees": TREES_SAMPLED if num_trees else TREES_NONE,
     }
@@ -295,4 +285,4 @@ def _graph_match(predicted: Sequence[str | None], gold: Sequence[str | None]) ->
     rows = [(guess, tree) for guess, tree in pairs if tree is not None and anonymous_graph(tree) is not None]
     metric = GraphMatch()
     metric.update([guess for guess, _ in rows], [tree for _, tree in rows])
-    return plain_number(metric.compute()["exact_match"]) if rows else None
+    return plain_number(metric.compute()["exact_match"].item()) if rows else None

@@ -6,14 +6,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import torch
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import CountVectorizer
-from torch import Tensor
-from torchmetrics import Metric
+from tqdm import tqdm
 
 _APOSTROPHES = re.compile(r"['’`]")
 _NOT_WORD = re.compile(r"[\W_]+")
@@ -64,7 +61,7 @@ class JaccardIndex:
     def have_matches(self, texts: Sequence[str]) -> list[bool]:
         """For each text, whether an indexed one is at least ``threshold`` similar (an empty set matches none)."""
         found = np.zeros(len(texts), dtype=bool)
-        for start in range(0, len(texts), _BATCH):
+        for start in tqdm(range(0, len(texts), _BATCH), desc="copies", disable=None):
             batch = texts[start : start + _BATCH]
             sizes = np.array([len(self.shingle(text)) for text in batch])
             shared = (self._vectorizer.transform(batch) @ self._shingles).tocoo()
@@ -101,47 +98,32 @@ class CopyIndex:
         return [text in self._private or any(found) for text, found in zip(folded, matches, strict=True)]
 
 
-class Copies(Metric):
+def copy_shares(synthetic: Sequence[str], index: CopyIndex, min_words: int = 5) -> dict[str, float]:
     """Shares of exact and near copies of private utterances among synthetic ones, in [0, 1].
 
     Short utterances ("yes") repeat by themselves, so both shares are also given among utterances of at least
-    ``min_words`` words. The numbers compare with private data: they are *not* differentially private. The
-    private text is no state: it is neither gathered nor saved.
+    ``min_words`` words. The numbers compare with private data: they are *not* differentially private.
+
+    Args:
+        synthetic: utterances.
+        index: over the private ones.
+        min_words: from how many words an utterance counts as long.
+
+    Returns:
+        ``exact_copies``, ``near_copies`` (exact ones too), both ``_long``, and ``num_long``; nan of no utterance.
     """
+    exact, near = [index.is_exact(text) for text in synthetic], index.are_near(synthetic)
+    long = [len(normalise(text).split()) >= min_words for text in synthetic]
 
-    full_state_update = False
-    higher_is_better = False
-    tally: Tensor
+    def shares(rows: Sequence[bool]) -> list[float]:
+        found = ([flag for flag, is_row in zip(flags, rows, strict=True) if is_row] for flags in (exact, near))
+        return [sum(flags) / len(flags) if flags else float("nan") for flags in found]
 
-    def __init__(self, private: Iterable[str] | CopyIndex, min_words: int = 5, **kwargs: Any) -> None:
-        """Index the private side; every rank holds all of it.
-
-        Args:
-            private: private training utterances, or an index over them.
-            min_words: from how many words an utterance counts as long.
-            kwargs: passed to ``torchmetrics.Metric``.
-        """
-        super().__init__(**kwargs)
-        self.index = private if isinstance(private, CopyIndex) else CopyIndex(private)
-        self.min_words = min_words
-        # rows: all utterances, long ones; columns: number, exact copies, near copies
-        self.add_state("tally", torch.zeros(2, 3, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, synthetic: Sequence[str]) -> None:
-        """Add synthetic utterances."""
-        is_exact = [self.index.is_exact(text) for text in synthetic]
-        is_long = [len(normalise(text).split()) >= self.min_words for text in synthetic]
-        found = torch.tensor([[1] * len(synthetic), is_exact, self.index.are_near(synthetic)], dtype=torch.int64)
-        long = torch.tensor(is_long, dtype=torch.int64)
-        self.tally += torch.stack([found.sum(1), found @ long]).to(self.device)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Shares ``exact_copies``, ``near_copies`` (exact ones too), both ``_long``, and ``num_long``."""
-        shares = self.tally[:, 1:] / self.tally[:, :1]
-        return {
-            "exact_copies": shares[0, 0],
-            "near_copies": shares[0, 1],
-            "exact_copies_long": shares[1, 0],
-            "near_copies_long": shares[1, 1],
-            "num_long": self.tally[1, 0],
-        }
+    of_all, of_long = shares([True] * len(synthetic)), shares(long)
+    return {
+        "exact_copies": of_all[0],
+        "near_copies": of_all[1],
+        "exact_copies_long": of_long[0],
+        "near_copies_long": of_long[1],
+        "num_long": sum(long),
+    }

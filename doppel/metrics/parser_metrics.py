@@ -59,7 +59,9 @@ def parser_metrics(
         collection.update(predicted[start : start + _BATCH], gold[start : start + _BATCH])
     computed = collection.compute()
     suffixes = ("", *(f"{sign}{pattern}" for pattern in dict.fromkeys(functions) for sign in ("@", "@not ")))
-    return {f"{key}{suffix}": plain_number(computed[f"{key}{suffix}"]) for suffix in suffixes for key in PARSER_KEYS}
+    return {
+        f"{key}{suffix}": plain_number(computed[f"{key}{suffix}"].item()) for suffix in suffixes for key in PARSER_KEYS
+    }
 
 
 def identical_trees(predicted: Sequence[str | None], gold: Sequence[str]) -> dict[str, float | int | None]:

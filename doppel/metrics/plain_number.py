@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor
 
-
-def plain_number(value: Tensor) -> float | int | None:
-    """A scalar as a Python number, rounded to six places; None for what could not be computed (nan)."""
-    number = value.item()
-    if isinstance(number, int):
-        return number
-    return round(number, 6) if math.isfinite(number) else None
+def plain_number(value: float) -> float | int | None:
+    """A number, rounded to six places; None for what could not be computed (nan)."""
+    if isinstance(value, int):
+        return value
+    return round(value, 6) if math.isfinite(value) else None

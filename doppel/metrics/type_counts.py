@@ -1,52 +1,11 @@
-"""Metrics that compare how often types occur in two sets of samples: their base, and the overlap of words."""
+"""How often words and function types occur in two sets of samples, and how alike the counts are."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable
 
-import torch
-from torch import Tensor
-
-from doppel.metrics.string_state import StringStateMetric, pack_strings, unpack_strings
-
-Side = Literal["synthetic", "reference"]
-
-
-class TypeCountMetric(StringStateMetric):
-    """Counts types on two sides; heirs say what a type is and what to compute from the two counters.
-
-    Heirs given the same counts have the same states, so they may share one compute group of a
-    ``torchmetrics.MetricCollection``.
-    """
-
-    def __init__(self, **kwargs: Any) -> None:
-        """Args: kwargs: passed to ``torchmetrics.Metric``."""
-        super().__init__(**kwargs)
-        for side in ("synthetic", "reference"):
-            self.add_list_state(f"{side}_types", torch.uint8)
-            self.add_list_state(f"{side}_counts", torch.int64)
-
-    def add_counts(self, side: Side, counts: Mapping[str, int]) -> None:
-        """Add occurrences of types to one side."""
-        self.append_state(f"{side}_types", pack_strings(counts))
-        self.append_state(f"{side}_counts", torch.tensor(list(counts.values()), dtype=torch.int64))
-
-    def counts(self, side: Side) -> Counter[str]:
-        """All occurrences on one side, over all updates (and all ranks inside ``compute``)."""
-        total: Counter[str] = Counter()
-        types = unpack_strings(self.joined_state(f"{side}_types"))
-        for name, count in zip(types, self.joined_state(f"{side}_counts").tolist(), strict=True):
-            total[name] += count
-        return total
-
-
-def type_overlap(synthetic: Counter[str], reference: Counter[str]) -> float:
-    """|V_syn ∩ V_ref| / |V_ref|: the share of the reference's types in the samples (nan: no reference)."""
-    if not reference:
-        return float("nan")
-    return len(synthetic.keys() & reference.keys()) / len(reference)
+from doppel.lispress import Counting, valid_function_types
 
 
 def count_words(utterances: Iterable[str]) -> Counter[str]:
@@ -54,19 +13,60 @@ def count_words(utterances: Iterable[str]) -> Counter[str]:
     return Counter(word for utterance in utterances for word in utterance.split(" ") if word)
 
 
-class WordOverlap(TypeCountMetric):
-    """W.Overlap = |V_syn ∩ V_hum| / |V_hum| over word types (Mireshghallah et al.), in [0, 1].
+def count_function_types(trees: Iterable[str | None], counting: Counting = "node_labels") -> Counter[str]:
+    """Occurrences of function types over the valid trees; absent (None) and invalid trees count nothing.
 
-    It grows with the number of samples: compare systems on equally many. nan without a reference.
+    Args:
+        trees: linearised trees.
+        counting: what a function type is: ``node_labels`` (labels of the graph, literals and let-variables left out) or
+            ``call_heads``.
     """
+    total: Counter[str] = Counter()
+    for tree in trees:
+        total.update((valid_function_types(tree, counting) if tree is not None else None) or ())
+    return total
 
-    higher_is_better = True
 
-    def update(self, synthetic: Sequence[str] = (), reference: Sequence[str] = ()) -> None:
-        """Add utterances to either side."""
-        self.add_counts("synthetic", count_words(synthetic))
-        self.add_counts("reference", count_words(reference))
+def type_overlap(synthetic: Counter[str], reference: Counter[str]) -> float:
+    """|V_syn ∩ V_ref| / |V_ref|: the share of the reference's types in the samples (nan: no reference).
 
-    def compute(self) -> Tensor:
-        """Scalar share over everything added so far."""
-        return torch.tensor(type_overlap(self.counts("synthetic"), self.counts("reference")))
+    W.Overlap and F.Overlap of Mireshghallah et al. (2023). It grows with the number of samples: compare systems on
+    equally many.
+    """
+    if not reference:
+        return float("nan")
+    return len(synthetic.keys() & reference.keys()) / len(reference)
+
+
+def chi_square_distance(synthetic: Counter[str], reference: Counter[str]) -> float:
+    """½ Σ (p−q)² / (p+q) over the types of either side, p and q their relative frequencies.
+
+    χ² of Mireshghallah et al. (2023). Two samples of one distribution differ by chance, the more the fewer they are:
+    random halves of 11,771 SMCalFlow turns are 0.0038 apart.
+
+    Returns:
+        0 for equal distributions, 1 for disjoint ones, nan where a side is empty.
+    """
+    num_synthetic, num_reference = synthetic.total(), reference.total()
+    if not num_synthetic or not num_reference:
+        return float("nan")
+    distance = 0.0
+    for name in sorted(synthetic.keys() | reference.keys()):
+        p, q = synthetic[name] / num_synthetic, reference[name] / num_reference
+        distance += (p - q) ** 2 / (p + q)
+    return distance / 2
+
+
+def top_k_overlap(synthetic: Counter[str], reference: Counter[str], k: int) -> float:
+    """|top-k(reference) ∩ top-k(synthetic)| / k (Mireshghallah et al., 2023), in [0, 1]; nan without a reference.
+
+    The divisor stays k where the reference has fewer than k types.
+    """
+    if not reference:
+        return float("nan")
+    return len(top_k(synthetic, k) & top_k(reference, k)) / k
+
+
+def top_k(counts: Counter[str], k: int) -> set[str]:
+    """The k most frequent types; equal counts are ordered by name, so input order does not matter."""
+    return {name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:k]}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppel.metrics import Copies
-from doppel.metrics.copies import JaccardIndex, trigrams, words
+from doppel.metrics.copies import CopyIndex, JaccardIndex, copy_shares, trigrams, words
 
 WORDS = st.lists(st.sampled_from(list("abcdefg")), max_size=9).map(" ".join)
 
@@ -47,28 +48,17 @@ PRIVATE = [
     ],
 )
 def test_exact_and_near_copies(utterance: str, exact: int, near: int) -> None:
-    metric = Copies(PRIVATE)
-    metric.update([utterance])
-    values = metric.compute()
-    assert (values["exact_copies"].item(), values["near_copies"].item()) == (exact, near)
+    values = copy_shares([utterance], CopyIndex(PRIVATE))
+    assert (values["exact_copies"], values["near_copies"]) == (exact, near)
 
 
 def test_short_utterances_do_not_enter_the_long_shares() -> None:
-    metric = Copies(PRIVATE, min_words=5)
-    metric.update(["yes", "Yes!"])
-    metric.update(["book lunch with ann at blue door on may 3rd", "tell me a joke about private data"])
-    values = {name: value.item() for name, value in metric.compute().items()}
-    assert values == {
+    texts = ["yes", "Yes!", "book lunch with ann at blue door on may 3rd", "tell me a joke about private data"]
+    assert copy_shares(texts, CopyIndex(PRIVATE), min_words=5) == {
         "exact_copies": 0.75,
         "near_copies": 0.75,
         "exact_copies_long": 0.5,
         "near_copies_long": 0.5,
         "num_long": 2,
     }
-
-
-def test_the_private_side_is_no_state() -> None:
-    metric = Copies(PRIVATE)
-    metric.update(PRIVATE)
-    assert metric.state_dict() == {}
-    assert all(value.dtype.is_floating_point is False for value in metric.metric_state.values())
+    assert math.isnan(copy_shares(["yes"], CopyIndex(PRIVATE))["near_copies_long"])

@@ -11,7 +11,8 @@ import torch
 from mauve import compute_mauve
 from transformers import AutoModel, AutoTokenizer
 
-from doppel.metrics import FeaturizerError, Mauve, TextFeaturizer
+from doppel.metrics import FeaturizerError, TextFeaturizer
+from doppel.metrics.mauve import mauve
 
 HUMAN = [f"set a meeting with {name} at {hour} pm" for name in ("ann", "bob", "eve") for hour in range(1, 11)]
 OTHER = [f"{n * 7919} !! {n * 104729} ??" for n in range(30)]
@@ -44,28 +45,19 @@ def test_mauve_equals_the_package_on_sorted_features(tiny_model: str) -> None:
     def features(texts: list[str]) -> np.ndarray:
         return np.array(sorted(featurizer(texts).tolist()), dtype=np.float32)
 
-    metric = Mauve(featurizer)
-    metric.update(OTHER, HUMAN)
     expected = compute_mauve(p_features=features(HUMAN), q_features=features(OTHER)).mauve
-    assert metric.compute().item() == pytest.approx(expected, abs=1e-6)
+    assert mauve(OTHER, HUMAN, featurizer) == pytest.approx(expected, abs=1e-6)
 
 
 def test_mauve_tells_like_from_unlike_and_ignores_order(tiny_model: str) -> None:
     shuffled = random.Random(0).sample(HUMAN, len(HUMAN))
-    values = []
-    for synthetic in (HUMAN, shuffled, OTHER):
-        metric = Mauve(tiny_model)
-        metric.update(synthetic[:7], HUMAN)
-        metric.update(synthetic=[*synthetic[7:], ""])  # an empty string is left out
-        values.append(metric.compute().item())
+    values = [mauve([*synthetic, ""], HUMAN, tiny_model) for synthetic in (HUMAN, shuffled, OTHER)]
     assert values[0] == pytest.approx(values[1], abs=1e-4)
     assert values[0] > 0.99 > 0.5 > values[2]
 
 
 def test_mauve_keeps_faiss_quiet_but_passes_other_messages(tiny_model: str, capfd: pytest.CaptureFixture[str]) -> None:
-    metric = Mauve(tiny_model)
-    metric.update(HUMAN, OTHER)
-    metric.compute()
+    mauve(HUMAN, OTHER, tiny_model)
     assert "clustering" not in capfd.readouterr().err
 
 

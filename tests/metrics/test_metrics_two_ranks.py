@@ -1,4 +1,4 @@
-"""Every metric gives on two ranks what it gives on one, also when a rank saw nothing."""
+"""What modules log is on two ranks what it is on one, also when a rank saw nothing."""
 
 from __future__ import annotations
 
@@ -13,26 +13,17 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from doppel.metrics import (
-    ChiSquare,
-    Commonest,
-    Copies,
-    Distinct,
-    FunctionOverlap,
-    Mauve,
-    MeanWords,
-    TopKOverlap,
-    ValidTrees,
-    WordOverlap,
-    parser_metric_collection,
-)
+from doppel.metrics.compare import function_metrics, word_overlap
+from doppel.metrics.mauve import mauve
+from doppel.metrics.parser_metrics import parser_metric_collection
+from doppel.metrics.sampled_texts import SampledTexts
 
 SYNTHETIC = ["set an alarm", "yes", "set an alarm", "café é", "please set a meeting now"] + [
     f"call {n}" for n in range(15)
 ]
 REFERENCE = ["set a meeting", "yes please", "café"] + [f"call {n * n}" for n in range(15)]
-SYNTHETIC_TREES = ["(Yield (Today))", "(Broken", "(Now)", None]
-REFERENCE_TREES = ["(Yield (Execute (Now)))", "(Yield (Now))", "(Today)"]
+SYNTHETIC_TREES = ["(Yield (Today))", "(Broken", "(Now)", "(Now)"]
+REFERENCE_TREES = ["(Yield (Execute (Now)))", "(Yield (Now))", "(Today)", "(Yield (Later))"]
 PREDICTED_TREES = ["(Yield (Now))", "(Broken", "(Today)", None, "(Yield (FindManager (Now)))"]
 GOLD_TREES = ["(Yield (Now))", "(Yield (FindManager (Now)))", "(Now)", "(Today)", "(Yield (FindManager (Now)))"]
 
@@ -50,24 +41,15 @@ def values(rank: int, world_size: int, share: str) -> dict[str, float]:
             return items[rank::world_size]
         return items if rank == 0 else []
 
-    pairs = {"word": WordOverlap(), "mauve": Mauve(length_features)}
-    tree_pairs = {"function": FunctionOverlap(), "chi": ChiSquare(), "top": TopKOverlap(2)}
-    singles = {"distinct": Distinct(), "commonest": Commonest(), "mean": MeanWords(), "copies": Copies(REFERENCE)}
-    valid, parser = ValidTrees(), parser_metric_collection(["FindManager"])
+    texts, trees, parser = SampledTexts(), SampledTexts(), parser_metric_collection(["FindManager"])
     if share == "even" or rank == 0:  # with "first", rank 1 never calls update
-        for metric in pairs.values():
-            metric.update(mine(SYNTHETIC), mine(REFERENCE))
-        for metric in tree_pairs.values():
-            metric.update(mine(SYNTHETIC_TREES), mine(REFERENCE_TREES))
-        for metric in singles.values():
-            metric.update(mine(SYNTHETIC))
-        valid.update(mine(SYNTHETIC_TREES))
+        texts.update(mine(SYNTHETIC), mine(REFERENCE))
+        trees.update(mine(SYNTHETIC_TREES), mine(REFERENCE_TREES))
         parser.update(mine(PREDICTED_TREES), mine(GOLD_TREES))
-    result = {}
-    for name, metric in {**pairs, **tree_pairs, **singles, "valid": valid, "parser_": parser}.items():
-        value = metric.compute()
-        parts = value if isinstance(value, dict) else {"": value}
-        result |= {f"{name}{key}": part.item() for key, part in parts.items()}
+    sampled = texts.join()
+    result: dict[str, Any] = {"words": word_overlap(*sampled), "mauve": mauve(*sampled, length_features)}
+    result |= function_metrics(*trees.join()) | {name: value.item() for name, value in parser.compute().items()}
+    assert texts.join() == ([], []), "what was joined is not counted again"
     return result
 
 
