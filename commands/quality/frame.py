@@ -76,7 +76,8 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write a frame, without columns that are empty."""
-    write_text(path, frame.dropna(axis="columns", how="all").to_csv(index=False))
+    kept = [name for name in COLUMNS if frame.empty or frame[name].notna().any()]
+    write_text(path, frame[kept].to_csv(index=False))
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

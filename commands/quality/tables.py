@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from commands.pipeline.systems import system as system_of
-from commands.quality.frame import (
-    CONTEXT,
-    HUMAN,
-    SETTINGS,
-    VOID,
-    in_order,
-    pool,
-    read_csv,
-)
+from commands.quality.frame import CONTEXT, HUMAN, SETTINGS, VOID, in_order, pool, read_csv
 from commands.quality.measures import SHOWN, measure
 from commands.quality.table import Table
+from doppel.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,18 +93,21 @@ def draw(frame: pd.DataFrame) -> Figure:
     """Every shown metric against ε, a line for each setting with its deviation over seeds; the paper's are dashed.
 
     What is void of ε is not drawn, for nobody knows where.
+
+    Raises:
+        UserError: There is nothing to draw.
     """
     import seaborn as sns
 
-    is_drawn = (
-        frame["epsilon"].notna() & frame["metric"].isin(SHOWN) & ~frame["caveats"].astype(str).str.startswith(VOID)
-    )
+    is_void = frame["caveats"].astype(str).str.startswith(VOID)
+    frame = frame[frame["epsilon"].notna() & frame["metric"].isin(SHOWN) & ~is_void]
+    if frame.empty:
+        raise UserError("no run has a number at an ε that its ledger vouches for, so there is nothing to draw")
     parts = []
-    for own, _ in sections(frame[is_drawn]):
+    for own, _ in sections(frame):
         paper = beside_paper(pool(own))
-        paper = paper[
-            paper["experiment"].eq(THE_PAPER) & paper["system"].isin(own["system"]) & paper["epsilon"].notna()
-        ]
+        is_beside = paper["experiment"].eq(THE_PAPER) & paper["system"].isin(own["system"]) & paper["epsilon"].notna()
+        paper = paper[is_beside]
         paper = paper.assign(line=paper["system"].map(label_of) + " (paper)")
         both = pd.concat([own.assign(line=lines_of(own)), paper])
         both["panel"] = both["metric"].map(_label)

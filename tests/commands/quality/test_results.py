@@ -239,6 +239,14 @@ def test_a_figure_has_a_panel_a_metric_and_a_line_a_system(tmp_path: Path) -> No
     assert labels == {"1-stage", "2-stage", "1-stage (paper)", "2-stage (paper)"}
 
 
+def test_half_done_runs_alone_are_named_and_not_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "half", done=3, report=False)
+    assert cli.main(["results", str(tmp_path)]) == 0
+    assert "left out: half: " in capsys.readouterr().out
+    with pytest.raises(UserError):
+        draw(read_runs([tmp_path])[0])
+
+
 def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "runs" / "a")
     make_run(tmp_path / "runs" / "b", seed=2, done=3, report=False)
