@@ -61,7 +61,7 @@ def run(
         systems: Systems in place of the experiment's.
         parser: Checkpoint of a semantic parser that annotates for the evaluation.
         set: Any field of the experiment, as NAME=VALUE: data.batch_size=64 epochs.parse_tree=2 num_samples=300. See
-            configs/experiments/README.md.
+            docs/guide.md.
         grid: Fields with several values, as NAME=VALUE,VALUE: epsilon=3,8,inf seed=1,2,3 privacy.max_grad_norm=1,16.
             Runs every combination, each into a folder of RUN_DIR named after its values, such as epsilon=3,seed=1.
         profile: Kind of node, a file of slurm/profiles.

@@ -20,7 +20,7 @@ DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
 class Adaptation:
     """A parser learns, from private utterances that nobody reads, a function that it lacks.
 
-    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/adaptation.md``.
+    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/methods.md``.
 
     Args:
         train: Annotated turns that are split into public and private ones.
@@ -45,7 +45,7 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Samples are drawn from an over-sample by noised shares of function types: see ``docs/switches.md``.
+    """Samples are drawn from an over-sample by noised shares of function types: see ``docs/methods.md``.
 
     Args:
         noise_multiplier: Noise over sensitivity of the shares, which every calibrated system pays for out of its ε.
