@@ -21,5 +21,6 @@ export WANDB_SILENT=${WANDB_SILENT:-true}
 export DOPPEL_SRUN=1 # fit and predict run under srun
 
 stage() { # stage KIND MARK PYTHON COMMAND…
-    exec "$3" -P "$code/commands/pipeline/run_stage.py" "$@"
+    export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
+    exec "$3" -P -m commands.pipeline.run_stage "$@"
 }

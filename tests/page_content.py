@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from run_folders import end_step
+
+from commands.pipeline.steps import File
 
 _VOID = {"meta", "link", "input", "br", "hr", "img"}
 
@@ -87,6 +90,7 @@ def make_samples(
     folder.mkdir(exist_ok=True)
     name = "synthetic.jsonl" if system == "two_stage" else f"synthetic_{system}.jsonl"
     (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    end_step(folder, f"sample_{system}", ["predict"], [File(name, "release", system, system)])
     told = {"name": "mine", "systems": [system], "epsilon": float("inf"), **experiment}
     (folder / "experiment.yaml").write_text(yaml.safe_dump(told))
     return folder

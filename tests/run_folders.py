@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,8 @@ import torch
 import yaml
 
 from callbacks.synthetic_writer import weights_fingerprint
+from commands.pipeline.manifest import declare, enter
+from commands.pipeline.steps import File, Role, Step
 from commands.pipeline.systems import system
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
@@ -103,12 +106,60 @@ def make_run(
     return content
 
 
-def sample(run: Path, name: str, **changes: Any) -> None:
+def end_step(
+    run: Path, name: str, words: Iterable[str], writes: Iterable[File], reads: Iterable[str] = (), private: str = ""
+) -> None:
+    """Enter files that are there into the manifest, as a step of a run does when it ends.
+
+    Args:
+        run: The run folder.
+        name: Of the step.
+        words: Its command.
+        writes: What it made.
+        reads: Of what.
+        private: A file that it also read, which holds private text.
+    """
+    hidden = (private,) if private else ()
+    step = Step(name, "tool", tuple(words), writes=tuple(writes), reads=(*reads, *hidden), protected=hidden)
+    declare(step, run)
+    enter(run, name)
+
+
+def edit_manifest(run: Path, path: str, **changes: Any) -> None:
+    """Change the entry of a file by hand; without changes it goes."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    entry = manifest["files"].pop(path)
+    if changes:
+        manifest["files"][path] = entry | changes
+    (run / "manifest.json").write_text(json.dumps(manifest))
+
+
+def evaluate(run: Path, name: str, values: Any) -> None:
+    """Leave what the evaluation of a system leaves; ``values`` that are a text are written as they are."""
+    path = run / "evaluation" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(values if isinstance(values, str) else json.dumps(values))
+    own = system(name)
+    file = File(f"evaluation/{name}.json", "metrics", name, own.scope)
+    end_step(run, f"evaluate_{name}", ["evaluate"], [file], [own.synthetic])
+
+
+def sample(
+    run: Path,
+    name: str,
+    output: str | None = None,
+    role: Role = "release",
+    lines: bytes = b'{"utterance": "yes"}\n',
+    **changes: Any,
+) -> None:
     """Leave what the sampling of a system leaves: a checkpoint that the ledger has paid for, and how it was sampled.
 
     Args:
         run: The run folder, with its ledger.
         name: The system.
+        output: What is sampled, in place of the system's samples.
+        role: Of that.
+        lines: Its content.
         changes: Put into the privacy state of the checkpoint; ``state=None`` leaves it out.
     """
     ledger = Ledger(run / "ledger.jsonl")
@@ -121,14 +172,18 @@ def sample(run: Path, name: str, **changes: Any) -> None:
     callbacks = {} if changes.get("state", state) is None else {"DifferentialPrivacy": state}
     weights = {"weight": torch.ones(2)}
     torch.save({"state_dict": weights, "callbacks": callbacks}, checkpoint)
-    lines = b'{"utterance": "yes"}\n'
-    (run / system(name).synthetic).write_bytes(lines)
+    output = output or system(name).synthetic
+    (run / output).write_bytes(lines)
     drawn = {"weights": weights_fingerprint(weights), "sha256": hashlib.sha256(lines).hexdigest()}
-    (run / f"{system(name).synthetic}.metrics.json").write_text(json.dumps(drawn))
-    writer = {"class_path": "SyntheticWriter", "init_args": {"output_path": str(run / system(name).synthetic)}}
-    config = {"trainer": {"callbacks": [writer]}, "ckpt_path": str(checkpoint)}
+    (run / f"{output}.metrics.json").write_text(json.dumps(drawn))
+    config = {"ckpt_path": str(checkpoint)}
     (run / f"sample_{name}").mkdir(exist_ok=True)
     (run / f"sample_{name}" / "predict.yaml").write_text(yaml.safe_dump(config))
+    weights_file = File(f"model_{name}/checkpoints/last.ckpt", "checkpoint", name, scope)
+    end_step(run, f"model_{name}", ["fit", "--run_dir", f"{run}/model_{name}"], [weights_file])
+    files = [File(output, role, name, scope), File(f"{output}.metrics.json", "metrics", name, scope)]
+    words = ["predict", "--run_dir", f"{run}/sample_{name}"]
+    end_step(run, f"sample_{name}", words, files, [weights_file.path])
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.pipeline.run_record import StageConfig
+from commands.pipeline.stage_config import StageConfig
 from doppel.errors import UserError
 
 if TYPE_CHECKING:

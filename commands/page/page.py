@@ -47,8 +47,6 @@ def page(
 def _records(folder: Path) -> list[RunRecord]:
     """The run that a folder is, or those that it holds."""
     found = list(RunRecord.find(folder))
-    if not found and any(folder.glob("synthetic*.jsonl")):
-        return [RunRecord(folder)]
     if not found:
         raise UserError(f"{folder} holds no run: give a run folder, or several")
     return [record for record in found if record.folder == folder] or found

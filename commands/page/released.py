@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
+from commands.pipeline.manifest import Entry, Manifest
 from commands.pipeline.run_record import RunRecord
-from commands.pipeline.systems import system
 from commands.privacy.attestation import FILE_NAME
 from doppel.calibration import tree_vector
 from doppel.privacy.ledger import Ledger
@@ -69,26 +69,31 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
     Returns:
         None where there is none.
     """
-    ledger = Ledger(record.folder / FILE_NAME)
+    ledger, samples = Ledger(record.folder / FILE_NAME), record.manifest.samples().get(of)
     own = ledger.summary()["mechanisms"] if ledger.exists() else []
-    scope = system(of).scope
     from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for
 
-    if not any(m["scope"] == scope and (m["stage"] == "histogram" or m.get("kind") == KIND) for m in own):
+    if samples is None or not any(m["scope"] == samples.scope and m.get("kind") == KIND for m in own):
         return None
-    prompts = system(of).prompts
-    if prompts is not None and (told := _read(record.folder / f"{Path(prompts).stem}.histogram.json")) is not None:
+    told = _shares(record.manifest, samples)
+    if told is None:
+        return None
+    if "bins" not in told or not trees:  # a label or a topic: an utterance has one, so that its vector is 1 there
         return _release(told, dict.fromkeys(told["sums"], (1.0, 0.0)))
-    for stage in system(of).stages:
-        told = _read(record.folder / system(of).model(stage) / "marginals.json")
-        if told is not None and not trees:  # topics: an utterance has one, so that its vector is 1 there
-            return _release(told, dict.fromkeys(told["sums"], (1.0, 0.0)))
-        if told is not None:
-            entries: dict[str, list[float]] = defaultdict(list)
-            for tree in trees:
-                for name, entry in tree_vector(tree, told["bins"]).items():
-                    entries[name].append(entry)
-            return _release(told, {name: (fmean(own), _error(own)) for name, own in entries.items()})
+    entries: dict[str, list[float]] = defaultdict(list)
+    for tree in trees:
+        for name, entry in tree_vector(tree, told["bins"]).items():
+            entries[name].append(entry)
+    return _release(told, {name: (fmean(own), _error(own)) for name, own in entries.items()})
+
+
+def _shares(manifest: Manifest, samples: Entry) -> dict[str, Any] | None:
+    """What a step released with noise, by which the samples were drawn or their prompts were; None where none did."""
+    steps = {entry.step for entry in manifest.upstream(samples.path) if entry.verb in ("histogram", "calibrate")}
+    for entry in manifest.find("metrics"):
+        told = _read(manifest.path(entry)) if entry.step in steps and not manifest.changes(entry.path) else None
+        if told is not None and "sums" in told:
+            return told
     return None
 
 

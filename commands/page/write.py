@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy
 from commands.page.html import render
 from commands.page.released import read_release
 from commands.page.tree_paths import tree_paths
+from commands.pipeline.manifest import Entry
 from commands.pipeline.run_record import RunRecord
+from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.supported import Supported, read_supported
 from commands.pipeline.systems import in_order, system
 from commands.privacy.attestation import FILE_NAME
@@ -59,12 +60,16 @@ def write_page(
     Raises:
         UserError: The run has no samples, or ``supported`` cannot be read.
     """
-    systems = [name for name in _systems(record) if record.synthetic(name).is_file()]
+    made = record.manifest.samples()
+    wrong = {name: own for name in made if (own := _not_as_made(record, made[name]))}
+    systems = [name for name in in_order(made) if name not in wrong]
     if not systems:
+        why = "; ".join(text for own in wrong.values() for text in own)
         raise UserError(
-            f"{record.folder} has no samples: give the folder of a run that came so far, or of several runs"
+            f"{record.folder} has no samples{f' ({why})' if why else ''}: give the folder of a run that came so far, "
+            "or of several runs"
         )
-    samples = {name: _samples(record, name) for name in systems}
+    samples = {name: _samples(record, made[name]) for name in systems}
     main = _main(samples)
     known = _supported(record, supported)
     trees = [sample.tree for sample in samples[main] if sample.tree and sample.label is None]
@@ -89,12 +94,12 @@ def write_page(
             systems={name: system(name).label for name in systems},
             samples={name: own[:_MOST] for name, own in samples.items()},
             totals={name: len(own) for name, own in samples.items()},
-            files={name: record.synthetic(name).name for name in systems},
+            files={name: made[name].path for name in systems},
             lacks={s.label or s.tree or "": _lacks(s, known) for own in samples.values() for s in own},
             privacy=privacy(record, card),
             figures=quality.figures(metrics, with_private),
             measured=[system(name).label for name in metrics],
-            notes=list(dict.fromkeys(note for own in metrics.values() for note in _notes(own, with_private))),
+            notes=[*sum(wrong.values(), []), *_notes(metrics, with_private)],
             frequency=quality.frequency_picture(human, samples[main]) if human else None,
             lengths=quality.length_picture(human, samples) if human else None,
             no_human=no_human,
@@ -130,11 +135,10 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
     }
 
 
-def _systems(record: RunRecord) -> list[str]:
-    """Systems whose samples may be there."""
-    named = record.experiment.get("systems") or []
-    found = [re.sub(r"^synthetic_?", "", path.stem) or "two_stage" for path in record.folder.glob("synthetic*.jsonl")]
-    return in_order(dict.fromkeys(name for name in [*named, *found] if not name.endswith("_pool")))
+def _not_as_made(record: RunRecord, samples: Entry) -> list[str]:
+    """Why samples are not shown: the file is not what its step made, and may hold anything."""
+    left_out = f"{samples.path} is not shown, for it is not what {samples.step} made"
+    return [] if record.manifest.is_as_made(samples) else [left_out]
 
 
 def _main(samples: Mapping[str, Sequence[Sample]]) -> str:
@@ -148,14 +152,15 @@ def _main(samples: Mapping[str, Sequence[Sample]]) -> str:
     return min(with_names or samples, key=rank)
 
 
-def _samples(record: RunRecord, name: str) -> list[Sample]:
+def _samples(record: RunRecord, made: Entry) -> list[Sample]:
     """The samples of a system; lines without an utterance are passed over."""
-    path = record.folder / "evaluation" / f"{name}.parsed.jsonl"
-    lines = (line for _, line in read_json_lines(path)) if path.is_file() else ()
+    manifest = record.manifest
+    parsed = [entry for entry in manifest.find("data", made.system, "evaluate") if manifest.is_as_made(entry)]
+    lines = (line for entry in parsed for _, line in read_json_lines(manifest.path(entry)))
     read = {str(line.get("utterance")): (line.get("parse") or "", line.get("confidence")) for line in lines}
     return [
-        Sample(u, _text(line, "parse"), _text(line, "domain"), *read.get(u, (None, None)), name)
-        for _, line in read_json_lines(record.synthetic(name))
+        Sample(u, _text(line, "parse"), _text(line, "domain"), *read.get(u, (None, None)), str(made.system))
+        for _, line in read_json_lines(manifest.path(made))
         if isinstance(u := line.get("utterance"), str)
     ]
 
@@ -166,7 +171,9 @@ def _text(line: Mapping[str, Any], key: str) -> str | None:
 
 def _supported(record: RunRecord, given: Sequence[str] | None) -> Supported | None:
     """What the assistant supports: as given, as the experiment says, or by the API table of the sampled trees."""
-    tables = (each.config.model.get("sampling", {}).get("grammar") or [] for each in record.passes())
+    sampled = [entry for entry in record.manifest.find(verb="predict") if entry.scope is not None and entry.folder]
+    configs = [StageConfig.read(record.folder / str(entry.folder), "predict.yaml") for entry in sampled]
+    tables = (config.model.get("sampling", {}).get("grammar") or [] for config in configs)
     files = (file for own in tables for file in ([own] if isinstance(own, str) else own) if str(file).endswith(".csv"))
     wanted = given if given is not None else record.experiment.get("supported")
     try:
@@ -190,9 +197,9 @@ def _hierarchy(samples: Sequence[Sample], supported: Supported | None, asked: As
     return hierarchy(calls, supported, max(FEWEST, len(calls) // 100))
 
 
-def _notes(metrics: Mapping[str, Any], with_private: bool) -> list[str]:
-    shown = with_private
-    return [note for note in metrics.get("notes") or () if shown or not note.startswith("private/")]
+def _notes(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> list[str]:
+    notes = [note for values in metrics.values() for note in values.get("notes") or ()]
+    return list(dict.fromkeys(note for note in notes if with_private or not note.startswith("private/")))
 
 
 def _provenance(record: RunRecord, report: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def _score(make: StepMaker, given: Adaptation, name: str, parser: str) -> list[S
     """Accuracy of a parser on the test."""
     test, predicted, out = make.run / "data" / "test.jsonl", f"parsed_test/{name}.jsonl", f"parser_metrics/{name}.json"
     options = {"predicted": make.run / predicted, "function": given.missing, "gold": test, "out": make.run / out}
-    writes, reads = [File(out, "metrics")], [make.run / predicted, test]
+    writes, reads = [File(out, "metrics", name)], [make.run / predicted, test]
     return [
         make.annotate(f"test_{name}", test, parser, predicted),
         make.tool(f"score_{name}", "tool", ["parser-metrics"], options, writes=writes, reads=reads),

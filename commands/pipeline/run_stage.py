@@ -1,6 +1,6 @@
 """One stage, once: what ``cli.py run --local`` does for each and what every job does.
 
-By hand, or in a job: ``python commands/pipeline/run_stage.py KIND MARK COMMAND…``. Needs the standard library alone.
+By hand, or in a job: ``python -m commands.pipeline.run_stage KIND MARK COMMAND…``, where the code is on ``PYTHONPATH``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from commands.pipeline.manifest import enter
+from doppel.errors import UserError
+
 
 def run_stage(
     kind: str, mark: Path | None, command: Sequence[str], cwd: Path | None = None, stdout: int | None = None
 ) -> int:
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
+
+    What the stage has left is entered into the run's manifest before that
+    (:func:`~commands.pipeline.manifest.enter`), by this process alone, however many tasks the command had.
 
     A fit goes on from the last checkpoint of its ``--run_dir``, if there is one: decided now, so that a requeued job
     resumes. In a job, fit and predict run under srun, a task for each device.
@@ -63,6 +69,7 @@ def run_stage(
     finally:
         signal.signal(signal.SIGTERM, before)
     if status == 0 and mark is not None:
+        enter(mark.parent.parent, mark.name)
         mark.parent.mkdir(parents=True, exist_ok=True)
         partial = mark.with_name(f"{mark.name}.partial")
         partial.write_text(f"{int(time.time() - start)}\n", encoding="utf-8")
@@ -77,7 +84,11 @@ def main(argv: Sequence[str]) -> int:
     if mark != "-":
         done = Path(mark).exists()
         sys.stdout.write(f"── {name}: done already, skipped\n" if done else f"── {name}\n")
-    return run_stage(kind, None if mark == "-" else Path(mark), command)
+    try:
+        return run_stage(kind, None if mark == "-" else Path(mark), command)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
 
 
 if __name__ == "__main__":

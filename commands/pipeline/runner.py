@@ -19,6 +19,7 @@ from typing import Any, Literal
 import yaml
 
 from commands.pipeline.experiment import load, save
+from commands.pipeline.manifest import declaration, declare
 from commands.pipeline.run_folder import hold
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.run_stage import run_stage
@@ -248,7 +249,7 @@ class Runner:
         return folder
 
     def _write(self, overwrite: bool) -> None:
-        """Write down the experiment and the configuration of every stage.
+        """Write down the experiment, and the configuration of every stage with the files that it will leave.
 
         Args:
             overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has.
@@ -265,6 +266,9 @@ class Runner:
             file = folder / f"{stage.name}.yaml"
             if stage.config is not None and (overwrite or not file.exists()):
                 file.write_text(_dump(stage.config), encoding="utf-8")
+            is_kept = self.is_done(stage.name) or not overwrite
+            if stage.is_once and not (is_kept and declaration(self.run, stage.name).exists()):
+                declare(stage, self.run)
 
     def _check_data(self) -> None:
         """Read the user's files before anything starts, so that a bad line is found now.

@@ -1,13 +1,16 @@
-"""Whether the ledger of a run covers what was sampled there: every checkpoint that was sampled from is opened."""
+"""Whether the ledger of a run covers what was sampled there; every checkpoint of the samples is opened, once."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.run_record import Pass, RunRecord, StageConfig
+from commands.pipeline.manifest import Entry
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.systems import system
 from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
@@ -16,68 +19,140 @@ from doppel.privacy.ledger import Ledger
 FILE_NAME = "ledger.jsonl"
 
 
-def attested(record: RunRecord, systems: Collection[str] = (), archived: Collection[str] = ()) -> dict[str, Any] | None:
-    """Summary of a run's ledger, in which a scope is void where its ledger does not cover what was sampled.
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint that was read.
+
+    Attributes:
+        content: All of it; the weights stay on disk until they are used. None where it cannot be read.
+        state: Its state of a private training; None for one without privacy.
+        error: Why it cannot be read.
+    """
+
+    content: Mapping[str, Any] | None
+    state: Mapping[str, Any] | None
+    error: str | None = None
+
+
+@dataclass
+class Attestation:
+    """What the ledger of a run says of the samples that the run's manifest names.
+
+    Formal guarantees:
+        Samples are covered if the chain of files back from them ends, on every branch, in a checkpoint whose steps
+        the ledger has paid for in the scope of the samples, in files that no private one was read for, or in shares
+        that a histogram of that scope has paid for. What is behind a paid checkpoint needs no look: sampling and all
+        after it is post-processing.
 
     Args:
         record: The run.
-        systems: Those that something is to be said of: a void one is said to be so, where nothing tells its checkpoint.
         archived: Scopes of which an earlier report vouched: their checkpoints need not be there any more.
-
-    Returns:
-        As :meth:`~doppel.privacy.ledger.Ledger.summary`; None where there is no ledger.
-
-    Raises:
-        UserError: The ledger is damaged.
     """
-    ledger = Ledger(record.folder / FILE_NAME)
-    if not ledger.exists():
-        return None
-    return ledger.summary(unvouched(record, ledger, systems, archived))
 
+    record: RunRecord
+    archived: Collection[str] = ()
+    _opened: dict[Path, Opened] = field(default_factory=dict, repr=False)
 
-def unvouched(
-    record: RunRecord, ledger: Ledger, systems: Collection[str] = (), archived: Collection[str] = ()
-) -> dict[str, list[str]]:
-    """Scope → why nobody can vouch for what was sampled in it; arguments as of :func:`attested`."""
-    found: dict[str, list[str]] = {}
-    passes = record.passes()
-    for each in passes:
-        scope = None if each.system is None else system(each.system).scope
-        why = _why(each, ledger, scope, scope in archived)
-        if why is not None:
-            found.setdefault(scope or each.output, []).append(f"{each.output} {why}")
-    for name in systems:
-        scope = system(name).scope
-        if scope not in archived and all(each.system != name for each in passes):
-            files = f"nothing tells which checkpoint {record.synthetic(name).name} was sampled from"
-            found.setdefault(scope, []).append(files)
-    return {scope: list(dict.fromkeys(texts)) for scope, texts in found.items()}
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger of the run, which may not be there."""
+        return Ledger(self.record.folder / FILE_NAME)
 
+    def open(self, path: Path) -> Opened:
+        """A checkpoint, read at the first call."""
+        path = path.resolve()
+        if path not in self._opened:
+            try:
+                content = read_checkpoint(path)
+                self._opened[path] = Opened(content, privacy_state(content))
+            except UserError as error:
+                self._opened[path] = Opened(None, None, str(error))
+        return self._opened[path]
 
-def _why(sampled: Pass, ledger: Ledger, scope: str | None, is_archived: bool) -> str | None:
-    """Why the ledger does not cover a file of samples, in words that follow its name; None if it does."""
-    path = sampled.checkpoint
-    if path is None:
-        return "was sampled from weights that its predict.yaml does not name"
-    shown = os.path.relpath(path, sampled.folder.parent)
-    if not path.is_file():
-        return None if is_archived else f"was sampled from {shown}, which is gone"
-    try:
-        state = privacy_state(read_checkpoint(path))
+    def summary(self, systems: Collection[str] = ()) -> dict[str, Any] | None:
+        """Summary of the ledger, in which a scope is void where the ledger does not cover what was sampled.
+
+        Args:
+            systems: Those that something is to be said of: void where no step has made samples of one.
+
+        Returns:
+            As :meth:`~doppel.privacy.ledger.Ledger.summary`; None where there is no ledger.
+
+        Raises:
+            UserError: The ledger or the manifest is damaged.
+        """
+        return self.ledger.summary(self.unvouched(systems)) if self.ledger.exists() else None
+
+    def unvouched(self, systems: Collection[str] = ()) -> dict[str, list[str]]:
+        """Scope → why nobody can vouch for what was sampled in it; ``systems`` as of :meth:`summary`."""
+        found: dict[str, list[str]] = {}
+        for made in self.record.manifest.find("release"):
+            found.setdefault(made.scope or made.path, []).extend(f"{made.path} {why}" for why in self._gaps(made))
+        for name in systems:
+            scope = system(name).scope
+            if scope not in self.archived and name not in self.record.manifest.samples():
+                text = f"no step of this run has made samples of {name}, so that nothing tells what they came from"
+                found.setdefault(scope, []).append(text)
+        return {scope: list(dict.fromkeys(texts)) for scope, texts in found.items() if texts}
+
+    @cached_property
+    def _counted(self) -> set[str]:
+        """Scopes in which a histogram has been paid for."""
+        from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for
+
+        return {m["scope"] for m in self.ledger.summary()["mechanisms"] if m.get("kind") == KIND}
+
+    def _gaps(self, made: Entry) -> list[str]:
+        """Why the ledger does not cover a release, in words that follow its name."""
+        manifest, waiting = self.record.manifest, [made.path]
+        found: list[str] = []
+        seen: set[str] = set()
+        is_paid = False
+        while waiting:
+            entry = manifest.files.get(waiting.pop(0))
+            if entry is None or entry.path in seen:
+                continue
+            seen.add(entry.path)
+            is_private = bool(entry.private_inputs) or entry.is_sealed
+            if entry.role == "checkpoint" and (entry.scope is not None or is_private):
+                is_paid = True
+                found += filter(None, [self._gap(entry, made.scope)])
+                continue
+            if is_private and made.scope not in self._counted:
+                private = ", ".join(entry.private_inputs) or entry.path
+                found.append(
+                    f"was made of private text ({private}) by {entry.step}, and the ledger holds no histogram that "
+                    f"{made.scope} has paid for"
+                )
+            waiting += entry.inputs
+        if not is_paid:
+            found.append(f"was sampled from weights that the manifest does not name: {made.step} read none of this run")
+        return found
+
+    def _gap(self, made: Entry, scope: str | None) -> str | None:
+        """Why the ledger does not cover a checkpoint; None if it does."""
+        path = self.record.manifest.path(made)
+        if not path.is_file():
+            return None if scope in self.archived else f"was sampled from {made.path}, which is gone"
+        opened = self.open(path)
+        if opened.error is not None:
+            return f"was sampled from {made.path}: {opened.error}"
+        if opened.state is None:
+            return f"was sampled from {made.path}, which was trained without privacy"
+        if opened.state["scope"] != scope:
+            return f"was sampled from {made.path}, whose steps scope {opened.state['scope']!r} has paid for"
+        gap = self.ledger.gap(opened.state)
+        if gap is not None:
+            return f"was sampled from {made.path}: {gap}"
         seeds = _fixed_seeds(path.parent.parent)
-    except UserError as error:
-        return f"was sampled from {shown}: {error}"
-    if state is None:
-        return f"was sampled from {shown}, which was trained without privacy"
-    if scope is not None and state["scope"] != scope:
-        return f"was sampled from {shown}, whose steps scope {state['scope']!r} has paid for"
-    gap = ledger.gap(state)
-    if gap is not None:
-        return f"was sampled from {shown}: {gap}"
-    if seeds and not ledger.voids(state["scope"]):  # older ledgers do not say it themselves
-        return f"was sampled from {shown}, which was trained with a fixed {' and '.join(seeds)}"
-    return None
+        if seeds and not self.ledger.voids(opened.state["scope"]):  # older ledgers do not say it themselves
+            return f"was sampled from {made.path}, which was trained with a fixed {' and '.join(seeds)}"
+        return None
+
+
+def attested(record: RunRecord, systems: Collection[str] = (), archived: Collection[str] = ()) -> dict[str, Any] | None:
+    """Summary of a run's ledger, see :meth:`Attestation.summary`."""
+    return Attestation(record, archived).summary(systems)
 
 
 def _fixed_seeds(stage: Path) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from commands.pipeline.run_record import StageConfig
+from commands.pipeline.stage_config import StageConfig
 from datamodules.columns import Columns
 from datamodules.readers import content_digest, expand_path, is_copy, read_turns, reference_columns
 from datamodules.turn import Turn

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.run_record import StageConfig
+from commands.pipeline.stage_config import StageConfig
 from datamodules.canaries import first_units
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.run_record import Pass, RunRecord, StageConfig
-from commands.privacy.attestation import FILE_NAME, attested, unvouched
+from commands.pipeline.manifest import Entry, Manifest
+from commands.pipeline.run_record import RunRecord, read_json
+from commands.pipeline.stage_config import StageConfig
+from commands.privacy.attestation import FILE_NAME, Attestation
 from doppel.errors import UserError
-from doppel.files import write_json, write_text
+from doppel.files import read_json_lines, write_json, write_text
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon
-from doppel.privacy.checkpoint import privacy_state, read_checkpoint
-from doppel.privacy.ledger import Ledger
 
 CARD = "privacy_card"
 #: What a checkpoint, the configuration beside it and the ledger must agree in.
 _SPEC = ("unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "delta", "accountant")
+#: Roles of the lines that a model wrote, or that were drawn from such.
+_TEXTS = ("release", "candidates", "pool", "prompts")
+_UNMADE = (
+    "no step of the run made it, so that nobody can vouch for it: move it to a folder of its own (what `predict` wrote "
+    "by hand, and rows chosen by hand, are not part of the release)"
+)
 _SLACK = 0.02  # by which two accountants may differ: PRV states the upper end of an interval
 
 
 def verify(run_dir: Path) -> int:
     """Sign off the privacy of a finished run, or list what prevents it.
 
-    Reads the ledger, every checkpoint, the configurations and the samples; nothing is trained and no private file is
-    opened. The chain of the ledger must be whole, every stage finished, ε (computed anew with two accountants) within
-    its target; checkpoints must agree with ledger and configuration; samples must come from the weights of such a
-    checkpoint. Writes RUN_DIR/privacy_card.json and privacy_card.txt, for whoever gets the release.
+    Reads the ledger, the manifest, every checkpoint, the configurations and the released files; nothing is trained and
+    no private file is opened. The chain of the ledger must be whole, every stage finished, ε (computed anew with two
+    accountants) within its target; checkpoints must agree with ledger and configuration. Every released file must be as
+    its step made it, and so must all that it was made of, back to checkpoints whose steps the ledger has paid for.
+    Writes RUN_DIR/privacy_card.json and privacy_card.txt, for whoever gets the release.
+
+    What no step of the run has made is not released: samples that `predict` wrote by hand, or rows that you chose, go
+    to a folder of their own.
 
     Args:
         run_dir: Run folder.
@@ -54,30 +62,37 @@ def write_card(content: dict[str, Any], folder: Path) -> str:
     return text
 
 
-def card(record: RunRecord) -> dict[str, Any]:
+def card(record: RunRecord, attestation: Attestation | None = None) -> dict[str, Any]:
     """What holds for a run.
+
+    Args:
+        record: The run.
+        attestation: Of the run, where its checkpoints have been opened already.
 
     Returns:
         ``signed``, ``prevents`` (reasons; none if signed), ``statement``, ``scopes`` (what was promised and spent, ε by
         two accountants), ``everything`` (what all runs of the ledger spend), ``ledger`` (identity and newest chain),
-        ``checkpoints`` and ``samples`` with their fingerprints, ``not_covered``, and when it was made.
+        ``checkpoints`` and ``samples`` (the released files) with their fingerprints, ``not_covered``, and when it was
+        made.
 
     Raises:
-        UserError: There is no ledger, or it is damaged.
+        UserError: There is no ledger, or it or the manifest is damaged.
     """
-    ledger = Ledger(record.folder / FILE_NAME)
-    systems = [path.stem for path in sorted((record.folder / "evaluation").glob("*.json"))]
-    summary = attested(record, systems)
+    attestation = attestation or Attestation(record)
+    ledger, manifest = attestation.ledger, record.manifest
+    systems = [entry.system for entry in manifest.find("metrics", verb="evaluate") if entry.system is not None]
+    summary = attestation.summary(systems)
     if summary is None:
         raise UserError(f"{record.folder} has no {FILE_NAME}: only a private run can be signed off")
     prevents: list[str] = []
     for name, scope in summary["scopes"].items():
         prevents += [f"{name}: {text}" for text in scope["voids"]]
-    outside = unvouched(record, ledger, systems)
+    outside = attestation.unvouched(systems)
     prevents += [
         f"{name}: {text}" for name, texts in outside.items() if name not in summary["scopes"] for text in texts
     ]
-    checkpoints, not_covered = _checkpoints(record, ledger, summary, prevents)
+    checkpoints, not_covered = _checkpoints(attestation, summary, prevents)
+    released = manifest.find("release")
     content = {
         "signed": False,
         "prevents": prevents,
@@ -88,13 +103,13 @@ def card(record: RunRecord) -> dict[str, Any]:
         "everything": summary["everything"],
         "ledger": ledger.anchor,
         "checkpoints": checkpoints,
-        "samples": [
-            told for each in record.passes() if (told := _sample(record, each, checkpoints, prevents)) is not None
-        ],
+        "samples": [told for made in released if (told := _sample(record, made, checkpoints, prevents)) is not None],
         "not_covered": not_covered,
     }
     if not summary["scopes"]:
         prevents.append("the ledger holds no mechanism of this run")
+    prevents += [f"{path} is in the run folder, but {_UNMADE}" for path in manifest.unmade()]
+    prevents[:] = dict.fromkeys(prevents)
     return {**content, "signed": not prevents}
 
 
@@ -124,27 +139,26 @@ def _scope(name: str, scope: dict[str, Any], summary: dict[str, Any], prevents: 
 
 
 def _checkpoints(
-    record: RunRecord, ledger: Ledger, summary: dict[str, Any], prevents: list[str]
+    attestation: Attestation, summary: dict[str, Any], prevents: list[str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Every private checkpoint of the run, and what no ε covers."""
     from callbacks.synthetic_writer import weights_fingerprint
 
     mechanisms = {m["id"]: m for m in summary["mechanisms"]}
-    sampled = {each.checkpoint.resolve() for each in record.passes() if each.checkpoint is not None}
+    record = attestation.record
     found, not_covered = [], []
-    for path in sorted({path.resolve() for path in record.folder.glob("*/checkpoints/*.ckpt")} | sampled):
+    for path in sorted({path.resolve() for path in record.folder.glob("*/checkpoints/*.ckpt")}):
         name = os.path.relpath(path, record.folder.resolve())
-        try:
-            checkpoint = read_checkpoint(path)
-        except UserError as error:
-            prevents.append(str(error))
+        opened = attestation.open(path)
+        if opened.content is None:
+            prevents.append(str(opened.error))
             continue
-        state = privacy_state(checkpoint)
+        state = opened.state
         if state is None:
             not_covered.append(f"{name}, which was trained without privacy")
             continue
         recorded = mechanisms.get(state["mechanism_id"], {})
-        gap = ledger.gap(state)
+        gap = attestation.ledger.gap(state)
         if gap is not None:
             prevents.append(f"{name}: {gap}")
         prevents += [
@@ -156,7 +170,7 @@ def _checkpoints(
             prevents += [f"{stage.name}/config.yaml: {text}" for text in _contradictions(config, recorded)]
             if config.privacy is not None and config.privacy.log_private_diagnostics:
                 not_covered.append(f"the figures named private/… that {stage.name} has logged")
-        weights = weights_fingerprint(checkpoint["state_dict"])
+        weights = weights_fingerprint(opened.content["state_dict"])
         found.append({"file": name, "scope": state["scope"], "steps": state["num_steps"], "weights": weights})
     return found, list(dict.fromkeys(not_covered))
 
@@ -179,27 +193,59 @@ def _differs(key: str, told: Mapping[str, Any], recorded: Mapping[str, Any]) -> 
 
 
 def _sample(
-    record: RunRecord, each: Pass, checkpoints: Sequence[Mapping[str, Any]], prevents: list[str]
+    record: RunRecord, made: Entry, checkpoints: list[dict[str, Any]], prevents: list[str]
 ) -> dict[str, Any] | None:
-    """A file of samples and the checkpoint whose weights drew it."""
-    path = record.folder / each.output
-    metrics = path.with_name(f"{path.name}.metrics.json")
-    if not path.is_file() or each.checkpoint is None:
-        prevents.append(f"{each.output} is not in the run folder")
+    """A released file, and the checkpoints that it came from."""
+    manifest = record.manifest
+    prevents += manifest.breaks(made.path)
+    path = manifest.path(made)
+    if not path.is_file():
         return None
-    name = os.path.relpath(each.checkpoint.resolve(), record.folder.resolve())
-    written = json.loads(metrics.read_text(encoding="utf-8")) if metrics.is_file() else {}
-    drawn = written.get("weights")
-    known = [told["weights"] for told in checkpoints if told["file"] == name]
-    if drawn is None:
-        prevents.append(f"{each.output}: nothing tells which weights drew it, for an earlier version did")
-    elif known and drawn not in known:
-        prevents.append(f"{each.output} was drawn by other weights than those of {name}")
-    content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    if drawn is not None and digest != written.get("sha256"):
-        prevents.append(f"{each.output} was changed after it was written")
-    return {"file": each.output, "sha256": digest, "lines": content.count(b"\n"), "checkpoint": name}
+    chain = manifest.upstream(made.path)
+    for entry in chain:
+        prevents += manifest.contradictions(entry)
+        if entry.role in _TEXTS and entry.verb == "predict":
+            prevents += _drawn_by_others(record, entry, checkpoints)
+        elif entry.role in _TEXTS and (source := manifest.drawn_from(entry)) is not None:
+            prevents += _not_drawn(manifest, entry, source)
+    return {
+        "file": made.path,
+        "system": made.system,
+        "sha256": made.sha256,
+        "lines": path.read_bytes().count(b"\n"),
+        "checkpoints": [entry.path for entry in chain if entry.role == "checkpoint" and entry.scope is not None],
+        "steps": list(dict.fromkeys(entry.step for entry in reversed(chain))),
+    }
+
+
+def _drawn_by_others(record: RunRecord, drawn: Entry, checkpoints: list[dict[str, Any]]) -> list[str]:
+    """Why what a model wrote is not bound to the weights of the checkpoint that its step read."""
+    manifest = record.manifest
+    metrics = manifest.files.get(f"{drawn.path}.metrics.json")
+    told = read_json(manifest.path(metrics)) if metrics is not None and manifest.path(metrics).is_file() else {}
+    if metrics is None or "weights" not in told:
+        return [f"{drawn.path}: nothing tells which weights drew it"]
+    wrong = manifest.changes(metrics.path)
+    if told.get("sha256") != drawn.sha256:
+        wrong.append(f"{drawn.path} is not what the sampling wrote that {metrics.path} tells of")
+    names = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role == "checkpoint"]
+    files = [os.path.relpath((record.folder / name).resolve(), record.folder.resolve()) for name in names]
+    known = [told["weights"] for told in checkpoints if told["file"] in files]
+    if known and told["weights"] not in known:
+        wrong.append(f"{drawn.path} was drawn by other weights than those of {' and '.join(names)}")
+    return wrong
+
+
+def _not_drawn(manifest: Manifest, drawn: Entry, source: Entry) -> list[str]:
+    """Why a file was not drawn or chosen from another one, which must have all its lines."""
+    lines = [
+        {(line.get("utterance"), line.get("parse")) for _, line in read_json_lines(manifest.path(entry))}
+        for entry in (drawn, source)
+        if manifest.path(entry).is_file()
+    ]
+    if len(lines) < 2 or lines[0] <= lines[1]:
+        return []
+    return [f"{drawn.path} has lines that {source.path} has not, from which {drawn.step} draws"]
 
 
 def render_card(content: Mapping[str, Any]) -> str:
@@ -212,7 +258,8 @@ def render_card(content: Mapping[str, Any]) -> str:
         terms = f"of {scope['target_epsilon']:g} at δ = {scope['delta']:.3g}, one {scope['unit']} more or less"
         noise = f"σ = {scope['noise_multiplier']:.4g}, {sum(scope['steps'].values())} steps"
         lines.append(f"{name}: ε = {told} {terms}, {noise}" if told else f"{name}: NOT PRIVATE")
-    lines += [f"{told['file']}: {told['lines']} samples of {told['checkpoint']}" for told in content["samples"]]
+    for told in content["samples"]:
+        lines.append(f"{told['file']}: {told['lines']} samples of {' and '.join(told['checkpoints'])}")
     lines += [f"checkpoint {told['file']}: {told['steps']} steps, paid" for told in content["checkpoints"]]
     lines += [f"not covered: {text}" for text in content["not_covered"]]
     if content["signed"]:

@@ -58,7 +58,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
     for root in folders:
         records = list(RunRecord.find(root))
         if not records:
-            raise UserError(f"{root} holds no run: a run is a folder with report.json, ledger.jsonl or .done")
+            raise UserError(f"{root} holds no run: a run is a folder with experiment.yaml, ledger.jsonl or report.json")
         for record in records:
             name = os.path.relpath(record.folder, root if record.folder != root else root.parent)
             try:

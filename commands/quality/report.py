@@ -11,8 +11,10 @@ from typing import Any
 
 from commands.page.write import write_page
 from commands.pipeline.run_record import RunRecord
-from commands.privacy.attestation import attested
+from commands.pipeline.systems import system
+from commands.privacy.attestation import Attestation
 from commands.privacy.verify import card, write_card
+from commands.quality import run_numbers
 from commands.quality.report_text import render
 from commands.quality.wandb_report import log_report
 from doppel.errors import UserError
@@ -28,20 +30,23 @@ def report(run_dir: Path, *, samples: int = 3) -> None:
     """Gather ledger, metrics and timings of a run into report.json and report.html, and print them.
 
     Args:
-        run_dir: Folder of the pipeline, which holds ledger.jsonl and evaluation/.
+        run_dir: Folder of the run, whose manifest names what its steps have made.
         samples: Synthetic utterances to print.
 
     Raises:
         UserError: There is no evaluation, or no ledger though the run is private.
     """
     record = RunRecord(run_dir)
-    content = build_report(record)
+    attestation = Attestation(record)
+    content = build_report(record, attestation)
     if content["privacy"] is not None:
-        content["card"] = card(record)
+        content["card"] = card(record, attestation)
         write_card(content["card"], run_dir)
     write_json(run_dir / "report.json", content)
-    shown = "two_stage" if "two_stage" in content["metrics"] else next(iter(content["metrics"]))
-    print(render(content, record.synthetic(shown), _utterances(record.synthetic(shown), samples)))
+    names = sorted(content["metrics"], key=lambda name: not system(name).is_main)
+    made = [path for name in names if (path := record.synthetic(name)) is not None]
+    shown = made[0] if made else None
+    print(render(content, shown or run_dir, _utterances(shown, samples)))
     try:
         print(f"The page: {write_page(record, content, content.get('card'))}")
     except UserError as error:
@@ -50,8 +55,12 @@ def report(run_dir: Path, *, samples: int = 3) -> None:
     log_report(record, content)
 
 
-def build_report(record: RunRecord) -> dict[str, Any]:
+def build_report(record: RunRecord, attestation: Attestation | None = None) -> dict[str, Any]:
     """What a pipeline spent and what it reached.
+
+    Args:
+        record: The run.
+        attestation: Of the run, where its checkpoints have been opened already.
 
     Returns:
         ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
@@ -64,15 +73,15 @@ def build_report(record: RunRecord) -> dict[str, Any]:
         UserError: There is no evaluation, or no ledger though the run is private.
     """
     experiment = record.experiment
-    metrics, left_out = record.values("evaluation")
-    ledger = attested(record, metrics)
+    metrics, left_out = run_numbers.values(record, "evaluate")
+    ledger = (attestation or Attestation(record)).summary(metrics)
     if ledger is None and record.is_private:
         raise UserError(
             f"{record.folder} has no ledger.jsonl: run the pipeline first, python cli.py run EXPERIMENT {record.folder}"
         )
     if not metrics:
-        why = "; ".join(left_out.values()) or "run `python cli.py evaluate … --out` or the pipeline first"
-        raise UserError(f"{record.folder}/evaluation has no metrics: {why}")
+        why = "; ".join(left_out.values()) or "run the pipeline first, with a reference"
+        raise UserError(f"{record.folder} has no metrics: {why}")
     privacy = None if ledger is None else _privacy(ledger)
     return {
         "experiment": experiment.get("name"),
@@ -84,12 +93,12 @@ def build_report(record: RunRecord) -> dict[str, Any]:
         "num_samples": experiment.get("num_samples"),
         "parser": record.parser,
         "privacy": privacy,
-        "sampling": {name: record.sampling(name) for name in metrics},
-        "calibration": {name: told for name in metrics if (told := record.calibration(name))},
-        "draws": {name: record.draws(name) for name in metrics},
+        "sampling": {name: run_numbers.sampling(record, name) for name in metrics},
+        "calibration": {name: told for name in metrics if (told := run_numbers.calibration(record, name))},
+        "draws": {name: run_numbers.draws(record, name) for name in metrics},
         "metrics": metrics,
         "left_out": left_out,
-        "timings": record.stage_seconds(),
+        "timings": run_numbers.stage_seconds(record),
         "versions": {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in PACKAGES}},
         **_adaptation(record, _data(record, ledger)),
     }
@@ -135,11 +144,11 @@ def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
     split = record.split()
     if split is None:
         return {"data": data}
-    values, left_out = record.values("parser_metrics")
+    values, left_out = run_numbers.values(record, "parser-metrics")
     fingerprint = hashlib.sha256(json.dumps([split[name] for name in SPLIT_FIELDS]).encode()).hexdigest()
     shown = ("public_share", "by", "num_public", "num_private", "num_test", "num_test_with_function")
     return {
-        **({"parser": "parser_full"} if (record.folder / "parser_full").is_dir() else {}),
+        **({"parser": "parser_full"} if record.manifest.find("checkpoint", step="parser_full") else {}),
         "missing_function": split["missing_function"],
         "parser_metrics": values,
         "parsers_left_out": left_out,
@@ -153,9 +162,9 @@ def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _utterances(path: Path, number: int) -> list[str]:
+def _utterances(path: Path | None, number: int) -> list[str]:
     """The first different samples of four words or more."""
-    if not path.exists():
+    if path is None or not path.exists():
         return []
     texts = dict.fromkeys(line["utterance"] for _, line in read_json_lines(path))
     return [text for text in texts if len(text.split()) >= 4][:number]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from callbacks.wandb_artifacts import artifact, use_artifact
 from commands.page.write import PAGE
@@ -22,7 +22,7 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
     Returns:
         Whether there was anything to log to.
     """
-    logged = record.wandb()
+    logged = _logged(record)
     if logged is None:
         return False
     import wandb
@@ -44,7 +44,7 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
     )
     with run:
         for path in map(record.synthetic, report["metrics"]):
-            if path.is_file():
+            if path is not None and path.is_file():
                 use_artifact(run, artifact(path, "synthetic"))
         for system, metrics in report["metrics"].items():
             numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float) and not k.startswith("private/")}
@@ -56,3 +56,12 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
             is_signed = bool((report.get("card") or {}).get("signed"))
             run.log_artifact(artifact(record.folder / PAGE, "page", upload=is_signed))
     return True
+
+
+def _logged(record: RunRecord) -> tuple[Literal["online", "offline"], str] | None:
+    """Whether the stages logged to W&B online, and to which project; None: they did not log."""
+    online = any(record.folder.glob("*/wandb/run-*"))
+    if not online and not any(record.folder.glob("*/wandb/offline-run-*")):
+        return None
+    loggers = (logger for config in record.trainings for logger in config.of_trainer("logger", "WandbLogger"))
+    return "online" if online else "offline", next((str(logger["project"]) for logger in loggers), "doppel")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import signals
 import wandb
+from run_folders import end_step
 from wandb_records import OfflineRun, pieces
 
 import cli
@@ -17,6 +18,7 @@ from callbacks.slurm_job import SlurmJob
 from commands.page.write import write_page
 from commands.pipeline.run_folder import wandb_id
 from commands.pipeline.run_record import RunRecord
+from commands.pipeline.steps import File, Role
 from commands.quality.wandb_report import log_report
 from datamodules.readers import data_fingerprint
 from datamodules.selection import Selection
@@ -58,6 +60,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
             stop = ["--trainer.callbacks+=signals.SignalAt", "--trainer.callbacks.init_args.step=2"]
             call(*fit, *stop, status=75)
         call(*fit, "--ckpt_path=last")
+        weights = File(f"{stage}/checkpoints/last.ckpt", "checkpoint", "two_stage", "two_stage")
+        end_step(run, stage, ["fit", "--run_dir", str(run / stage)], [weights], private=corpus)
         output = run / ("synthetic.jsonl" if prompts else "trees.jsonl")
         sample = command("predict", model, "overlays/sample")
         sample += [f"--trainer.callbacks.init_args.output_path={output}", f"--model.init_args.base_model={tiny_model}"]
@@ -65,6 +69,11 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
         sample += [f"--ckpt_path={run / stage / 'checkpoints' / 'last.ckpt'}", "--data.init_args.num_samples=4"]
         sample += ["--model.init_args.sampling={redraws: null}"]  # noise decides what a model of three steps writes
         call(*sample, *prompts)
+        role: Role = "release" if prompts else "prompts"
+        files = [File(output.name, role, "two_stage", "two_stage")]
+        files.append(File(f"{output.name}.metrics.json", "metrics", "two_stage", "two_stage"))
+        read = [weights.path, *(["trees.jsonl"] if prompts else [])]
+        end_step(run, f"sample_{stage}", ["predict", "--run_dir", f"{run}/sample_{stage}"], files, read)
         prompts = [f"--data.init_args.prompts_path={output}"]
     report = dict.fromkeys(("experiment", "seed", "epsilon", "commit", "base_model", "num_samples"))
     metrics = {"two_stage": {"word_overlap": 0.5, "private/copies": 3}}

@@ -327,15 +327,15 @@ def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
     assert run_stage("fit", mark, ["echo", "--run_dir", str(stage), "--seed_everything", "1"]) == 0
     assert capfd.readouterr().out.endswith("--seed_everything 1 --ckpt_path last\n")
     assert int(mark.read_text()) >= 0
-    by_hand = [sys.executable, str(ROOT / "commands" / "pipeline" / "run_stage.py"), "fit", str(mark), "false"]
-    done = subprocess.run(by_hand, capture_output=True, text=True, timeout=60)
+    by_hand = [sys.executable, "-m", "commands.pipeline.run_stage", "fit", str(mark), "false"]
+    done = subprocess.run(by_hand, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "── fit: done already, skipped\n")
 
 
 def test_whoever_ends_a_run_ends_its_stage(tmp_path: Path) -> None:
-    mark, script = tmp_path / "mark", ROOT / "commands" / "pipeline" / "run_stage.py"
-    words = [sys.executable, str(script), "tool", str(mark), "bash", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"]
-    with subprocess.Popen(words) as runner:
+    mark, words = tmp_path / "mark", [sys.executable, "-m", "commands.pipeline.run_stage", "tool"]
+    words += [str(tmp_path / "mark"), "bash", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"]
+    with subprocess.Popen(words, cwd=ROOT) as runner:
         deadline = time.monotonic() + 30
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             assert time.monotonic() < deadline

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from page_content import Element, make_samples, read_html
-from run_folders import make_run, sample
+from run_folders import evaluate, make_run, sample
 
 import cli
 from commands.page import charts
@@ -154,8 +153,7 @@ def test_hostile_text_is_text_wherever_it_stands(tmp_path: Path) -> None:
         {"utterance": HOSTILE, "parse": HOSTILE}
     ]
     run = make_samples(tmp_path / "run", lines, name=HOSTILE, supported=["!Tell"], parser=HOSTILE)
-    (run / "evaluation").mkdir()
-    (run / "evaluation" / "two_stage.json").write_text(json.dumps({"mauve": 0.5, "notes": [HOSTILE]}))
+    evaluate(run, "two_stage", {"mauve": 0.5, "notes": [HOSTILE]})
     make_samples(run, [{"utterance": HOSTILE, "domain": HOSTILE}] * 9, "domain", name=HOSTILE, supported=["!Tell"])
     read = page(run)
     scripts = read.all("script")
@@ -216,9 +214,8 @@ def test_epsilon_stands_where_the_card_vouches_for_it_and_else_why_not(tmp_path:
         run = tmp_path / name
         make_run(run, metrics={"two_stage": {}})
         (run / "experiment.yaml").write_text("name: mine\nsystems: [two_stage]\nepsilon: 3.0\n")
-        (run / "evaluation").mkdir()
-        (run / "evaluation" / "two_stage.json").write_text('{"mauve": 0.5}')
         sample(run, "two_stage", **changes)
+        evaluate(run, "two_stage", {"mauve": 0.5})
         read = page(run)
         badge = read.all("p", class_="badge")[0].words
         assert is_vouched == badge.startswith("Signed off"), badge
@@ -234,9 +231,19 @@ def test_a_run_without_privacy_says_so_first(grammar_page: Element) -> None:
     assert "may repeat what people said" in grammar_page.words
 
 
+def test_samples_that_were_changed_after_their_step_are_not_shown(tmp_path: Path) -> None:
+    run = make_samples(tmp_path / "run", [{"utterance": "yes"}] * 9, "one_stage")
+    make_samples(run, [{"utterance": "no"}] * 9, "two_stage")
+    with (run / "synthetic.jsonl").open("a") as file:
+        file.write('{"utterance": "lunch with Ana"}\n')
+    text = page(run).words
+    assert "Ana" not in text and "synthetic.jsonl is not shown" in text and "yes" in text
+    (run / "synthetic_one_stage.jsonl").unlink()
+    assert cli.main(["page", str(run)]) == 2
+
+
 def test_private_figures_are_on_it_only_if_asked_for_and_labelled(tmp_path: Path) -> None:
     run = make_samples(tmp_path / "run", [{"utterance": "yes"}] * 9, "one_stage")
-    (run / "evaluation").mkdir()
     values = {
         "mauve": 0.5,
         "human_mauve": 0.91,
@@ -244,7 +251,7 @@ def test_private_figures_are_on_it_only_if_asked_for_and_labelled(tmp_path: Path
         "private/reference_exact_copies": 0.2468,
     }
     values["notes"] = ["private/… values compare with private training text"]  # type: ignore[assignment]
-    (run / "evaluation" / "one_stage.json").write_text(json.dumps(values))
+    evaluate(run, "one_stage", values)
     page(run)
     text = (run / "report.html").read_text()
     assert "private/" not in text and ".123" not in text and ".247" not in text and ".910" in text

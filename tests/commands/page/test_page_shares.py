@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import end_step
 
 from commands.page.asked import FEWEST, Sample, ask, spelled
 from commands.page.released import Release, read_release, sampling_interval
 from commands.page.tree_paths import tree_paths
 from commands.pipeline.run_record import RunRecord
+from commands.pipeline.steps import File
 from commands.pipeline.supported import read_supported
 from doppel.calibration import pool_bins, tree_vector
 from doppel.privacy.histogram import KIND, add_noise, unit_sums
@@ -34,6 +36,22 @@ def ledger_line(run: Path, scope: str) -> None:
 def domains(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> None:
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": sigma, "sums": sums}
     (run / "domains.histogram.json").write_text(json.dumps(told))
+    (run / "domains.jsonl").write_text("{}\n")
+    shares = File("domains.histogram.json", "metrics", "domain", "domain")
+    end_step(run, "histogram", ["histogram"], [File("domains.jsonl", "prompts", "domain", "domain"), shares])
+    (run / "synthetic_domain.jsonl").write_text("{}\n")
+    samples = File("synthetic_domain.jsonl", "release", "domain", "domain")
+    end_step(run, "sample_domain", ["predict"], [samples], ["domains.jsonl"])
+
+
+def calibrated(run: Path, system: str, stage: str, told: dict[str, Any]) -> None:
+    """Leave what a calibration of a system leaves."""
+    (run / stage).mkdir()
+    (run / stage / "marginals.json").write_text(json.dumps(told))
+    (run / "samples.jsonl").write_text("{}\n")
+    files = [File("samples.jsonl", "release", system, system)]
+    files.append(File(f"{stage}/marginals.json", "metrics", system, system))
+    end_step(run, f"calibrate_{system}", ["calibrate"], files)
 
 
 def test_intervals_hold_the_true_shares_as_often_as_they_say() -> None:
@@ -68,9 +86,8 @@ def test_labels_have_the_released_shares(tmp_path: Path) -> None:
 
 
 def test_topics_that_an_over_sample_was_drawn_by_have_the_released_shares(tmp_path: Path) -> None:
-    (tmp_path / "topics").mkdir()
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": {"lunch": 500.0, "rain": 90.0}}
-    (tmp_path / "topics" / "marginals.json").write_text(json.dumps({**told, "bins": {"lunch": 1.0, "rain": 1.0}}))
+    calibrated(tmp_path, "topics", "topics", {**told, "bins": {"lunch": 1.0, "rain": 1.0}})
     ledger_line(tmp_path, "topics")
     release = read_release(RunRecord(tmp_path), "topics", ())
     assert release is not None and release.shares == {"lunch": 0.25, "rain": 0.045}
@@ -84,9 +101,8 @@ def test_shares_of_functions_come_back_from_what_a_calibration_released(tmp_path
     ]
     bins = pool_bins(trees)
     sums = add_noise(unit_sums(((str(i), tree_vector(t, bins)) for i, t in enumerate(trees)), bins), SIGMA, seed=2)
-    (tmp_path / "parse_tree").mkdir()
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": sums, "bins": bins}
-    (tmp_path / "parse_tree" / "marginals.json").write_text(json.dumps(told))
+    calibrated(tmp_path, "two_stage", "parse_tree", told)
     ledger_line(tmp_path, "two_stage")
     release = read_release(RunRecord(tmp_path), "two_stage", trees[:500])
     assert release is not None

@@ -1,36 +1,20 @@
-"""`RunRecord`: what new and older run folders hold, and one line where they cannot be read."""
+"""`RunRecord`: what run folders hold, and one line where they cannot be read."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from run_folders import edit_manifest, evaluate
 
 from commands.pipeline.experiment import load, save, shipped
-from commands.pipeline.run_record import RunRecord, StageConfig
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.stage_config import StageConfig
+from commands.quality.run_numbers import values
 from doppel.errors import UserError
-
-
-def test_an_older_run_is_read_from_its_settings(tmp_path: Path) -> None:
-    lines = ["EXPERIMENT=smcalflow-small", "EPSILON=inf", "SEED=3", "NUM_SAMPLES=1711", "EPOCHS=", "FIT_ARGS=--a b"]
-    lines += ["REFERENCE=valid.zip", "PARSER=/x/last.ckpt cafe", "COMMIT=abc", "COMMIT=def"]
-    (tmp_path / "settings.env").write_text("\n".join(lines) + "\n")
-    record = RunRecord(tmp_path)
-    experiment = record.experiment
-    assert (experiment["name"], experiment["table"], experiment["seed"]) == ("smcalflow-small", "main", 3)
-    assert (experiment["epsilon"], experiment["num_samples"], experiment["commit"]) == (math.inf, 1711, ["abc", "def"])
-    assert not record.is_private and record.parser == "/x/last.ckpt cafe"
-    assert record.training_settings("two_stage") == "FIT_ARGS --a b"
-
-
-def test_a_run_older_than_its_settings_was_private_and_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / ".done").mkdir()
-    (record,) = RunRecord.find(tmp_path)
-    assert record.is_private and record.experiment.get("name") is None and record.parser is None
 
 
 def test_a_new_run_is_read_from_its_experiment(tmp_path: Path) -> None:
@@ -42,14 +26,13 @@ def test_a_new_run_is_read_from_its_experiment(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
     assert (record.experiment["name"], record.experiment["seed"]) == ("quickstart", 4)
     assert record.is_private and record.parser == "/x/last.ckpt cafe"
-    (tmp_path / "evaluation").mkdir()
-    (tmp_path / "evaluation" / "one_stage.json").write_text('{"mauve": 0.5}')
-    (tmp_path / "evaluation" / "two_stage.json").write_text('{"mauve": ')
-    values, problems = record.values("evaluation")
-    assert values == {"one_stage": {"mauve": 0.5}}
+    evaluate(tmp_path, "one_stage", {"mauve": 0.5})
+    evaluate(tmp_path, "two_stage", '{"mauve": ')
+    found, problems = values(record, "evaluate")
+    assert found == {"one_stage": {"mauve": 0.5}}
     assert "two_stage.json is no JSON" in problems["two_stage"]
-    (tmp_path / "evaluation" / "two_stage.json").unlink()
-    assert "half-done" in record.values("evaluation")[1]["two_stage"]
+    edit_manifest(tmp_path, "evaluation/two_stage.json")
+    assert "half-done" in values(RunRecord(tmp_path), "evaluate")[1]["two_stage"]
 
 
 def test_settings_of_training_differ_where_the_experiments_do_and_not_by_the_seed(tmp_path: Path) -> None:
@@ -69,10 +52,9 @@ def test_settings_of_training_differ_where_the_experiments_do_and_not_by_the_see
     assert len(set(texts.values())) == 3
 
 
-@pytest.mark.parametrize("name", ["experiment.yaml", "settings.env"])
-def test_settings_that_cannot_be_read_are_named_in_one_line(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("SEED=one: [\n")
-    with pytest.raises(UserError, match=name) as caught:
+def test_settings_that_cannot_be_read_are_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text("SEED=one: [\n")
+    with pytest.raises(UserError, match=r"experiment\.yaml") as caught:
         _ = RunRecord(tmp_path).experiment
     assert "\n" not in str(caught.value)
 
@@ -86,14 +68,12 @@ def test_a_snapshot_of_code_is_no_run(tmp_path: Path) -> None:
         list(RunRecord.find(tmp_path / "nowhere"))
 
 
-def test_privacy_of_a_stage_stands_at_the_top_or_in_the_callback_of_older_files(tmp_path: Path) -> None:
+def test_privacy_of_a_stage_stands_at_the_top(tmp_path: Path) -> None:
     given = {"target_epsilon": 3.0, "scope": "two_stage", "gone_since": 1}
-    callback = {"class_path": "callbacks.differential_privacy.DifferentialPrivacy", "init_args": given}
-    for content in ({"privacy": given}, {"trainer": {"callbacks": [{"class_path": "Progress"}, callback]}}):
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
-        privacy = StageConfig.read(tmp_path).privacy
-        assert privacy is not None
-        assert (privacy.target_epsilon, privacy.scope, privacy.delta) == (3.0, "two_stage", None)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"privacy": given}))
+    privacy = StageConfig.read(tmp_path).privacy
+    assert privacy is not None
+    assert (privacy.target_epsilon, privacy.scope, privacy.delta) == (3.0, "two_stage", None)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"privacy": None, "trainer": {"callbacks": None}}))
     assert StageConfig.read(tmp_path).privacy is None
     with pytest.raises(UserError, match=r"predict\.yaml"):

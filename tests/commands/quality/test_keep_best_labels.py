@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_folders import end_step
 
 from commands.pipeline import sources
 from commands.pipeline.experiment import load
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.sources import check_sources
+from commands.pipeline.steps import File
 from commands.pipeline.synthesis import steps_of
 from commands.privacy import counted
 from commands.quality.keep_best import best, keep_best, probabilities
+from commands.quality.run_numbers import sampling
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
 
@@ -129,13 +132,17 @@ def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, mo
 def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "sample_domain"
     folder.mkdir()
-    writer = {"init_args": {"output_path": str(tmp_path / "candidates_domain.jsonl")}}
-    config = {"trainer": {"callbacks": [writer]}, "model": {"init_args": {"sampling": {"num_beams": 1}}}}
+    config = {"model": {"init_args": {"sampling": {"num_beams": 1}}}}
     (folder / "predict.yaml").write_text(json.dumps(config))
     told = {"candidates": 8, "label_words": STARS}
     (tmp_path / "experiment.yaml").write_text(json.dumps({"systems": ["domain"], **told}))
-    record = RunRecord(tmp_path)
-    assert record.sampling("domain") == {"synthetic_domain.jsonl": {"num_beams": 1, **told}}
+    for name, role, verb, reads in [
+        ("candidates_domain.jsonl", "candidates", "predict", ()),
+        ("synthetic_domain.jsonl", "release", "match-labels", ("candidates_domain.jsonl",)),
+    ]:
+        (tmp_path / name).write_text("{}\n")
+        end_step(tmp_path, verb, [verb, "--run_dir", str(folder)], [File(name, role, "domain", "domain")], reads)
+    assert sampling(RunRecord(tmp_path), "domain") == {"synthetic_domain.jsonl": {"num_beams": 1, **told}}
 
 
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from run_folders import sample
+from run_folders import end_step, evaluate, sample
 
 import cli
 from commands.pipeline.run_record import RunRecord
+from commands.pipeline.steps import File
+from commands.privacy import attestation
 from commands.quality.report import build_report
 from commands.quality.report_text import render
 from doppel.errors import UserError
@@ -23,15 +25,14 @@ SPEC = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp", unit="dialogue", ma
 
 def pipeline(folder: Path, specs: dict[str, PrivacySpec], is_sampled: bool = True) -> Path:
     """A run folder with a ledger, the metrics of each system and, if wanted, how it was sampled."""
-    (folder / "evaluation").mkdir()
     for system, spec in specs.items():
         ledger = Ledger(folder / "ledger.jsonl")
         name = ledger.open_mechanism(scope=system, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
         for _ in range(5):
             ledger.spend(name)
-        (folder / "evaluation" / f"{system}.json").write_text(json.dumps({"mauve": 0.5}))
         if is_sampled:
             sample(folder, system)
+        evaluate(folder, system, {"mauve": 0.5})
     return folder
 
 
@@ -72,21 +73,57 @@ def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path:
 
 
 def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC}, is_sampled=False)
-    outputs = ("trees", "synthetic", "synthetic_one_stage")
-    for beams, output in enumerate(outputs, start=1):
-        sampling = {"num_beams": beams, "seed": 7, "max_rows": 64}
-        writer = {"init_args": {"output_path": f"/elsewhere/{output}.jsonl"}}
-        config = {
-            "trainer": {"callbacks": [{"class_path": "Progress"}, writer]},
-            "model": {"init_args": {"sampling": sampling}},
-        }
-        (folder / f"sample_{output}").mkdir()
-        (folder / f"sample_{output}" / "predict.yaml").write_text(yaml.safe_dump(config))
-    assert build_report(RunRecord(folder))["sampling"] == {
+    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC, "topics": SPEC}, is_sampled=False)
+    (folder / "experiment.yaml").write_text("topics: {num_topics: 3}\ncandidates: 4\n")
+    outputs = {
+        "trees.jsonl": ("two_stage", "prompts", ()),
+        "synthetic.jsonl": ("two_stage", "release", ("trees.jsonl",)),
+        "synthetic_one_stage.jsonl": ("one_stage", "release", ()),
+        "pool_topics.jsonl": ("topics", "pool", ()),
+    }
+    for beams, (output, (system, role, reads)) in enumerate(outputs.items(), start=1):
+        config = {"model": {"init_args": {"sampling": {"num_beams": beams, "seed": 7, "max_rows": 64}}}}
+        (folder / f"sample_{beams}").mkdir()
+        (folder / f"sample_{beams}" / "predict.yaml").write_text(yaml.safe_dump(config))
+        (folder / output).write_text("{}\n")
+        (folder / f"{output}.metrics.json").write_text(json.dumps({"synthetic/num_drawn": beams, "weights": "f00d"}))
+        files = [File(output, role, system, system), File(f"{output}.metrics.json", "metrics", system, system)]
+        end_step(folder, f"sample_{beams}", ["predict", "--run_dir", f"{folder}/sample_{beams}"], files, reads)
+    (folder / "synthetic_topics.jsonl").write_text("{}\n")
+    (folder / "synthetic_topics.jsonl.calibration.json").write_text('{"num_drawn": 1}')
+    files = [File("synthetic_topics.jsonl", "release", "topics", "topics")]
+    files.append(File("synthetic_topics.jsonl.calibration.json", "metrics", "topics", "topics"))
+    end_step(folder, "calibrate_topics", ["calibrate"], files, ["pool_topics.jsonl"])
+    for system in ("one_stage", "two_stage", "topics"):
+        evaluate(folder, system, {"mauve": 0.5})
+    report = build_report(RunRecord(folder))
+    assert report["sampling"] == {
         "one_stage": {"synthetic_one_stage.jsonl": {"num_beams": 3}},
         "two_stage": {"trees.jsonl": {"num_beams": 1}, "synthetic.jsonl": {"num_beams": 2}},
+        "topics": {"synthetic_topics.jsonl": {"num_beams": 4, "topics": {"num_topics": 3}}},
     }
+    assert report["draws"]["topics"] == {"synthetic_topics.jsonl": {"num_drawn": 4}}
+    assert report["calibration"] == {"topics": {"num_drawn": 1}}
+
+
+def test_numbers_of_other_samples_than_those_that_are_there_are_left_out(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC})
+    (folder / "synthetic.jsonl").write_text('{"utterance": "no"}\n')
+    end_step(folder, "sample_two_stage", ["predict"], [File("synthetic.jsonl", "release", "two_stage", "two_stage")])
+    report = build_report(RunRecord(folder))
+    assert list(report["metrics"]) == ["one_stage"] and "another synthetic.jsonl" in report["left_out"]["two_stage"]
+    evaluate(folder, "two_stage", {"mauve": 0.7})
+    (folder / "evaluation" / "one_stage.json").write_text('{"mauve": 0.99}')
+    report = build_report(RunRecord(folder))
+    assert list(report["metrics"]) == ["two_stage"] and "was changed after" in report["left_out"]["one_stage"]
+
+
+def test_a_report_opens_every_checkpoint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    read = attestation.read_checkpoint
+    monkeypatch.setattr(attestation, "read_checkpoint", lambda path: opened.append(path) or read(path))
+    assert cli.main(["report", str(pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC}))]) == 0
+    assert len(opened) == len(set(opened)) == 2
 
 
 def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(

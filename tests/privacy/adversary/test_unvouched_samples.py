@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from run_folders import make_run, sample
+from run_folders import edit_manifest, evaluate, make_run, sample
 
 from commands.pipeline.run_record import RunRecord
 from commands.privacy.ledger import ledger as ledger_command
@@ -27,8 +26,7 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "runs" / "run"
     made = make_run(folder, metrics={"two_stage": {}})
     sample(folder, "two_stage")
-    (folder / "evaluation").mkdir()
-    (folder / "evaluation" / "two_stage.json").write_text(json.dumps(made["metrics"]["two_stage"]))
+    evaluate(folder, "two_stage", made["metrics"]["two_stage"])
     return folder
 
 
@@ -58,12 +56,11 @@ def no_checkpoint(run: Path) -> None:
 
 
 def unnamed_weights(run: Path) -> None:
-    path = run / "sample_two_stage" / "predict.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "ckpt_path": None}))
+    edit_manifest(run, "synthetic.jsonl", inputs={})
 
 
 def no_record(run: Path) -> None:
-    (run / "sample_two_stage" / "predict.yaml").unlink()
+    edit_manifest(run, "synthetic.jsonl")
 
 
 def no_file_of_weights(run: Path) -> None:
@@ -82,8 +79,8 @@ ATTACKS = {
     another_ledger: "paid from another ledger",
     unknown_mechanism: "has 0 for two_stage/parse2utterance",
     no_checkpoint: "which is gone",
-    unnamed_weights: "from weights that its predict.yaml does not name",
-    no_record: "nothing tells which checkpoint synthetic.jsonl was sampled from",
+    unnamed_weights: "from weights that the manifest does not name",
+    no_record: "no step of this run has made samples of two_stage",
     no_file_of_weights: "cannot be read as a checkpoint",
     fixed_seed: "trained with a fixed privacy.seed",
 }
@@ -144,7 +141,7 @@ def test_a_report_that_never_looked_at_checkpoints_is_not_believed_where_there_a
 
 def test_a_system_that_no_ledger_names_is_not_left_out_of_what_all_spend(run: Path) -> None:
     sample(run, "one_stage", state=None)
-    (run / "evaluation" / "one_stage.json").write_text(json.dumps({"mauve": 0.5}))
+    evaluate(run, "one_stage", {"mauve": 0.5})
     report = build_report(RunRecord(run))
     assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
     assert "but one_stage, which is NOT PRIVATE, released together" in report["privacy"]["statement"]
@@ -156,6 +153,5 @@ def test_a_private_checkpoint_of_the_same_name_does_not_stand_in_for_the_one_tha
     elsewhere = tmp_path / "elsewhere" / "model_two_stage" / "checkpoints" / "last.ckpt"
     elsewhere.parent.mkdir(parents=True)
     torch.save({"state_dict": {}, "callbacks": {}}, elsewhere)
-    path = run / "sample_two_stage" / "predict.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "ckpt_path": str(elsewhere)}))
+    edit_manifest(run, "synthetic.jsonl", inputs={str(elsewhere): "0" * 64})
     assert build_report(RunRecord(run))["privacy"]["epsilon"] is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_folders import make_run, sample
+from run_folders import evaluate, make_run, sample
 from test_unvouched_samples import ATTACKS, no_record
 
 import cli
@@ -26,8 +26,7 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "runs" / "run"
     make_run(folder, metrics={"two_stage": {}})
     sample(folder, "two_stage")
-    (folder / "evaluation").mkdir()
-    (folder / "evaluation" / "two_stage.json").write_text('{"mauve": 0.5}')
+    evaluate(folder, "two_stage", {"mauve": 0.5})
     return folder
 
 
@@ -105,8 +104,8 @@ MORE = {
     privacy_off: "it has no privacy, though the checkpoint beside it has",
     other_weights: "drawn by other weights than those of model_two_stage/checkpoints/last.ckpt",
     unbound_samples: "nothing tells which weights drew it",
-    no_samples: "synthetic.jsonl is not in the run folder",
-    other_samples: "synthetic.jsonl was changed after it was written",
+    no_samples: "synthetic.jsonl is not in the run folder since sample_two_stage made it",
+    other_samples: "synthetic.jsonl was changed after sample_two_stage made it",
     a_caveat: "the exact histogram was released",
     a_second_checkpoint: "it has 300 steps, of which",
 }

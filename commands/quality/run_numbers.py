@@ -1,0 +1,98 @@
+"""What the steps of a run have measured, and how its samples came about; found in the run's manifest."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from commands.pipeline.manifest import Entry, Manifest
+from commands.pipeline.run_record import RunRecord, read_json
+from commands.pipeline.stage_config import StageConfig
+from commands.pipeline.systems import in_order, system
+from doppel.errors import UserError
+
+#: Role of what was drawn or chosen from → fields of an experiment that the choice depends on.
+_CHOICES = {
+    "pool": ("calibration", "public_parser", "topics"),
+    "candidates": ("candidates", "public_parser", "label_words"),
+}
+
+
+def values(
+    record: RunRecord, verb: Literal["evaluate", "parser-metrics"]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """What was measured of each system, and why the rest is not there.
+
+    Numbers of a file that was changed by hand do not count, nor those of samples that were made anew since.
+
+    Args:
+        record: The run.
+        verb: The command that measured: of the samples, or of the parsers that they taught.
+    """
+    found, problems = {}, {}
+    entries = {str(entry.system): entry for entry in record.manifest.find("metrics", verb=verb)}
+    for name in in_order(entries):
+        path = record.manifest.path(entries[name])
+        wrong = record.manifest.changes(entries[name].path)
+        try:
+            found[name] = read_json(path)
+        except UserError as error:
+            wrong = [f"{path.parent.name}/{error}"]
+        if wrong:
+            found.pop(name, None)
+            problems[name] = "; ".join(wrong)
+    if verb == "evaluate":
+        missing = [name for name in record.experiment.get("systems") or () if name not in entries]
+        problems |= {name: "half-done: it has no evaluation" for name in missing if system(name).learns}
+    return found, problems
+
+
+def sampling(record: RunRecord, of: str) -> dict[str, dict[str, Any]]:
+    """How a system was sampled: file of trees or utterances → arguments of the sampling that wrote it.
+
+    Without seed and ``max_rows``, on which the distribution does not depend.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for made in _texts(record.manifest, of):
+        drawn = record.manifest.drawn_from(made) or made
+        if drawn.verb != "predict" or drawn.folder is None:
+            continue
+        settings = StageConfig.read(record.folder / drawn.folder, "predict.yaml").model.get("sampling") or {}
+        kept = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
+        chosen = {name: record.experiment.get(name) for name in _CHOICES.get(drawn.role, ())}
+        found[made.path] = kept | {name: value for name, value in chosen.items() if value is not None}
+    return found
+
+
+def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
+    """What a system's models drew: file → number of samples, of texts, of those dropped, by reason, …."""
+    prefixes = ("synthetic/num_", "synthetic/dropped/")
+    found = {}
+    for made in _texts(record.manifest, of):
+        drawn = record.manifest.drawn_from(made) or made
+        told = record.manifest.files.get(f"{drawn.path}.metrics.json")
+        if told is not None:
+            metrics = read_json(record.manifest.path(told))
+            found[made.path] = {k.removeprefix("synthetic/"): n for k, n in metrics.items() if k.startswith(prefixes)}
+    return found
+
+
+def calibration(record: RunRecord, of: str) -> dict[str, Any] | None:
+    """How the trees or utterances of a system were drawn from an over-sample; None where they were not."""
+    for made in _texts(record.manifest, of):
+        told = record.manifest.files.get(f"{made.path}.calibration.json")
+        if told is not None:
+            return read_json(record.manifest.path(told))
+    return None
+
+
+def stage_seconds(record: RunRecord) -> dict[str, int]:
+    """Seconds of each finished step, in the order they ended; a mark that was made by hand holds no number."""
+    marks = sorted(record.folder.glob(".done/*"), key=lambda file: file.stat().st_mtime)
+    return {file.name: int(text) for file in marks if (text := file.read_text().strip()).isdigit()}
+
+
+def _texts(manifest: Manifest, of: str) -> list[Entry]:
+    """The samples of a system, behind the trees or labels that they were written for."""
+    samples = manifest.samples().get(of)
+    chain = [] if samples is None else manifest.upstream(samples.path)
+    return [*(entry for entry in chain if entry.role == "prompts"), *chain[:1]]
