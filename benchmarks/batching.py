@@ -25,7 +25,7 @@ from benchmarks._subject import MAX_GRAD_NORM
 from datamodules.batch import MicroBatch
 from datamodules.encoded_turns import EncodedTurns, encode_turns
 from datamodules.logical_batches import cut, micro_batch
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.privacy.clipping import PerSampleClipper
 from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM

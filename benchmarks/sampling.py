@@ -30,7 +30,7 @@ import transformers
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from datamodules.codec import Codec
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from lightning_modules.backbone.base_models import load_model, load_tokenizer
 from lightning_modules.decoding.decode import decode
 from lightning_modules.decoding.slots import DrawingRule, Request

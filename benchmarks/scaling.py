@@ -28,7 +28,7 @@ from benchmarks.batching import MODELS, training_sets
 from datamodules.balanced_shares import share
 from datamodules.encoded_turns import encode_turns
 from datamodules.logical_batches import cut
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 
 COLUMNS = (
     "GPUs",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datamodules.batch import PromptBatch
 from datamodules.columns import Columns
 from datamodules.data_module import PredictionDataModule
-from datamodules.readers import Unit, expand_path, read_turns
-from datamodules.turn import Turn
+from datamodules.sources import expand_path
+from datamodules.tables import read_turns
+from datamodules.turn import Turn, Unit
 
 
 class AnnotationDataModule(PredictionDataModule):

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from datamodules.codec import Codec
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json_lines

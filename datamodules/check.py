@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from datamodules.columns import Columns
-from datamodules.readers import expand_path, place_turns
+from datamodules.sources import expand_path
+from datamodules.tables import place_turns
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError
 
@@ -31,7 +32,7 @@ def check(
 
     Args:
         path: As in a configuration; ``$VARIABLE`` is filled in.
-        unit: As for :func:`~datamodules.readers.read_turns`; likewise ``needs`` and ``columns``.
+        unit: As for :func:`~datamodules.tables.read_turns`; likewise ``needs`` and ``columns``.
         is_public: Whether counts may be told.
         is_over_long: Whether the model takes no text of this length; None asks for nothing.
         labels: The public list of labels, if the run has one.

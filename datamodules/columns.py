@@ -74,10 +74,9 @@ class Columns:
         """The columns that are named here, by what they hold."""
         return {name: [v] if isinstance(v, str) else list(v) for name, v in self.as_dict().items()}
 
-    def among(self, names: Collection[str]) -> Columns:
-        """These columns as far as a file has them, the usual ones else: for a reference of another form."""
-        kept = {what for what, given in self.given.items() if set(given) <= set(names)}
-        return Columns(**{what: value for what, value in asdict(self).items() if what in kept})
+    def in_file(self, names: Collection[str]) -> Columns:
+        """The columns that a file with these names is read by."""
+        return self
 
     def of(self, what: str, names: Collection[str]) -> list[str]:
         """The columns that hold something, whether or not the file has them.
@@ -92,6 +91,23 @@ class Columns:
         others = {name for columns in given.values() for name in columns}
         usual = [name for name in USUAL[what] if name not in others]
         return [next((name for name in usual if name in names), (usual or USUAL[what])[0])] if usual else []
+
+
+class ReferenceColumns(Columns):
+    """Columns of the private file, for a file that is compared with it and may be of another form.
+
+    They are read by these names where the file has them, else by the usual ones.
+    """
+
+    def in_file(self, names: Collection[str]) -> Columns:
+        """These columns as far as a file has them."""
+        kept = {what for what, given in self.given.items() if set(given) <= set(names)}
+        return Columns(**{what: value for what, value in asdict(self).items() if what in kept})
+
+
+def reference_columns(columns: Columns | None) -> ReferenceColumns | None:
+    """The columns of a file that is compared with the private one; None for the usual names."""
+    return None if columns is None else ReferenceColumns(**asdict(columns))
 
 
 def check_unit(unit: str, columns: Columns) -> None:

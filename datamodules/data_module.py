@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
-from datamodules.readers import expand_path
+from datamodules.sources import expand_path
 from datamodules.step_batches import RangeSampler, StepBatches, StepDataLoader, UnitSampler
 from doppel.errors import DataError
 from doppel.privacy.sampling import PoissonSampler

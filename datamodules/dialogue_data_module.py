@@ -10,13 +10,14 @@ from torch.utils.data import DataLoader
 
 from datamodules.balanced_shares import share
 from datamodules.batch import LogicalBatch
-from datamodules.columns import Columns, check_unit
+from datamodules.columns import Columns, check_unit, reference_columns
 from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.encoded_turns import load_encoded
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
-from datamodules.readers import Unit, data_fingerprint, expand_path, is_embedded, reference_columns
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
+from datamodules.sources import data_fingerprint, expand_path, is_embedded
+from datamodules.turn import Unit
 from doppel.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class DialogueDataModule(TrainingDataModule):
     def load_evaluation(self, name: str, path: str) -> AllTurns:
         """Read and tokenise the turns of a validation or test file."""
         codec = self.require_codec()
-        columns = reference_columns(path, self.columns)
+        columns = reference_columns(self.columns)
         encoded = load_encoded(path, codec, "utterance", columns=columns)
         return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from datamodules.codec import Codec
 from datamodules.columns import Columns
-from datamodules.readers import read_turns
 from datamodules.selection import Selection
+from datamodules.tables import read_turns
 from datamodules.turn import Turn, Unit
 
 _CHUNK = 2_000
@@ -66,7 +66,7 @@ def load_encoded(
     """Read, select and tokenise the turns of a file. Some thousand turns take a second, and nothing is kept on disk.
 
     Args:
-        path: As for :func:`datamodules.readers.read_turns`, and likewise ``unit`` and ``columns``.
+        path: As for :func:`datamodules.tables.read_turns`, and likewise ``unit`` and ``columns``.
         codec: Text format of the model.
         selection: What is made of the turns before they are tokenised; None takes all as they are.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import PurePosixPath
 from urllib.parse import parse_qsl
 
@@ -81,7 +80,6 @@ def _list(name: str, revision: str, path: str) -> list[str]:
         raise _unreachable(path, error) from None
 
 
-@lru_cache(maxsize=8)
 def _content(name: str, revision: str, file: str, path: str) -> bytes:
     from huggingface_hub import hf_hub_url
     from huggingface_hub.errors import HTTPError

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader
 from datamodules.batch import ParserBatch, TurnBatch
 from datamodules.columns import Columns
 from datamodules.data_module import TrainingDataModule, check_limits
-from datamodules.readers import expand_path, is_embedded, read_turns
 from datamodules.shuffling import BucketedBatches
+from datamodules.sources import expand_path, is_embedded
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.parsing.actions import split_source

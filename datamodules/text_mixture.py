@@ -19,8 +19,8 @@ from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.data_module import TrainingDataModule
 from datamodules.logical_batches import pad
-from datamodules.readers import read_turns
 from datamodules.shuffling import ShuffledBatches
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 

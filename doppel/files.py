@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import tempfile
@@ -73,31 +74,33 @@ def write_json_lines(path: str | Path, records: Iterable[object]) -> None:
         file.writelines(f"{json.dumps(record, ensure_ascii=False)}\n".encode() for record in records)
 
 
-def read_json_lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: str | Path, content: bytes | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read the objects of a file of JSON lines, with the number of their line from 1; blank lines are skipped.
 
     Args:
         path: A file in UTF-8, plain, compressed as ``.gz``, or a ``.zip`` that holds exactly one ``.jsonl``.
+        content: Its bytes, if they are at hand: then no file is opened.
 
     Raises:
         DataError: The file, or a line of it, cannot be read; the message names both and never quotes the content.
     """
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, content=content):
         if not line.isspace():
             yield number, _parse(line, f"{path}:{number}")
 
 
-def read_lines(path: str | Path, kind: str = ".jsonl") -> Iterator[tuple[int, bytes]]:
+def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = None) -> Iterator[tuple[int, bytes]]:
     """Read the lines of a file as bytes, ends of lines included, with their numbers from 1.
 
     Args:
         path: A file, plain, compressed as ``.gz``, or a ``.zip``.
         kind: What a ``.zip`` must hold exactly one file of: the end of its name.
+        content: As for :func:`read_json_lines`.
 
     Raises:
         DataError: The file cannot be read; the message says where it ends.
     """
-    with _open(Path(path), kind) as lines:
+    with _open(Path(path), kind, content) as lines:
         number = 0
         while True:
             number += 1
@@ -123,21 +126,22 @@ def as_text(line: bytes, where: str) -> str:
 
 
 @contextmanager
-def _open(path: Path, kind: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def _open(path: Path, kind: str, content: bytes | None) -> Iterator[IO[bytes] | gzip.GzipFile]:
     """Open a file for reading lines of bytes, decompressed by its suffix."""
+    source = path if content is None else io.BytesIO(content)
     try:
         if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(source) as archive:
                 members = [n for n in archive.namelist() if n.endswith(kind) and not n.startswith("__MACOSX")]
                 if len(members) != 1:
                     raise DataError(f"{path} holds {len(members)} {kind} files: it must hold exactly one")
                 with archive.open(members[0]) as member:
                     yield member
         elif path.suffix == ".gz":
-            with gzip.open(path, "rb") as lines:
+            with gzip.open(source, "rb") as lines:
                 yield lines
         else:
-            with path.open("rb") as lines:
+            with path.open("rb") if content is None else io.BytesIO(content) as lines:
                 yield lines
     except zipfile.BadZipFile:
         raise DataError(f"{path} is no readable zip file: fetch it again") from None

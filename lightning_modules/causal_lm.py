@@ -18,7 +18,7 @@ from torchmetrics import MeanMetric
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
 from datamodules.codec import MAX_LENGTH, Codec
 from datamodules.linearisation import Linearisation
-from datamodules.readers import expand_path
+from datamodules.sources import expand_path
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.metrics.compare import function_metrics, word_overlap

@@ -19,7 +19,7 @@ from torchmetrics import MeanMetric, MetricCollection
 from tqdm import tqdm
 
 from datamodules.batch import ParserBatch, PromptBatch, TurnBatch
-from datamodules.readers import expand_path
+from datamodules.sources import expand_path
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.actions import split_source

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.columns import USUAL
-from datamodules.records import kind, read_records
+from datamodules.tables import kind, read_records
 from doppel.errors import DataError
 from doppel.files import write_json_lines, write_text
 

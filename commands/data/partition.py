@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datamodules.columns import Columns
-from datamodules.readers import data_fingerprint, expand_path, read_turns
+from datamodules.sources import data_fingerprint, expand_path
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.files import write_json, write_json_lines

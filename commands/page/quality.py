@@ -16,9 +16,10 @@ from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import system
 from commands.pipeline.yaml_files import merge
 from commands.quality.measures import INSTEAD, UP, Measure, human_value, measure
-from datamodules.columns import Columns
+from datamodules.columns import Columns, reference_columns
 from datamodules.hub import is_on_hub
-from datamodules.readers import expand_path, is_embedded, read_turns, reference_columns
+from datamodules.sources import expand_path, is_embedded
+from datamodules.tables import read_turns
 from doppel.errors import UserError
 
 #: Metrics of a page, in its order.
@@ -90,7 +91,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         path = expand_path(given)
         if not is_embedded(path) and not is_on_hub(path) and not Path(path).exists():
             return [], f"the reference {given} is not there any more"
-        columns = reference_columns(path, Columns.from_config(data))
+        columns = reference_columns(Columns.from_config(data))
         return [Sample(turn.utterance, turn.parse) for turn in read_turns(path, "utterance", columns=columns)], ""
     except UserError as error:
         return [], str(error)

@@ -14,7 +14,7 @@ from commands.pipeline.supported import read_supported
 from commands.pipeline.systems import systems_of
 from commands.pipeline.yaml_files import ROOT, merge, read_yaml
 from datamodules.codec import MAX_LENGTH
-from datamodules.readers import expand_path
+from datamodules.sources import expand_path
 from datamodules.turn import Field, Turn
 from doppel.errors import UserError
 
@@ -77,8 +77,8 @@ def read_sources(experiment: Experiment) -> list[str]:
     """
     from commands.privacy.histogram import read_labels
     from datamodules.check import check
-    from datamodules.columns import Columns, check_unit
-    from datamodules.readers import is_copy, reference_columns
+    from datamodules.columns import Columns, check_unit, reference_columns
+    from datamodules.sources import is_copy
 
     data, given = experiment.section("data"), experiment.adaptation
     learnt = {used.learns for used in systems_of(experiment)}
@@ -105,14 +105,13 @@ def read_sources(experiment: Experiment) -> list[str]:
         )
     train = data.get("train_path") if given is None else given.train
     texts = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
-    for path, told_of in ((experiment.reference, _PRIVATE_REFERENCE), (texts, _PRIVATE_TOPICS)):
-        if path is not None and is_copy(path, [train]):
-            raise UserError(told_of.format(path))
     val_is_public = data.get("val_is_public", False)
     for path, is_public in ((data.get("val_path"), val_is_public), (experiment.reference, True), (texts, True)):
         if path is not None:
-            found = reference_columns(expand_path(path), columns)
-            told += check(path, columns=found, is_public=is_public, is_over_long=is_over_long)
+            told += check(path, columns=reference_columns(columns), is_public=is_public, is_over_long=is_over_long)
+    for path, refusal in ((experiment.reference, _PRIVATE_REFERENCE), (texts, _PRIVATE_TOPICS)):
+        if path is not None and is_copy(path, [train]):  # opens none of them again
+            raise UserError(refusal.format(path))
     return told
 
 

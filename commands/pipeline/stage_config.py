@@ -61,8 +61,8 @@ class StageConfig:
             DataError: The file is gone, or a variable in its path is not set.
         """
         from datamodules.columns import Columns
-        from datamodules.readers import data_fingerprint, expand_path
         from datamodules.selection import Selection
+        from datamodules.sources import data_fingerprint, expand_path
 
         selection, columns = Selection.from_config(self.data), Columns.from_config(self.data)
         return data_fingerprint(expand_path(self.data["train_path"]), selection, columns)

@@ -31,7 +31,7 @@ from datamodules.columns import Columns
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import encode_turns
 from datamodules.logical_batches import cut, micro_batch
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from commands.pipeline.stage_config import StageConfig
-from datamodules.columns import Columns
-from datamodules.readers import content_digest, expand_path, is_copy, read_turns, reference_columns
+from datamodules.columns import Columns, reference_columns
+from datamodules.sources import content_digest, expand_path, is_copy
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
@@ -143,7 +144,7 @@ class TopicsOf:
             num_topics, public, encoder, seed = self._made
             own = [text for text in texts if text]
             if public is not None:
-                columns = reference_columns(expand_path(public), Columns.from_config(self._data))
+                columns = reference_columns(Columns.from_config(self._data))
                 own = [turn.utterance for turn in read_turns(expand_path(public), "utterance", columns=columns)]
             make_codebook(own, embed(own, encoder), num_topics, encoder, seed).save(self.path)
         book = Codebook.load(self.path)

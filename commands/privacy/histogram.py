@@ -105,8 +105,9 @@ def release(
         ``unit``, ``num_units``, ``noise_multiplier`` (None if exact) and ``sums`` by label.
     """
     from datamodules.columns import Columns
-    from datamodules.readers import expand_path, read_turns
     from datamodules.selection import Selection
+    from datamodules.sources import expand_path
+    from datamodules.tables import read_turns
     from doppel.privacy.histogram import KIND, add_noise, unit_sums
     from doppel.privacy.ledger import Ledger
 

@@ -97,7 +97,7 @@ def protects(experiment: Experiment, trainings: Iterable[Step], path: str) -> bo
 
     The embedded grammar is public.
     """
-    from datamodules.readers import is_copy
+    from datamodules.sources import is_copy
 
     named = [experiment.adaptation.train if experiment.adaptation else experiment.section("data").get("train_path")]
     for stage in trainings:
@@ -121,13 +121,13 @@ def build(config: Mapping[str, Any]) -> CausalLM:
 
 def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units: int) -> list[MicroBatch]:
     """The first units of a file, as a training with these arguments of the data module would see them."""
+    from datamodules.columns import reference_columns
     from datamodules.dialogue_data_module import DialogueDataModule
     from datamodules.encoded_turns import load_encoded
     from datamodules.logical_batches import EncodedUnits, LogicalBatches
-    from datamodules.readers import reference_columns
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
-    columns = reference_columns(module.train_path, module.columns)
+    columns = reference_columns(module.columns)
     encoded = load_encoded(module.train_path, model.codec, module.unit, columns=columns)
     units = EncodedUnits(encoded, num_units)
     batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, module.max_turns_per_unit)

@@ -11,9 +11,10 @@ from typing import Any
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
 from commands.quality.table import Table, show
-from datamodules.columns import Columns
-from datamodules.readers import content_digest, read_turns, reference_columns
+from datamodules.columns import Columns, reference_columns
 from datamodules.selection import Selection
+from datamodules.sources import content_digest
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.console.command import check_options
 from doppel.errors import DataError, UserError
@@ -118,7 +119,7 @@ def evaluate(
         if path is not None and not (parser or trees):
             raise DataError(f"{option}: there is nothing to save without a parser; give --parser")
     source = None if no_mauve else _featurizer(featurizer)
-    turns = read_turns(reference, "utterance", columns=reference_columns(reference, columns))
+    turns = read_turns(reference, "utterance", columns=reference_columns(columns))
     kept = Selection(keep_function).apply(turns, reference, "utterance")
     corpora = _corpus(read_synthetic(samples)), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
@@ -130,7 +131,7 @@ def evaluate(
     values: dict[str, Any] = compare(
         *corpora,
         featurizer=source,
-        private=[t.utterance for t in read_turns(private, "utterance", columns=reference_columns(private, columns))]
+        private=[t.utterance for t in read_turns(private, "utterance", columns=reference_columns(columns))]
         if private
         else None,
         parsed=None if found[0] is None else [tree for tree, _ in found[0]],

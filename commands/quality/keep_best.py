@@ -87,7 +87,7 @@ def keep_best(
         worth, matches = _labels(drawn, label_words, encoder)
         judge: dict[str, Any] = {"encoder": encoder, "label_words": label_words}
     else:
-        from datamodules.readers import content_digest
+        from datamodules.sources import content_digest
 
         worth, matches = _trees(drawn, parser)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from commands.quality.table import Table
-from datamodules.columns import Columns, labels_of
-from datamodules.readers import expand_path, read_turns, reference_columns
+from datamodules.columns import Columns, labels_of, reference_columns
+from datamodules.sources import expand_path
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
 
@@ -68,7 +69,7 @@ def label_accuracy(
     turns = {str(path): _read(str(path)) for path in synthetic}
     if private is not None:
         turns[_PRIVATE] = _read(private, columns)
-    judged = _read(reference, reference_columns(expand_path(reference), columns))
+    judged = _read(reference, reference_columns(columns))
     gold = _labels(judged)
     for name, learnt_from in turns.items():
         if _labels(learnt_from).keys() != gold.keys():

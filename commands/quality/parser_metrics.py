@@ -8,7 +8,7 @@ from typing import Literal
 
 from commands.quality.evaluate import format_value, read_synthetic
 from commands.quality.table import Table
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from doppel.errors import DataError
 from doppel.files import write_json
 

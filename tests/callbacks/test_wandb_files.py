@@ -20,8 +20,8 @@ from commands.pipeline.run_folder import wandb_id
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.steps import File, Role
 from commands.quality.wandb_report import log_report
-from datamodules.readers import data_fingerprint
 from datamodules.selection import Selection
+from datamodules.sources import data_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[2]

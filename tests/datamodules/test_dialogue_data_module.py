@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger
 from datamodules.codec import Codec
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import encode_turns
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from doppel.errors import DataError
 from tests.datamodules.recorder import Recorder, make_trainer, sums
 

@@ -13,7 +13,8 @@ import pytest
 import doppel.grammar
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns, load_encoded
-from datamodules.readers import data_fingerprint, read_turns
+from datamodules.sources import data_fingerprint
+from datamodules.tables import read_turns
 from doppel.errors import DataError
 
 
@@ -43,7 +44,7 @@ def test_the_fingerprint_of_the_embedded_corpus_is_that_of_its_turns(tmp_path: P
         code = (
             f"import doppel; doppel.__path__.insert(0, {str(copy.parent)!r}); import doppel.grammar; "
             f"assert doppel.grammar.__file__.startswith({str(copy)!r}); "
-            "from datamodules.readers import data_fingerprint; print(data_fingerprint('embedded:train?num=300&seed=1'))"
+            "from datamodules.sources import data_fingerprint; print(data_fingerprint('embedded:train?num=300&seed=1'))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         return done.stdout.strip()

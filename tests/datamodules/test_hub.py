@@ -75,7 +75,8 @@ def endpoint() -> Iterator[str]:
 def test_the_files_of_a_split_are_read_in_order_and_nothing_is_kept_on_disk(endpoint: str, tmp_path: Path) -> None:
     program = """
 import sys
-from datamodules.readers import data_fingerprint, read_turns
+from datamodules.sources import data_fingerprint
+from datamodules.tables import read_turns
 from doppel.errors import DataError
 for path in sys.argv[1:]:
     try:

@@ -17,7 +17,7 @@ from datamodules.batch import IGNORE_INDEX
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches, fixed_length
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from doppel.errors import DataError
 from doppel.lispress import is_valid
 

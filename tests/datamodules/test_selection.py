@@ -9,8 +9,9 @@ import pytest
 from datamodules.codec import Codec
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import load_encoded
-from datamodules.readers import data_fingerprint, read_turns
 from datamodules.selection import Selection
+from datamodules.sources import data_fingerprint
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 

@@ -17,9 +17,10 @@ from table_files import FORMS, TEXT_FORMS, write_table
 
 from datamodules.check import check
 from datamodules.codec import Codec
-from datamodules.columns import Columns, control_code, labels_of
+from datamodules.columns import Columns, control_code, labels_of, reference_columns
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.readers import data_fingerprint, read_turns, reference_columns
+from datamodules.sources import data_fingerprint
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.privacy.spec import plan
@@ -204,9 +205,11 @@ def test_a_column_that_is_a_label_is_no_tree(tmp_path: Path) -> None:
 
 def test_a_reference_of_another_form_is_read_by_its_usual_names(tmp_path: Path) -> None:
     plain = write_table(tmp_path / "a", "jsonl", [{"utterance": "hi", "tree": "(A)"}])
-    assert reference_columns(plain, OWN) == Columns(parse="tree")
-    assert read_turns(plain, "utterance", columns=reference_columns(plain, OWN))[0].parse == "(A)"
-    assert reference_columns(write_table(tmp_path / "b", "csv", ROWS), OWN) == OWN
+    columns = reference_columns(OWN)
+    assert columns is not None and reference_columns(None) is None
+    assert read_turns(plain, "utterance", columns=columns)[0] == Turn("hi", "(A)", "1")
+    same = write_table(tmp_path / "b", "csv", ROWS)
+    assert read_turns(same, "user", columns=columns) == read_turns(same, "user", columns=OWN)
 
 
 @pytest.mark.parametrize("columns", [{"txt": "review"}, {"text": ["a", "b"]}, {"label": []}, ["review"]])

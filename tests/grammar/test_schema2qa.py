@@ -16,7 +16,7 @@ from scipy.optimize import minimize_scalar
 
 import cli
 from commands.data import schema2qa_pool
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from doppel.grammar.schema2qa import questions
 from doppel.selection import abstract_query, template
 from doppel.thingtalk import to_lispress

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from doppel.metrics.type_counts import chi_square_distance, count_function_types
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from doppel.metrics import (
     PARSER_KEYS,
     SMCALFLOW_APIS,

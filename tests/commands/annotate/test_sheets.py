@@ -12,7 +12,7 @@ import torch
 
 import cli
 from commands.annotate.sheets import COLUMNS, in_order
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.source_encoder import EncoderArguments

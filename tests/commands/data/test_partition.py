@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cli import main
 from commands.data.partition import By, split
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.lispress import uses_function

@@ -18,7 +18,7 @@ from commands.privacy import audit_trainer
 from datamodules.canaries import Canary, audit_turns, first_units, make_turns
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns
-from datamodules.readers import read_turns
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.lispress import is_valid
 from doppel.privacy.audit import AuditResult

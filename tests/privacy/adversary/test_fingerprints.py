@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from datamodules.readers import content_digest, data_fingerprint
 from datamodules.selection import Selection
+from datamodules.sources import content_digest, data_fingerprint
 from datamodules.unit_data_module import UnitDataModule
 from doppel.errors import DataError
 from doppel.privacy.fingerprint import sealed

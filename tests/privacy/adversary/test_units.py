@@ -10,8 +10,8 @@ import pytest
 from private_training import data_module, fit, privacy
 
 from callbacks.differential_privacy import PrivateTrainingError
-from datamodules.readers import read_turns
 from datamodules.selection import Selection
+from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from datamodules.unit_data_module import UnitDataModule
 from doppel.errors import DataError

@@ -1,0 +1,186 @@
+"""What a path names, and what identifies it: files, folders, data sets of the hub, and the embedded grammar."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from datamodules.columns import Columns
+from datamodules.hub import hub_files, is_on_hub
+from datamodules.selection import Selection
+from datamodules.turn import Turn, Unit
+from doppel.errors import DataError
+from doppel.grammar import generate
+from doppel.privacy.fingerprint import sealed
+
+#: Arguments of an ``embedded:`` path, with their types.
+_EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
+
+#: SHA-256 of each file of a path that this process has read, under what tells this state of the files from others.
+_digests: dict[Hashable, bytes] = {}
+
+
+def read_files(path: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file of a path that holds rows, in order.
+
+    Whoever has read all of them has paid for their digest: :func:`content_digest` of the same path then opens nothing.
+    So one reading serves the rows and the fingerprint, and both are of the same bytes.
+
+    Raises:
+        DataError: A file is missing or may not be read; a folder is no data set; the hub cannot be reached.
+    """
+    state, digests = _state(path), b""
+    for name, content in _files(path):
+        digests += hashlib.sha256(content).digest()
+        yield name, content
+    _digests[state] = digests
+
+
+def content_digest(path: str, selection: Selection | None = None, columns: Columns | None = None) -> str:
+    """SHA-256 of a path's bytes, or of the turns that an ``embedded:`` path stands for; never to be shown.
+
+    The same rows written in another form are another data set: what they cost is added up, never shared.
+
+    Args:
+        path: The file, or a folder, whose files with rows count.
+        selection: What is made of its turns; part of the digest where it changes anything.
+        columns: Which columns are read, likewise.
+
+    Raises:
+        DataError: As for :func:`read_files`.
+    """
+    digest = hashlib.sha256()
+    if is_embedded(path):
+        for turn in embedded_turns(path, "dialogue"):
+            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.domain]).encode())
+    else:
+        state = _state(path)
+        if state not in _digests:
+            _digests[state] = b"".join(hashlib.sha256(content).digest() for _, content in _files(path))
+        digest.update(_digests[state])
+    digest.update("".join(part.key for part in (selection, columns) if part is not None).encode())
+    return digest.hexdigest()
+
+
+def data_fingerprint(path: str, selection: Selection | None = None, columns: Columns | None = None) -> str:
+    """What tells a data set from others, in ledgers, reports and tables: its digest under a secret key."""
+    return sealed(content_digest(path, selection, columns))
+
+
+def is_copy(path: str, of: Iterable[str | None]) -> bool:
+    """Whether a file is one of these files, or has the same bytes under another name.
+
+    The embedded grammar is public, so it is a copy of nothing. A file that is not there has no copy.
+
+    Args:
+        path: The file.
+        of: Others; None is passed over.
+
+    Raises:
+        DataError: The file is missing or may not be read.
+    """
+    others = {expand_path(other) for other in of if other and not is_embedded(other)}
+    if is_embedded(path) or not others:
+        return False
+    digest = content_digest(expand_path(path))
+    return any((is_on_hub(other) or os.path.exists(other)) and content_digest(other) == digest for other in others)
+
+
+def expand_path(path: str) -> str:
+    """Replace ``~`` and ``$VARIABLE`` or ``${VARIABLE}`` in a path of a configuration.
+
+    Raises:
+        DataError: A variable is not set.
+    """
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    unset = re.search(r"\$\{?(\w+)", expanded)
+    if unset:
+        raise DataError(f"{path}: the environment variable {unset[1]} is not set: export it, or write the path out")
+    return expanded
+
+
+def is_embedded(path: str) -> bool:
+    """Whether a path names the embedded grammar rather than a file."""
+    return path.startswith("embedded:")
+
+
+def embedded_turns(path: str, unit: Unit) -> list[Turn]:
+    """The turns of the embedded grammar that a path asks for, such as ``embedded:train?num=4000&seed=1&skew=1.0``.
+
+    Raises:
+        DataError: An argument is unknown or out of range, or the unit is a user, of whom the grammar has none.
+    """
+    arguments: dict[str, Any] = {}
+    for name, value in parse_qsl(urlsplit(path).query, keep_blank_values=True):
+        try:
+            arguments[name] = _EMBEDDED_ARGUMENTS[name](value)
+        except KeyError:
+            known = ", ".join(_EMBEDDED_ARGUMENTS)
+            raise DataError(f"{path}: unknown argument {name!r}; known are {known}") from None
+        except ValueError:
+            raise DataError(f"{path}: {name}={value!r} is not a number") from None
+    if unit == "user":
+        raise DataError(f"{path}: the embedded grammar has no users: train with unit=dialogue or unit=utterance")
+    if arguments.setdefault("num", 4000) < 1:
+        raise DataError(f"{path}: num is {arguments['num']}; it must be at least 1")
+    if arguments.setdefault("skew", 1.0) < 0:
+        raise DataError(f"{path}: skew is {arguments['skew']}; it must not be negative")
+    turns = generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"])
+    return [Turn(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)]
+
+
+def data_files(path: str) -> list[Path]:
+    """The files of a path that hold rows, in order; the file itself, if it is one.
+
+    Raises:
+        DataError: It is a folder, but no data set, or several.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return [folder]
+    splits = folder / "dataset_dict.json"
+    if splits.is_file():
+        names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
+        raise DataError(f"{path} holds the splits {', '.join(names)}: name the folder of one, {folder / names[0]}")
+    state = folder / "state.json"
+    if state.is_file():
+        files = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
+        return [folder / file["filename"] for file in files]
+    found = sorted(folder.glob("*.parquet"))
+    names = sorted({file.stem.rpartition("-of-")[0].rpartition("-")[0] or file.stem for file in found})
+    if len(names) == 1:
+        return found
+    what = f"Parquet files of {len(names)} names ({', '.join(names)})" if names else "no data set that is known"
+    raise DataError(f"{path} is a folder with {what}: name one file, or a folder of Hugging Face's save_to_disk")
+
+
+def _files(path: str) -> Iterator[tuple[str, bytes]]:
+    if is_on_hub(path):
+        return hub_files(path)
+    return ((str(file), _content(file)) for file in data_files(path))
+
+
+def _state(path: str) -> Hashable:
+    """A path and the state of its files; a file that changes has another. The hub's are taken to stay."""
+    if is_on_hub(path):
+        return path
+    files = [(str(file), file.stat()) for file in data_files(path) if file.exists()]
+    return tuple((name, found.st_ino, found.st_mtime_ns, found.st_size) for name, found in files)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except PermissionError:
+        raise DataError(f"{file} may not be read by this user: change its permissions or its owner") from None
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise DataError(
+            f"no file {file}: put a .csv, .jsonl, .parquet or .txt file of utterances there (.gz and .zip too), set "
+            "another path, or fetch a published release with `python cli.py download smcalflow`"
+        ) from None

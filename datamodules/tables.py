@@ -1,0 +1,460 @@
+"""Bytes of every known form become rows, and rows become turns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from datamodules.columns import Columns, control_code, told
+from datamodules.sources import embedded_turns, is_embedded, read_files
+from datamodules.turn import Field, Turn, Unit, unit_name
+from doppel.errors import DataError
+from doppel.files import as_text, read_json_lines, read_lines
+from doppel.lispress import first_error
+from doppel.thingtalk import ThingTalkError, is_program, to_lispress
+
+#: Columns of the published files of Schema2QA, which do not name them.
+_SCHEMA2QA = ("id", "utterance", "parse", "domain", "typed_template", "template")
+#: A place such as ``reviews.csv:7``, and what stands there by column.
+Record = tuple[str, dict[str, Any]]
+#: What to do about a turn without a field that the model needs.
+_WAYS_OUT = {
+    "utterance": "add one, or drop the line",
+    "parse": "add the tree, drop the line, let a semantic parser write the trees, or do without: systems=[domain] "
+    "learns from labels, systems=[one_stage] from utterances alone",
+    "domain": "add one, drop the line, or train a model without labels (systems=[one_stage])",
+}
+#: Which of the columns holds a field.
+_COLUMN_OF = {"utterance": "text", "parse": "parse", "domain": "label"}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A turn and where it stands, such as ``reviews.csv:7``; None for a row without text, which is no turn."""
+
+    where: str
+    turn: Turn | None
+
+
+#: Forms that are known and not read, and what to do about them.
+_NOT_READ = {".xlsx": "save the sheet as .csv", ".xls": "save the sheet as .csv", ".arrow": "name its folder"}
+
+
+class _BadRowError(DataError):
+    """A row of a table that does not keep its form; the rows after it can still be read."""
+
+
+def read_turns(
+    path: str, unit: Unit, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
+) -> list[Turn]:
+    """Read all user turns of a file, in order.
+
+    Names of dialogues and users are normalised (:func:`~datamodules.turn.unit_name`). Two dialogues of one id are
+    refused: they would be one unit, and adding one of them would change the other's. As utterances their turns are
+    units of their own, whatever their names.
+
+    Three inputs are known:
+
+    * rows of any form that :func:`read_records` knows, with the columns ``utterance`` (or
+      ``text``), ``parse``, ``unit`` and ``domain`` (or ``label``), unless ``columns`` says otherwise; only
+      the text is always needed, and ``unit`` wherever the unit is a dialogue or a user;
+    * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
+      marked ``skip``, without context: ``{"dialogue_id", "turns": [{"turn_index", "lispress",
+      "user_utterance": {"original_text"}, "tags": {"domain"}}]}``;
+    * ``embedded:NAME?num=4000&seed=1&skew=1.0``: turns of the embedded grammar (the name is free: say
+      ``train``).
+
+    Formal guarantees:
+        Every turn is a function of its own row, and a row without text is no turn whatever the others hold. So adding
+        or removing the rows of one unit adds or removes the turns of this unit alone, in every form. How many rows have
+        no text is a private number: no message, log or record tells it. An error names a line, to whoever holds the
+        file and sees the console; it never quotes the line, nor the name of a unit.
+
+    Args:
+        path: A file or a folder in one of these forms, or an ``embedded:`` path.
+        unit: ``"utterance"``: every turn is a unit of its own; ``"dialogue"``: all turns of a dialogue (or,
+            in rows, all rows with the same ``unit``) are one; ``"user"``: all rows with the same
+            ``unit`` are one, which only rows can say.
+        with_trees: Whether rows are read with their trees; False neither needs nor checks any, and keeps rows without
+            text, as for samples, which are what a model wrote.
+        needs: Fields that every turn must have, such as ``parse`` for a model of trees.
+        columns: What the columns are called; None for the usual names.
+
+    Returns:
+        The turns, at least one.
+
+    Raises:
+        DataError: The file is missing, empty or unreadable, or a row of it is; the message says which one.
+    """
+    placed = place_turns(path, unit, with_trees, needs, columns)
+    turns = [found.turn for found in placed if found.turn is not None]
+    if not turns:
+        raise DataError(f"{path} holds no user turn: give a file with at least one")
+    return _told_apart(turns) if unit == "utterance" else turns
+
+
+def place_turns(
+    path: str, unit: Unit, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
+) -> Iterator[Placed]:
+    """The turns of a file with their places, and the places of rows without text; as :func:`read_turns` reads them."""
+    if unit not in get_args(Unit):
+        raise DataError(f"unit is {unit!r}: it must be one of {', '.join(map(repr, get_args(Unit)))}")
+    if is_embedded(path):
+        return (Placed(path, turn) for turn in embedded_turns(path, unit))
+    return _file_turns(path, unit, with_trees, needs, columns or Columns())
+
+
+def _told_apart(turns: list[Turn]) -> list[Turn]:
+    """Turns as units of their own: a name that came before gets a number."""
+    seen: Counter[str] = Counter()
+    for place, turn in enumerate(turns):
+        seen[turn.unit] += 1
+        if seen[turn.unit] > 1:
+            turns[place] = replace(turn, unit=f"{turn.unit}#{seen[turn.unit]}")
+    return turns
+
+
+def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field], columns: Columns) -> Iterator[Placed]:
+    """Rows and dialogues of a file as turns, with their places."""
+    dialogues: dict[str, str] = {}  # where each stands
+    names, number = list[str](), 0
+    if kind(path) == ".txt":
+        columns = Columns()  # its lines have no names
+    missing: set[str] = set()
+    for where, record in read_records(path):
+        number += 1
+        if number == 1:
+            names = list(record)
+            columns = columns.in_file(names)
+            missing = {name for given in columns.given.values() for name in given}
+        missing -= record.keys()
+        if "turns" in record and not record.keys() & set(columns.of("text", record)):
+            missing.clear()  # the columns of rows
+            if unit == "dialogue" and record.get("dialogue_id") is not None:
+                first = dialogues.setdefault(_name(record, "dialogue_id", where), where)
+                if first != where:
+                    raise DataError(
+                        f"{where}: the dialogue_id of line {first.rpartition(':')[2]} again, so that two dialogues "
+                        "would be one unit: give every dialogue an id of its own, or drop the line"
+                    )
+            turns = _dialogue_turns(record, unit, where, number, with_trees)
+        else:
+            turns = iter([_row_turn(record, unit, where, number, with_trees, columns)])
+        for turn in turns:
+            if with_trees and not turn.utterance.strip():
+                yield Placed(where, None)
+                continue
+            for field in needs:
+                if getattr(turn, field) is None:
+                    wanted = " and ".join(map(repr, columns.of(_COLUMN_OF[field], record))) or repr(field)
+                    raise DataError(
+                        f"{where}: no {wanted}, which this model needs: {_WAYS_OUT[field]} ({told(record)})"
+                    )
+            yield Placed(where, turn)
+    if missing and names:
+        raise DataError(
+            f"{path}: no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names; {told(names)}: "
+            "name one of these"
+        )
+
+
+def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool) -> Iterator[Turn]:
+    if unit == "user":
+        raise DataError(
+            f"{where}: a published dialogue does not say which user held it: give plain lines "
+            '{"utterance", "parse", "unit"} whose "unit" names the user, or train with unit=dialogue'
+        )
+    dialogue_id = dialogue.get("dialogue_id")
+    if dialogue_id is None:
+        if unit == "dialogue":
+            raise DataError(
+                f"{where}: no 'dialogue_id', which names the privacy unit: add one to every dialogue, "
+                "or train with unit=utterance (each turn protected by itself)"
+            )
+        dialogue_id = number
+    turns = dialogue["turns"]
+    if not isinstance(turns, list):
+        raise DataError(f"{where}: 'turns' is not a list: give the turns of the dialogue as a JSON list")
+    for position, turn in enumerate(turns):
+        at = f"{where}, turn {position}"
+        if not isinstance(turn, dict) or not isinstance(turn.get("user_utterance"), dict):
+            raise DataError(f"{at}: no 'user_utterance' object: every turn needs one with 'original_text'")
+        utterance = _text(turn["user_utterance"], "original_text", at)
+        tags = turn.get("tags")
+        domain = tags.get("domain") if isinstance(tags, dict) else None
+        index = turn.get("turn_index", position)
+        name = _name(dialogue, "dialogue_id", where) if unit == "dialogue" else f"{dialogue_id}/{index}"
+        tree = _tree(_text(turn, "lispress", at), at, "lispress")
+        yield Turn(utterance, tree, name, domain)
+
+
+def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool, columns: Columns) -> Turn:
+    (column,) = columns.of("text", record) or ["text"]
+    if column not in record:
+        raise DataError(
+            f"{where}: no {column!r} ({told(record)}): name the column of what was said as data.columns.text"
+        )
+    utterance = "" if record[column] is None else _text(record, column, where)
+    trees = columns.of("parse", record) if with_trees else []
+    parse = next((_tree(_text(record, c, where), where, c) for c in trees if record.get(c) is not None), None)
+    domain = _label(record, columns, where)
+    (owner,) = columns.of("unit", record) or ["unit"]
+    name = record.get(owner)
+    if unit == "utterance":  # every row is a unit of its own, whatever name it carries
+        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain)
+    if name is None:
+        raise DataError(
+            f"{where}: no {owner!r}, which says whose line this is ({told(record)}): name the column as "
+            "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)"
+        )
+    return Turn(utterance, parse, _name(record, owner, where), domain)
+
+
+def _label(record: Mapping[str, Any], columns: Columns, where: str) -> str | None:
+    """The label of a row; None where a column of it is empty."""
+    names = columns.of("label", record)
+    values: dict[str, str] = {}
+    for name in names:
+        value = record.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise DataError(f"{where}: {name!r} is a {type(value).__name__}: a label must be a text or a number")
+        values[name] = str(value).strip()
+        if not values[name]:
+            return None
+    return (control_code(values) if len(values) > 1 else values[names[0]]) if values else None
+
+
+def _name(record: dict[str, Any], key: str, where: str) -> str:
+    try:
+        return unit_name(record[key])
+    except ValueError as error:
+        raise DataError(f"{where}: {key!r} {error}") from None
+
+
+def _text(record: dict[str, Any], key: str, where: str) -> str:
+    value = record.get(key)
+    if not isinstance(value, str):
+        what = f"no {key!r}" if value is None else f"{key!r} is a {type(value).__name__}, not a string"
+        raise DataError(f"{where}: {what}: every record needs {key!r} as a string")
+    return value
+
+
+def _tree(text: str, where: str, column: str) -> str:
+    if is_program(text):
+        try:
+            return to_lispress(text)
+        except ThingTalkError as fault:
+            raise DataError(f"{where}: unreadable ThingTalk: {fault}: correct the program or drop the line") from None
+    error = first_error(text)
+    if error is None and "(" in text:
+        return text
+    # The message of the parser may quote the tree, which is private: only the position is told.
+    wrong = (
+        "a word alone is no parse tree" if error is None else f"unreadable parse tree at character {error.position + 1}"
+    )
+    raise DataError(
+        f"{where}: {wrong}: correct the tree or drop the line; if {column!r} holds labels, set "
+        f"data.columns.label={column} and systems=[domain]"
+    )
+
+
+def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> Iterator[Record]:
+    """Read a file row by row, in order.
+
+    ==============================  ====================================================================================
+    ``.jsonl``, ``.ndjson``         one JSON object a line; also any name without a known ending
+    ``.json``                       a JSON list of objects or of texts; or JSON lines
+    ``.csv``, ``.tsv``              first line: the columns. Commas, semicolons where the first line has no comma, or
+                                    tabs. An empty cell is null. The published files of Schema2QA have no such line
+    ``.txt``                        one text a line, as the column ``text``; blank lines are passed over
+    ``.parquet``                    rows by column
+    a folder                        a data set of Hugging Face's ``save_to_disk``, or Parquet files of one name
+    ``hf:NAME?split=train``         Parquet files of the Hugging Face hub, read into memory alone
+                                    (:mod:`datamodules.hub`)
+    ==============================  ====================================================================================
+
+    Text is in UTF-8, with or without a byte order mark; files may be compressed as ``.gz``, or as ``.zip`` of one file.
+    Each file is opened once, and nothing is written anywhere.
+
+    Args:
+        path: The file.
+        on_bad_row: Called with what would be raised for a row of a text table (``.csv``, ``.tsv``) whose cells are too
+            few, too many or badly quoted, and the row is passed over; None raises.
+
+    Raises:
+        DataError: The file, or a row of it, cannot be read; the message names the line (the row of a table that has no
+            lines) and never quotes the content.
+    """
+    is_folder = Path(path).is_dir()
+    for name, content in read_files(path):
+        if is_folder and kind(name) == ".arrow":
+            yield from _arrow(name, content)
+        elif kind(name) in (".csv", ".tsv"):
+            yield from _table(name, content, on_bad_row)
+        else:
+            yield from _FORMS.get(kind(name), _json_lines)(name, content)
+
+
+def kind(path: str) -> str:
+    """The end of a file's name that tells its form, without that of its compression: ``.csv`` of ``a.csv.gz``."""
+    name = Path(path)
+    return (Path(name.stem) if name.suffix in (".gz", ".zip") else name).suffix.lower()
+
+
+def _json_lines(path: str, content: bytes) -> Iterator[Record]:
+    if kind(path) in _NOT_READ:
+        raise DataError(f"{path} is in a form that is not read: {_NOT_READ[kind(path)]}")
+    for number, record in read_json_lines(path, content):
+        yield f"{path}:{number}", record
+
+
+def _json(path: str, content: bytes) -> Iterator[Record]:
+    """A list, or lines."""
+    lines = [line for _, line in read_lines(path, ".json", content)]
+    if not b"".join(lines[:20]).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        yield from _json_lines(path, content)
+        return
+    text = "".join(as_text(line, f"{path}:{number}") for number, line in enumerate(lines, 1))
+    try:
+        entries = json.loads(text.removeprefix("\ufeff"))
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{error.lineno}: broken JSON at column {error.colno} ({error.msg}): the file must be one list, or "
+            "one object a line"
+        ) from None
+    except RecursionError:
+        raise DataError(f"{path}: JSON nested too deeply: give a list of flat records") from None
+    for number, entry in enumerate(entries, 1):
+        where = f"{path}, entry {number}"
+        if not isinstance(entry, dict | str):
+            raise DataError(f"{where}: a JSON {type(entry).__name__}: every entry must be an object, or a text")
+        yield where, {"text": entry} if isinstance(entry, str) else entry
+
+
+def _text_lines(path: str, content: bytes) -> Iterator[Record]:
+    for number, line in read_lines(path, ".txt", content):
+        where = f"{path}:{number}"
+        text = as_text(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, where).rstrip("\r\n")
+        if text.strip():
+            yield where, {"text": text}
+
+
+def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) -> Iterator[Record]:
+    """Rows of a table of text; each stands where it begins, for a quoted cell may hold ends of lines."""
+    lines = (as_text(line, f"{path}:{number}") for number, line in read_lines(path, kind(path), content))
+    first = next(lines, "").removeprefix("\ufeff")
+    delimiter = "\t" if kind(path) == ".tsv" else ";" if ";" in first and "," not in first else ","
+    reader = csv.reader(_chain(first, lines), delimiter=delimiter, strict=True)
+    header = _row(reader, path, 1) or []
+    names = [name.strip() for name in header]
+    is_row = delimiter == "\t" and 3 <= len(header) <= len(_SCHEMA2QA) and is_program(header[2])
+    if is_row:
+        names = list(_SCHEMA2QA[: len(header)])
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        places = [str(place) for place, name in enumerate(names, 1) if name == twice[0]]
+        raise DataError(f"{path}:1: columns {' and '.join(places)} have one name: give every column its own")
+    while True:
+        start = 1 if is_row else reader.line_num + 1
+        try:
+            row = header if is_row else _row(reader, path, start)
+            is_row = False
+            if row is None:
+                return
+            if row and len(row) != len(names):
+                raise _BadRowError(
+                    f"{path}:{start}: {len(row)} cells in this row, {len(names)} in the first line, which names the "
+                    "columns: put cells with separators in quotes (or give one utterance a line as .txt)"
+                )
+        except _BadRowError as error:
+            if on_bad_row is None:
+                raise
+            on_bad_row(str(error))
+            continue
+        if row:
+            yield f"{path}:{start}", {name: cell or None for name, cell in zip(names, row, strict=True)}
+
+
+def _chain(first: str, lines: Iterable[str]) -> Iterator[str]:
+    yield first
+    yield from lines
+
+
+def _row(reader: Any, path: str, start: int) -> list[str] | None:
+    try:
+        return next(reader, None)
+    except csv.Error as error:  # its text never quotes a cell
+        ends = f"; it ends in line {reader.line_num}" if reader.line_num > start else ""
+        raise _BadRowError(
+            f"{path}:{start}: the row that begins here is broken ({error}{ends}): a cell in quotes ends with a quote, "
+            "and a quote inside it is written twice"
+        ) from None
+
+
+def _parquet(path: str, content: bytes) -> Iterator[Record]:
+    arrow = _pyarrow(path)
+    from pyarrow import parquet
+
+    plain = b"".join(line for _, line in read_lines(path, ".parquet", content))
+    try:
+        file = parquet.ParquetFile(io.BytesIO(plain))
+        yield from _rows(file.schema_arrow, file.iter_batches(), path)
+    except (arrow.ArrowException, OSError) as error:
+        raise _unreadable(path, "Parquet", error) from None
+
+
+def _arrow(path: str, content: bytes) -> Iterator[Record]:
+    arrow = _pyarrow(path)
+    try:
+        stream = arrow.ipc.open_stream(content)
+        yield from _rows(stream.schema, stream, path)
+    except (arrow.ArrowException, OSError) as error:
+        raise _unreadable(path, "Arrow", error) from None
+
+
+def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
+    """Rows of Arrow tables; the classes of a Hugging Face data set by their names."""
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        raise DataError(f"{path}: two columns are called {twice[0]!r}: give every column a name of its own")
+    described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
+    classes = {name: f["names"] for name, f in described.items() if isinstance(f, dict) and f.get("names")}
+    number = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            number += 1
+            for name, known in classes.items():
+                value = row.get(name)
+                row[name] = known[value] if isinstance(value, int) and 0 <= value < len(known) else None
+            yield f"{path}, row {number}", row
+
+
+def _pyarrow(path: str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise DataError(
+            f"{path} is read by pyarrow, which is not installed: pip install --constraint constraints.txt pyarrow, or "
+            "give .csv or .jsonl"
+        ) from None
+    return pyarrow
+
+
+def _unreadable(path: str, form: str, error: Exception) -> DataError:
+    return DataError(f"{path} is no readable {form} file ({type(error).__name__}): write it again, or give another")
+
+
+_FORMS: dict[str, Callable[[str, bytes], Iterator[Record]]] = {
+    ".json": _json,
+    ".txt": _text_lines,
+    ".parquet": _parquet,
+}
