@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from source_modules import ROOT
 
-from commands.quality.frame import COLUMNS, SETTINGS, read_csv
+from commands.quality.frame import COLUMNS, SETTINGS, pool, read_csv
 from docs.results.__main__ import HERE, PAGE, value, written
 
 FILES = sorted(HERE.glob("*.csv"))
@@ -22,6 +24,14 @@ def test_every_file_is_one_long_frame_without_a_number_twice(path: Path) -> None
     assert set(header) <= set(COLUMNS) and {"experiment", "system", "metric", "value"} <= set(header)
     frame = read_csv(path)
     assert not frame.duplicated([*SETTINGS, "seed", "metric"]).any() and frame["value"].notna().all()
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_headline() -> None:
+    (section,) = re.findall(r"^## Results\n(.*?)^## ", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
+    told = set(re.findall(r"(?<=[ *])\.\d{3}(?=[ *])", "\n".join(re.findall(r"^\|.*", section, re.M))))
+    best = read_csv(HERE / "smcalflow-best-small.csv")
+    means = pool(best[best["setting"].isna()])["value"]
+    assert len(told) > 10 and told <= {f"{mean:.3f}"[1:] for mean in means}
 
 
 def test_a_number_of_several_settings_is_refused() -> None:
