@@ -56,7 +56,7 @@ def compositional_split(
     table = Table(["", "rows", "templates", "new templates"])
     for name, places in parts.items():
         write_json_lines(out / f"{name}.jsonl", (rows[place] for place in places))
-        found = {templates[place] for place in places}
-        table.rows.append([name, len(places), len(found), len(found - seen)])
+        kinds = {templates[place] for place in places}
+        table.rows.append([name, len(places), len(kinds), len(kinds - seen)])
     print(table.text())
     print(f"{len(dropped)} rows to evaluate on name what no training row names, and were dropped; files in {out}")

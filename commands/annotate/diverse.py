@@ -27,11 +27,11 @@ class Choice(NamedTuple):
     fixed_weights: bool = False
 
 
-def choose_rows(pool: Path, out: Path, how: Choice, held_out: Sequence[Path] = (), skip_bad_rows: bool = False) -> str:
+def choose_rows(file: Path, out: Path, how: Choice, held_out: Sequence[Path] = (), skip_bad_rows: bool = False) -> str:
     """Write chosen rows of a pool, the first chosen first, with all their columns and their template.
 
     Args:
-        pool: See :func:`commands.annotate.pool_file.read_rows`.
+        file: See :func:`commands.annotate.pool_file.read_rows`.
         out: JSON lines. The choices of an interrupted greedy method are kept beside it, in OUT.part.
         how: How to choose.
         held_out: Files of rows whose templates no chosen row may have.
@@ -51,26 +51,26 @@ def choose_rows(pool: Path, out: Path, how: Choice, held_out: Sequence[Path] = (
     if how.method != "uat" and (how.alpha or how.fixed_weights):
         raise UserError(f"--alpha and --fixed-weights belong to --method uat, not {how.method}: leave them out")
     kept_away = {template(query) for file in held_out for _, query in good_rows(str(file), False, False)}
-    found, numbers = read_pool(str(pool), skip_bad_rows, kept_away)
+    pool, numbers = read_pool(str(file), skip_bad_rows, kept_away)
     part = out.with_name(f"{out.name}.part")
     try:
         if how.method == "uat":
-            rows = uat(found, how.num, how.seed, how.alpha, how.fixed_weights)
+            rows = uat(pool, how.num, how.seed, how.alpha, how.fixed_weights)
         elif how.method == "uniform":
-            rows = uniform(found, how.num, how.seed)
+            rows = uniform(pool, how.num, how.seed)
         else:
-            rows = {"cmaxent": cmaxent, "hybrid": hybrid}[how.method](found, how.num, how.seed, part)
+            rows = {"cmaxent": cmaxent, "hybrid": hybrid}[how.method](pool, how.num, how.seed, part)
     except ValueError as error:
-        raise UserError(f"{pool}: {error}") from None
-    templates = [found.templates[number] for number in found.template_of_row[rows]]
+        raise UserError(f"{file}: {error}") from None
+    templates = [pool.templates[number] for number in pool.template_of_row[rows]]
     wanted = {int(number): place for place, number in enumerate(numbers[rows])}
     records: list[dict[str, Any]] = [{}] * how.num
-    for row in read_rows(str(pool)):
+    for row in read_rows(str(file)):
         if (place := wanted.get(row.number)) is not None:
             records[place] = row.record | {"template": templates[place]}
     write_json_lines(out, records)
     part.unlink(missing_ok=True)
-    table = format_table(found, np.bincount(found.query_of_row[rows], minlength=len(found.queries)))
+    table = format_table(pool, np.bincount(pool.query_of_row[rows], minlength=len(pool.queries)))
     return f"{table}\n{how.num} rows in {out}, first chosen first"
 
 

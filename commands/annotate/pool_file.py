@@ -38,8 +38,8 @@ class Row(NamedTuple):
     @property
     def name(self) -> str:
         """Its id, or the number of the row from 1."""
-        found = self.record.get("id")
-        return str(self.number + 1 if found is None else found)
+        identity = self.record.get("id")
+        return str(self.number + 1 if identity is None else identity)
 
 
 def read_rows(path: str) -> Iterator[Row]:

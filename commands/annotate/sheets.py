@@ -76,19 +76,19 @@ def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     from doppel.selection import ProgramError, abstract_query, template
 
-    found = []
+    templated = []
     for row in rows:
         try:
-            found.append(row | {"template": template(abstract_query(row["parse"]))})
+            templated.append(row | {"template": template(abstract_query(row["parse"]))})
         except ProgramError:
-            found.append(row | {"template": ""})
-    found.sort(key=lambda row: row["confidence"] or 0.0)
+            templated.append(row | {"template": ""})
+    templated.sort(key=lambda row: row["confidence"] or 0.0)
     seen: Counter[str] = Counter()
     rounds = []
-    for row in found:
+    for row in templated:
         rounds.append(seen[row["template"]])
         seen[row["template"]] += 1
-    return [found[place] for place in sorted(range(len(found)), key=rounds.__getitem__)]
+    return [templated[place] for place in sorted(range(len(templated)), key=rounds.__getitem__)]
 
 
 def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
@@ -116,9 +116,11 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
             raise DataError(
                 f"{where}: no column {lacking[0]}: give the sheet that `choose --to-sheet` wrote, filled in"
             )
-        given = str(record["correction"] or "").strip()
-        word = given.lower() if given.lower() in (RIGHT, USELESS) else "corrected" if given else "not looked at"
-        tree = str(record["parse"] or "") if word == RIGHT else given
+        correction = str(record["correction"] or "").strip()
+        word = "corrected" if correction else "not looked at"
+        if correction.lower() in (RIGHT, USELESS):
+            word = correction.lower()
+        tree = str(record["parse"] or "") if word == RIGHT else correction
         problem = _problem(tree) if word in (RIGHT, "corrected") else ""
         if problem and not skip_bad_rows:
             raise DataError(f"{where}: {problem}: correct the cell, or pass over such rows with --skip-bad-rows")
@@ -140,10 +142,9 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
 def _confidence(value: object, where: str) -> float | None:
     """A confidence, which a table of text holds as text."""
     try:
-        found = None if value is None else float(str(value))
+        return None if value is None else float(str(value))
     except ValueError:
         raise DataError(f"{where}: confidence is no number: leave the column out, or correct it") from None
-    return found
 
 
 def _problem(tree: str) -> str:

@@ -42,11 +42,11 @@ def extraction_report(
     }
     origins = {name: [targets[i] for i in group] for name, group in groups.items()}
     origins["training_text"] = [str(getattr(turn, codec.target)) for turn in turns]
-    found = CopyIndex(texts)
+    sampled = CopyIndex(texts)
     report: dict[str, Any] = {
         "num_samples": len(samples),
         "shares": {name: _shares(texts, private) for name, private in origins.items()},
-        "extracted": {name: _counts([(found, targets[i]) for i in group]) for name, group in groups.items()},
+        "extracted": {name: _counts([(sampled, targets[i]) for i in group]) for name, group in groups.items()},
     }
     if codec.source is not None:
         answers = {sample["canary"]: sample["text"] for sample in samples if sample["canary"] is not None}

@@ -94,9 +94,9 @@ def evaluate(
         FeaturizerError: The featurizer cannot be loaded.
         UserError: A parser, encoder or language model cannot be loaded, or options do not fit together.
     """
-    given = dict(locals())
-    way, takes = ("--labels", _OF_LABELS) if labels else ("a comparison", given.keys() - _OF_LABELS_ALONE)
-    check_options(evaluate, given, way, takes)
+    arguments = dict(locals())
+    way, takes = ("--labels", _OF_LABELS) if labels else ("a comparison", arguments.keys() - _OF_LABELS_ALONE)
+    check_options(evaluate, arguments, way, takes)
     if num_samples is not None and num_samples < 1:
         raise DataError(f"--num-samples is {num_samples}: give at least 1")
     for path in (out, save_parsed, save_parsed_reference):  # before the long work, so that a bad path shows at once
@@ -123,8 +123,8 @@ def evaluate(
     kept = Selection(keep_function).apply(turns, reference, "utterance")
     corpora = _corpus(read_synthetic(samples)), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
-    found = _parsed_trees(sides, ready, parser)
-    for path, utterances, trees in zip(saved.values(), sides, found, strict=True):
+    parsed_sides = _parsed_trees(sides, ready, parser)
+    for path, utterances, trees in zip(saved.values(), sides, parsed_sides, strict=True):
         if path is not None and trees is not None:
             lines = zip(utterances, trees, strict=True)
             write_json_lines(path, ({"utterance": u, "parse": tree, "confidence": c} for u, (tree, c) in lines))
@@ -134,8 +134,8 @@ def evaluate(
         private=[t.utterance for t in read_turns(private, "utterance", columns=reference_columns(columns))]
         if private
         else None,
-        parsed=None if found[0] is None else [tree for tree, _ in found[0]],
-        parsed_reference=None if found[1] is None else [tree for tree, _ in found[1]],
+        parsed=None if parsed_sides[0] is None else [tree for tree, _ in parsed_sides[0]],
+        parsed_reference=None if parsed_sides[1] is None else [tree for tree, _ in parsed_sides[1]],
         counting=counting,
         num_samples=num_samples,
         seed=seed,

@@ -74,6 +74,7 @@ MEASURES = {
         Measure("distinct", "distinct", "utterances that differ from all others", ALIKE, 0, True),
         Measure("commonest", "commonest", "share of the one commonest utterance", ALIKE, 1, True),
         Measure("mean_words", "mean words", "words in an utterance", ALIKE, 1),
+        Measure("fluency", "loss under a public model", "nats a token: how unexpected the texts are", ALIKE, 2),
         Measure("distinct_trees", "distinct trees", "trees that differ from all others", ALIKE, 0, True),
         Measure("commonest_tree", "commonest tree", "share of the one commonest tree", ALIKE, 1, True),
         Measure("exact_match", "exact match", "turns whose tree the parser writes exactly", UP, 1, True),

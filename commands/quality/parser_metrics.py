@@ -66,10 +66,10 @@ def parser_metrics(
     for group in groups:
         cells = (values[f"{key}@{group}" if group else key] for key in keys)
         table.rows.append([group or "all", *map(format_value, cells)])
-    told = f"identical trees, strings included: {format_value(strict['identical_trees'])}"
+    summary = f"identical trees, strings included: {format_value(strict['identical_trees'])}"
     if strict["num_groups"]:
-        told += (
+        summary += (
             f"; of {strict['num_groups']} groups of gold trees that differ in strings alone, all are identical in "
             f"{format_value(strict['consistent_groups'])}"
         )
-    sys.stdout.write(f"{table.text()}\n{told}\n")
+    sys.stdout.write(f"{table.text()}\n{summary}\n")

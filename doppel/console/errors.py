@@ -52,12 +52,12 @@ def explain(message: str, known: Iterable[str], arguments: list[str]) -> str:
         known: Options of the parser, with dots.
         arguments: The command line.
     """
-    if found := _UNKNOWN_ARGUMENT.search(message):
-        path, key = found.groups()
+    if match := _UNKNOWN_ARGUMENT.search(message):
+        path, key = match.groups()
         candidates: Iterable[str] = _parameters(path)
         what = f"{path.rsplit('.', 1)[-1]} has no argument {key!r}"
-    elif found := _UNKNOWN_KEY.search(message):
-        key = found[1]
+    elif match := _UNKNOWN_KEY.search(message):
+        key = match[1]
         candidates = known
         what = f"there is no option {key!r}"
     else:
@@ -78,23 +78,23 @@ def _reason(message: str) -> str:
         keys.append(key)
         if "Problem with given class_path" not in text:
             break
-    given = re.search(r"(?:Got value|Given value): (?:NestedArg\(.*val=)?'?([^ ')]*)", text)
-    if found := re.search(r"expects a function or a callable class: (.*?)\.* Got value", text):
-        text = found[1]
-    elif found := re.search(r"Problem with given class_path '[\w.]*\.(\w+)': (.*?)(?: - |$)", text):
-        text = f"{found[1]}: {found[2]}"
-    elif given and (found := re.search(r"Expected a <class '(\w+)'>", text)):
-        text = f"{given[1]!r} is no {found[1]}"
+    value = re.search(r"(?:Got value|Given value): (?:NestedArg\(.*val=)?'?([^ ')]*)", text)
+    if match := re.search(r"expects a function or a callable class: (.*?)\.* Got value", text):
+        text = match[1]
+    elif match := re.search(r"Problem with given class_path '[\w.]*\.(\w+)': (.*?)(?: - |$)", text):
+        text = f"{match[1]}: {match[2]}"
+    elif value and (match := re.search(r"Expected a <class '(\w+)'>", text)):
+        text = f"{value[1]!r} is no {match[1]}"
     return f"{before}{'.'.join(keys)}: {text.strip()}"
 
 
 def _parameters(class_path: str) -> list[str]:
     module, _, name = class_path.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        target = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError):
         return []
-    classes = found.__mro__ if inspect.isclass(found) else (found,)
+    classes = target.__mro__ if inspect.isclass(target) else (target,)
     return [name for cls in classes for name in inspect.signature(cls).parameters if name not in ("args", "kwargs")]
 
 

@@ -266,8 +266,8 @@ def _parsed_trees(
         if trees is not None and len(trees) != len(side.utterances):
             name = "synthetic" if side is synthetic else "reference"
             raise ValueError(f"{len(trees)} parsed trees for {len(side.utterances)} compared {name} utterances")
-        found = function_metrics(trees or (), reference.trees, counting)
-        values |= {f"{prefix}{key}": value for key, value in found.items()}
+        of_functions = function_metrics(trees or (), reference.trees, counting)
+        values |= {f"{prefix}{key}": value for key, value in of_functions.items()}
         values[match] = _graph_match(trees, side.trees) if trees and reference.has_trees else None
     if parsed is None and parsed_reference is None:
         return values, ["parsed_… and ground_truth_… are null: they need a semantic parser (--parser or --parsed)"]

@@ -60,15 +60,15 @@ class JaccardIndex:
 
     def have_matches(self, texts: Sequence[str]) -> list[bool]:
         """For each text, whether an indexed one is at least ``threshold`` similar (an empty set matches none)."""
-        found = np.zeros(len(texts), dtype=bool)
+        matches = np.zeros(len(texts), dtype=bool)
         for start in tqdm(range(0, len(texts), _BATCH), desc="copies", disable=None):
             batch = texts[start : start + _BATCH]
             sizes = np.array([len(self.shingle(text)) for text in batch])
             shared = (self._vectorizer.transform(batch) @ self._shingles).tocoo()
             union = sizes[shared.row] + self._sizes[shared.col] - shared.data
             is_match = shared.data >= self.threshold * union - _SLACK
-            found[start + shared.row[is_match]] = True
-        return found.tolist()
+            matches[start + shared.row[is_match]] = True
+        return matches.tolist()
 
 
 class CopyIndex:

@@ -25,10 +25,10 @@ class SampledTexts:
 
     def join(self) -> tuple[list[str], list[str]]:
         """The texts of all ranks, synthetic and reference; this object is empty afterwards. All ranks must call it."""
-        own = self._synthetic, self._reference
+        of_this_rank = self._synthetic, self._reference
         self._synthetic, self._reference = [], []
         if not (dist.is_available() and dist.is_initialized()):
-            return own
+            return of_this_rank
         parts: list[tuple[list[str], list[str]]] = [([], [])] * dist.get_world_size()
-        dist.all_gather_object(parts, own)
+        dist.all_gather_object(parts, of_this_rank)
         return [text for part, _ in parts for text in part], [text for _, part in parts for text in part]

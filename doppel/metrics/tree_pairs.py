@@ -124,12 +124,12 @@ class BagOfNodes(TreePairMetric):
 
     def score(self, predicted: str | None, gold: str) -> tuple[Score, ...]:
         """Precision and recall of one turn; 0 and 0 without a valid prediction."""
-        found = anonymous_graph(predicted) if predicted is not None else None
+        guess = anonymous_graph(predicted) if predicted is not None else None
         wanted = anonymous_graph(gold)
-        if found is None or wanted is None:
+        if guess is None or wanted is None:
             return 0.0, 0.0
-        matched = (Counter(found.nodes) & Counter(wanted.nodes)).total()
-        return matched / len(found.nodes), matched / len(wanted.nodes)
+        matched = (Counter(guess.nodes) & Counter(wanted.nodes)).total()
+        return matched / len(guess.nodes), matched / len(wanted.nodes)
 
 
 SMCALFLOW_APIS = (
@@ -194,6 +194,6 @@ class ApiMatch(TreePairMetric):
         wanted = Counter(anonymous_subgraphs(gold, self.apis))
         if not wanted:
             return None, None
-        found = Counter(anonymous_subgraphs(predicted, self.apis) if predicted is not None else ())
-        matched = (wanted & found).total()
-        return matched / (found.total() + 1e-6), matched / wanted.total()
+        called = Counter(anonymous_subgraphs(predicted, self.apis) if predicted is not None else ())
+        matched = (wanted & called).total()
+        return matched / (called.total() + 1e-6), matched / wanted.total()

@@ -104,8 +104,8 @@ class Gain:
 
     def add(self, query: int) -> None:
         """Put one of a query into the sample."""
-        own = slice(self._own.indptr[query], self._own.indptr[query + 1])
-        for column, weight in zip(self._own.indices[own], self._own.data[own], strict=True):
+        compounds = slice(self._own.indptr[query], self._own.indptr[query + 1])
+        for column, weight in zip(self._own.indices[compounds], self._own.data[compounds], strict=True):
             old = self._totals[column]
             new = self._totals[column] = old + weight
             segments = slice(self._segments[column], self._segments[column + 1])
@@ -172,9 +172,9 @@ class _Kept:
         self._key = digest.hexdigest()
         if file.is_file():
             try:
-                found = json.loads(file.read_text(encoding="utf-8"))
-                if found["key"] == self._key:
-                    self.choices, self.state = [(at, place) for at, place in found["choices"]], found["state"]
+                content = json.loads(file.read_text(encoding="utf-8"))
+                if content["key"] == self._key:
+                    self.choices, self.state = [(at, place) for at, place in content["choices"]], content["state"]
             except (ValueError, TypeError, KeyError):
                 raise DataError(f"{file} does not hold the choices of a sample: move it away") from None
 

@@ -103,13 +103,13 @@ def names(program: str) -> set[str]:
     """
     if not _is_lispress(program.strip()):
         return thingtalk_rules.names(program)
-    found: set[str] = set()
+    labels: set[str] = set()
     todo = [_tree(_abstract(_read(program)))]
     while todo:
         label, parts = todo.pop()
-        found.add(label)
+        labels.add(label)
         todo += parts
-    return found
+    return labels
 
 
 def _is_lispress(text: str) -> bool:

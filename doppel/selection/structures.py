@@ -152,7 +152,7 @@ def _labels(tree: Tree) -> Iterator[str]:
 
 def _occurrences(tree: Tree) -> list[tuple[str, list[int]]]:
     """Every compound of a tree: its text, and the places in this list of compounds that hold it."""
-    found: list[tuple[str, list[int]]] = []
+    occurrences: list[tuple[str, list[int]]] = []
     todo: list[tuple[Tree, int | None]] = [(tree, None)]
     while todo:
         (label, parts), above = todo.pop()
@@ -169,10 +169,10 @@ def _occurrences(tree: Tree) -> list[tuple[str, list[int]]]:
             holders = [at for other, at in index.items() if other & mask == mask]
             if not mask and above is not None:
                 holders.append(above)
-            index[mask] = len(found)
-            found.append((f"{label}({', '.join(texts)})", holders))
+            index[mask] = len(occurrences)
+            occurrences.append((f"{label}({', '.join(texts)})", holders))
         todo += [(parts[place], index.get(1 << j)) for j, place in enumerate(inner)]
-    return found
+    return occurrences
 
 
 def _flat(node: Tree) -> str:
