@@ -32,8 +32,7 @@ from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, PreTrain
 from datamodules.codec import Codec
 from datamodules.tables import read_turns
 from lightning_modules.backbone.base_models import load_model, load_tokenizer
-from lightning_modules.decoding.decode import decode
-from lightning_modules.decoding.slots import DrawingRule, Request
+from lightning_modules.decoding.slots import DrawingRule, Request, decode
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12},

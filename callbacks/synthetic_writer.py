@@ -24,7 +24,7 @@ from datamodules.codec import Codec
 from doppel.errors import UserError
 from doppel.files import write_json, write_json_lines
 from doppel.lispress import is_valid
-from lightning_modules.generation import Sample
+from lightning_modules.sampling import Sample
 
 
 class SyntheticWriter(BasePredictionWriter):
@@ -37,11 +37,11 @@ class SyntheticWriter(BasePredictionWriter):
 
     *Resuming.* A run finds the part files of every rank, drops a torn last line, and puts the indices written so far
     into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may change. The random stream of
-    a batch is named by the indices in it (see :func:`lightning_modules.generation.sample_texts`), so neither another
+    a batch is named by the indices in it (see :func:`lightning_modules.sampling.sample_texts`), so neither another
     rank nor a resumed run draws the numbers of a batch that is on disk. Every line in a part carries a fingerprint of
     the weights that sampled it; parts of another model are refused. An ``OUTPUT`` that exists is not sampled again.
 
-    *Dropping.* A sample that the model gave up (:func:`lightning_modules.drawing.draw_samples`) has no line, so that
+    *Dropping.* A sample that the model gave up (:func:`lightning_modules.sampling.draw_samples`) has no line, so that
     ``OUTPUT`` may have fewer lines than samples were asked for.
 
     ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, and the

@@ -25,11 +25,11 @@ from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.actions import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
 from doppel.privacy.checkpoint import read_checkpoint
-from lightning_modules.generation import Sample
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.greedy import greedy_parse
 from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
+from lightning_modules.sampling import Sample
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 

@@ -15,7 +15,7 @@ from datamodules.logical_batches import AllTurns
 from datamodules.turn import Turn
 from doppel.grammar import generate
 from lightning_modules.causal_lm import CausalLM, Parse2Utterance, UtteranceLM
-from lightning_modules.generation import SamplingArguments, sample_texts
+from lightning_modules.sampling import SamplingArguments, sample_texts
 
 BASE = Path(__file__).resolve().parent.parent / "models" / "base"
 # grammar draws of the three parts of its training (models/base/README.md): turns, seed, skew

@@ -38,7 +38,7 @@ from doppel.files import read_json_lines, write_json_lines
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.audit import AuditResult, audit_scores, largest_bound
 from lightning_modules.causal_lm import CausalLM
-from lightning_modules.generation import sample_texts
+from lightning_modules.sampling import sample_texts
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstr
 
     Args:
         codec: Of the model.
-        grammar: As in :class:`lightning_modules.generation.SamplingArguments`.
+        grammar: As in :class:`lightning_modules.sampling.SamplingArguments`.
 
     Returns:
         The constraint, remembered for the next call; None where there is no grammar.

@@ -17,6 +17,7 @@ from lightning_modules.decoding.candidates import candidates, draw
 from lightning_modules.decoding.constraint import TreeConstraint, TreeState
 from lightning_modules.decoding.slot_cache import SlotCache
 
+_NEEDED = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # of a model's forward
 _PROMPT_TOKENS = 8192  # most tokens of a forward that reads prompts
 _READ_TOGETHER = 4  # prompts that are read together however unequal they are
 _PADDING = 0.85  # of the longest prompt in a forward, below which another prompt waits for the next forward
@@ -24,7 +25,7 @@ _SPARE_COLUMNS = 64  # of the cache at first, beyond the longest prompt
 _WAIT = 8  # prompts wait until an eighth of the slots is free, so that they are read in batches
 
 
-def forward_arguments(model: PreTrainedModel) -> set[str]:
+def _forward_arguments(model: PreTrainedModel) -> set[str]:
     """Names that the model's forward takes; those of the model inside, if adapters are wrapped around it."""
     inner: Callable[[], Any] | None = getattr(model, "get_base_model", None)
     base = model if inner is None else inner()
@@ -65,6 +66,50 @@ class DrawingRule:
     constraint: TreeConstraint | None = None
 
 
+def is_supported(model: PreTrainedModel) -> bool:
+    """Whether a model can be decoded row by row with masks and positions of our own.
+
+    It can if every layer attends to all of the past (no sliding or local window, no recurrence), positions come as an
+    argument, and attention runs through ``sdpa`` or ``eager``, which take a mask for each query. GPT-2, GPT-NeoX, OPT,
+    Llama, Qwen 2 and 3 and Phi do. Bloom, MPT and Falcon with ALiBi (positions from the mask), GPT-Neo, Mistral and
+    Gemma 2 and 3 (windows), Mamba and RWKV (recurrence), encoder-decoders and prompt-tuned models do not.
+    """
+    config = model.config.get_text_config()
+    if config.is_encoder_decoder or not _forward_arguments(model).issuperset(_NEEDED):
+        return False
+    adapters: Any = getattr(model, "active_peft_config", None)
+    if adapters is not None and adapters.is_prompt_learning:
+        return False
+    if getattr(config, "_attn_implementation", None) not in ("sdpa", "eager"):
+        return False
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if "local" in (getattr(config, "attention_layers", None) or []) or getattr(config, "alibi", False):
+        return False
+    has_window = getattr(config, "sliding_window", None) is not None and getattr(config, "layer_types", None) is None
+    return kinds == {"full_attention"} and not has_window and not getattr(config, "attention_chunk_size", None)
+
+
+@torch.inference_mode()
+def decode(model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRule, max_rows: int) -> list[list[int]]:
+    """Write a text for each request.
+
+    Args:
+        model: In evaluation mode; :func:`is_supported` holds for it.
+        requests: Prompts and their longest texts; prompt and text fit the model's positions.
+        rule: How to draw; random numbers come from the global generator of the model's device.
+        max_rows: Most texts that go through the model together.
+
+    Returns:
+        Ids of each text, with the end-of-text id where the model ended it.
+
+    Raises:
+        UserError: The rule's constraint has no room in the shortest of the limits.
+    """
+    if rule.constraint is not None and requests:
+        rule.constraint.check_limit(min(request.limit for request in requests))
+    return Slots(model, rule, max_rows).write(requests)
+
+
 class Slots:
     """Writes texts, many at a time, each drawn from the model's own distribution whatever the other texts are.
 
@@ -73,7 +118,7 @@ class Slots:
     ends leaves its row to the next prompt; when no prompt is left the rows shrink to those still being written.
 
     Args:
-        model: In evaluation mode; see :func:`lightning_modules.decoding.decode.is_supported`.
+        model: In evaluation mode; see :func:`is_supported`.
         rule: How to draw.
         num_slots: Most rows at a time.
     """
@@ -94,7 +139,7 @@ class Slots:
         self._ids: list[list[int]] = []
         self._trees: list[TreeState | None] = []
         self._is_additive = model.config.get_text_config()._attn_implementation == "eager"
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in forward_arguments(model) else {}
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in _forward_arguments(model) else {}
         self.never = torch.tensor(rule.never, dtype=torch.long, device=self.device)
 
     def write(self, requests: Sequence[Request]) -> list[list[int]]:

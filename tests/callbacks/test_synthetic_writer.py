@@ -22,7 +22,7 @@ from datamodules.prompt_data_module import PromptDataModule
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.lispress import is_valid
-from lightning_modules.generation import Sample
+from lightning_modules.sampling import Sample
 
 
 class StopAfter(Callback):

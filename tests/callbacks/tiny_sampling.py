@@ -17,8 +17,7 @@ from callbacks.synthetic_writer import SyntheticWriter
 from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
 from datamodules.turn import Field
-from lightning_modules.drawing import draw_samples
-from lightning_modules.generation import Sample, SamplingArguments
+from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
 
 NUM_SAMPLES = 22
 

@@ -16,7 +16,7 @@ from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.turn import Turn
 from doppel.errors import UserError
 from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM
-from lightning_modules.generation import SamplingArguments, sample_texts
+from lightning_modules.sampling import SamplingArguments, sample_texts
 
 TURN = Turn("book lunch with Ana", "(Yield (Today))", "u", domain="Calendar")
 

@@ -31,9 +31,8 @@ from doppel.lispress.api_table import read_api_names
 from doppel.lispress.incremental import Layout, Recognizer
 from lightning_modules.decoding.byte_trie import token_bytes
 from lightning_modules.decoding.constraint import TreeConstraint, TreeState
-from lightning_modules.decoding.decode import decode, is_supported
-from lightning_modules.decoding.slots import DrawingRule, Request
-from lightning_modules.generation import SamplingArguments, sample_texts
+from lightning_modules.decoding.slots import DrawingRule, Request, decode, is_supported
+from lightning_modules.sampling import SamplingArguments, sample_texts
 
 TABLE = """\
 Yield,Unit,output: Dynamic

@@ -16,8 +16,7 @@ from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsW
 
 from lightning_modules.decoding import slots
 from lightning_modules.decoding.candidates import candidates, draw
-from lightning_modules.decoding.decode import decode
-from lightning_modules.decoding.slots import DrawingRule, Request
+from lightning_modules.decoding.slots import DrawingRule, Request, decode
 
 BOS, EOS, VOCABULARY, POSITIONS = 0, 1, 9, 48
 PLAIN = DrawingRule(top_k=0, top_p=1.0, temperature=1.0, never=(BOS,), eos_id=EOS)

@@ -28,7 +28,7 @@ from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.backbone.lora import LoraArguments, LoraError, merged_weights
 from lightning_modules.causal_lm import UtteranceLM
-from lightning_modules.generation import SamplingArguments
+from lightning_modules.sampling import SamplingArguments
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

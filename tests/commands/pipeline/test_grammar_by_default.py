@@ -10,7 +10,7 @@ from commands.pipeline.experiment import load, shipped
 from commands.pipeline.synthesis import steps_of
 from doppel.errors import UserError
 from lightning_modules.causal_lm import ParseTreeLM
-from lightning_modules.generation import SamplingArguments
+from lightning_modules.sampling import SamplingArguments
 
 TABLES = ["DATA/smcalflow/api_types.csv", "configs/grammar/smcalflow_constants.csv"]
 

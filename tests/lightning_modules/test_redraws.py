@@ -14,9 +14,8 @@ from datamodules.batch import PromptBatch
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import holds_tree
-from lightning_modules import drawing
-from lightning_modules.drawing import draw_samples, fault_of
-from lightning_modules.generation import SampledText, SamplingArguments
+from lightning_modules import sampling
+from lightning_modules.sampling import SampledText, SamplingArguments, draw_samples, fault_of
 
 #: Text, whether the model ends it, and its probability.
 LAW = [
@@ -35,7 +34,7 @@ class Writer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[list[int]] = []
-        monkeypatch.setattr(drawing, "sample_texts", self.sample_texts)
+        monkeypatch.setattr(sampling, "sample_texts", self.sample_texts)
 
     def sample_texts(self, model: Any, codec: Any, ids: list[Any], arguments: Any, stream: list[int]) -> list[Any]:
         self.asked.append(stream)
@@ -43,7 +42,7 @@ class Writer:
         drawn = torch.tensor([p for *_, p in LAW]).multinomial(len(ids), True, generator=generator).tolist()
         return [SampledText(*LAW[i][:2]) for i in drawn]
 
-    def draw(self, indices: list[int], redraws: int | None, min_words: int = 1) -> list[drawing.Sample]:
+    def draw(self, indices: list[int], redraws: int | None, min_words: int = 1) -> list[sampling.Sample]:
         batch = PromptBatch(indices, [f"y{i % 2}" for i in indices], [[0]] * len(indices))
         model: Any = None
         return draw_samples(model, self.codec, batch, SamplingArguments(redraws=redraws, min_words=min_words))

@@ -13,8 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForC
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
-from lightning_modules.decoding.decode import is_supported
-from lightning_modules.generation import SamplingArguments, sample_texts
+from lightning_modules.decoding.slots import is_supported
+from lightning_modules.sampling import SamplingArguments, sample_texts
 
 WORDS = [f"w{i}" for i in range(8)]
 NUM_POSITIONS = 12
