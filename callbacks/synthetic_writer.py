@@ -31,7 +31,7 @@ class SyntheticWriter(BasePredictionWriter):
     """Writes ``{"utterance": …, "parse": …, "stage": …}`` lines, one per sample, in order of their indices.
 
     The model's codec says which field a sample is (its target) and which its prompt is (its source); a model prompted
-    with domains writes a ``"domain"`` besides. While a run lasts, every rank appends to a part file of its own,
+    with labels writes a ``"label"`` besides. While a run lasts, every rank appends to a part file of its own,
     ``OUTPUT.rank{r}.jsonl.part``, which is on disk after every batch. At the end rank 0 merges the parts into
     ``OUTPUT`` in one atomic step, writes ``OUTPUT.metrics.json`` and deletes the parts.
 

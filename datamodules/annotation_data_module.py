@@ -49,5 +49,5 @@ class AnnotationDataModule(PredictionDataModule):
 
     def _fields(self, index: int) -> dict[str, str]:
         turn = self._turns[index]
-        fields = {} if turn.domain is None else {"domain": turn.domain}
+        fields = {} if turn.label is None else {"label": turn.label}
         return fields if self.unit == "utterance" else {**fields, "unit": turn.unit}

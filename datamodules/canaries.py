@@ -39,26 +39,26 @@ def make_turns(num: int, template: Sequence[Turn], rng: random.Random) -> list[T
     """Made-up turns with the fields that the data have.
 
     The utterance is eight random words of the embedded lexicon, a public list. A parse tree quotes eight other
-    words, so that a model cannot read an utterance off its tree. A domain is one of the data's, drawn at random.
+    words, so that a model cannot read an utterance off its tree. A label is one of the data's, drawn at random.
 
     Args:
         num: How many.
-        template: Turns of the data, for the fields and the domains.
+        template: Turns of the data, for the fields and the labels.
         rng: Source of the words.
     """
     has_parse = any(turn.parse is not None for turn in template)
-    domains = sorted({turn.domain for turn in template if turn.domain is not None})
+    labels = sorted({turn.label for turn in template if turn.label is not None})
     turns = []
     for _ in range(num):
         drawn = rng.sample(_vocabulary(), 2 * NUM_WORDS)
         subject = " ".join(drawn[NUM_WORDS:])
         parse = f'(Yield (Create (Event.subject_? (?= "{subject}"))))' if has_parse else None
-        turns.append(Turn(" ".join(drawn[:NUM_WORDS]), parse, "", rng.choice(domains) if domains else None))
+        turns.append(Turn(" ".join(drawn[:NUM_WORDS]), parse, "", rng.choice(labels) if labels else None))
     return turns
 
 
 def read_canary_turns(path: str, codec: Codec) -> list[Turn]:
-    """Canaries that a user wrote: plain lines ``{"utterance", "parse", "domain"}``.
+    """Canaries that a user wrote: plain lines ``{"utterance", "parse", "label"}``.
 
     Raises:
         DataError: A line cannot be read, lacks what the model needs, or is too long for it.
@@ -113,7 +113,7 @@ def write_canaries(canaries: Sequence[Canary], path: Path) -> None:
 def read_canaries(path: Path) -> list[Canary]:
     """What ``write_canaries`` wrote."""
     return [
-        Canary(Turn(r["utterance"], r["parse"], r["unit"], r["domain"]), r["included"], r["loss_before"])
+        Canary(Turn(r["utterance"], r["parse"], r["unit"], r["label"]), r["included"], r["loss_before"])
         for _, r in read_json_lines(path)
     ]
 
@@ -130,7 +130,7 @@ def _over_long(codec: Codec, turn: Turn) -> Turn:
     while True:
         text = " ".join(["nothing"] * length)
         parse = None if turn.parse is None else f'(Yield (Find "{text}"))'
-        filler = Turn(text, parse, "", turn.domain)
+        filler = Turn(text, parse, "", turn.label)
         if len(codec.encode(filler).input_ids) > codec.max_length:
             return filler
         length *= 2

@@ -54,7 +54,7 @@ def check(
         num_turns += 1
         if is_over_long is not None and (is_public or not found["long"]) and is_over_long(turn):
             found["long"].append(placed.where)
-        if labels is not None and turn.domain is not None and turn.domain not in labels:
+        if labels is not None and turn.label is not None and turn.label not in labels:
             found["unknown"].append(placed.where)
     if not num_turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")

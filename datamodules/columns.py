@@ -11,7 +11,7 @@ from typing import Any
 from doppel.errors import DataError
 
 #: What a column is called unless ``Columns`` says otherwise; the first that there is counts.
-USUAL = {"text": ("utterance", "text"), "label": ("domain", "label"), "unit": ("unit",), "parse": ("parse",)}
+USUAL = {"text": ("utterance", "text"), "label": ("label",), "unit": ("unit",), "parse": ("parse",)}
 
 #: A label that names itself, as in ``Review Stars: 5.0``; a whole code is a row of these.
 _NAME = r"[A-Z][\w &/-]{0,39}"
@@ -29,7 +29,7 @@ class Columns:
     Attributes:
         text: What was said; null: ``utterance``, or ``text``.
         label: Label of the row, or a list of columns that make one label together (:func:`control_code`); null:
-            ``domain``, or ``label``.
+            ``label``.
         unit: Whose row it is: a dialogue or a user; null: ``unit``.
         parse: The Lispress tree of the text; null: ``parse``.
     """

@@ -98,7 +98,7 @@ def _contents(turns: Sequence[Turn]) -> Iterator[str]:
     """Names of turns: what they hold, and a number that tells equal ones apart."""
     seen: Counter[str] = Counter()
     for turn in turns:
-        content = repr((turn.utterance, turn.parse, turn.domain))
+        content = repr((turn.utterance, turn.parse, turn.label))
         seen[content] += 1
         yield f"{seen[content]} {content}"
 

@@ -58,7 +58,7 @@ def content_digest(path: str, selection: Selection | None = None, columns: Colum
     digest = hashlib.sha256()
     if is_embedded(path):
         for turn in embedded_turns(path, "dialogue"):
-            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.domain]).encode())
+            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.label]).encode())
     else:
         state = _state(path)
         if state not in _digests:

@@ -20,18 +20,18 @@ from doppel.lispress import first_error
 from doppel.thingtalk import ThingTalkError, is_program, to_lispress
 
 #: Columns of the published files of Schema2QA, which do not name them.
-_SCHEMA2QA = ("id", "utterance", "parse", "domain", "typed_template", "template")
+_SCHEMA2QA = ("id", "utterance", "parse", "label", "typed_template", "template")
 #: A place such as ``reviews.csv:7``, and what stands there by column.
 Record = tuple[str, dict[str, Any]]
 #: What to do about a turn without a field that the model needs.
 _WAYS_OUT = {
     "utterance": "add one, or drop the line",
-    "parse": "add the tree, drop the line, let a semantic parser write the trees, or do without: systems=[domain] "
+    "parse": "add the tree, drop the line, let a semantic parser write the trees, or do without: systems=[labels] "
     "learns from labels, systems=[one_stage] from utterances alone",
-    "domain": "add one, drop the line, or train a model without labels (systems=[one_stage])",
+    "label": "add one, drop the line, or train a model without labels (systems=[one_stage])",
 }
 #: Which of the columns holds a field.
-_COLUMN_OF = {"utterance": "text", "parse": "parse", "domain": "label"}
+_COLUMN_OF = {"utterance": "text", "parse": "parse", "label": "label"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read_turns(
     Three inputs are known:
 
     * rows of any form that :func:`read_records` knows, with the columns ``utterance`` (or
-      ``text``), ``parse``, ``unit`` and ``domain`` (or ``label``), unless ``columns`` says otherwise; only
+      ``text``), ``parse``, ``unit`` and ``label``, unless ``columns`` says otherwise; only
       the text is always needed, and ``unit`` wherever the unit is a dialogue or a user;
     * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
       marked ``skip``, without context: ``{"dialogue_id", "turns": [{"turn_index", "lispress",
@@ -187,11 +187,11 @@ def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: in
             raise DataError(f"{at}: no 'user_utterance' object: every turn needs one with 'original_text'")
         utterance = _text(turn["user_utterance"], "original_text", at)
         tags = turn.get("tags")
-        domain = tags.get("domain") if isinstance(tags, dict) else None
+        label = tags.get("domain") if isinstance(tags, dict) else None
         index = turn.get("turn_index", position)
         name = _name(dialogue, "dialogue_id", where) if unit == "dialogue" else f"{dialogue_id}/{index}"
         tree = _tree(_text(turn, "lispress", at), at, "lispress")
-        yield Turn(utterance, tree, name, domain)
+        yield Turn(utterance, tree, name, label)
 
 
 def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool, columns: Columns) -> Turn:
@@ -203,17 +203,17 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
     utterance = "" if record[column] is None else _text(record, column, where)
     trees = columns.of("parse", record) if with_trees else []
     parse = next((_tree(_text(record, c, where), where, c) for c in trees if record.get(c) is not None), None)
-    domain = _label(record, columns, where)
+    label = _label(record, columns, where)
     (owner,) = columns.of("unit", record) or ["unit"]
     name = record.get(owner)
     if unit == "utterance":  # every row is a unit of its own, whatever name it carries
-        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", domain)
+        return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", label)
     if name is None:
         raise DataError(
             f"{where}: no {owner!r}, which says whose line this is ({told(record)}): name the column as "
             "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)"
         )
-    return Turn(utterance, parse, _name(record, owner, where), domain)
+    return Turn(utterance, parse, _name(record, owner, where), label)
 
 
 def _label(record: Mapping[str, Any], columns: Columns, where: str) -> str | None:
@@ -262,7 +262,7 @@ def _tree(text: str, where: str, column: str) -> str:
     )
     raise DataError(
         f"{where}: {wrong}: correct the tree or drop the line; if {column!r} holds labels, set "
-        f"data.columns.label={column} and systems=[domain]"
+        f"data.columns.label={column} and systems=[labels]"
     )
 
 

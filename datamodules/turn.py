@@ -6,7 +6,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
-Field = Literal["utterance", "parse", "domain"]
+Field = Literal["utterance", "parse", "label"]
 Unit = Literal["utterance", "dialogue", "user"]
 
 
@@ -18,13 +18,13 @@ class Turn:
         utterance: The text that the user typed or spoke.
         parse: The Lispress tree of the utterance, or None where the data has none.
         unit: Name of the privacy unit the turn belongs to; all turns of a unit are clipped together.
-        domain: Label of the turn, such as its domain, for models of utterances given a label.
+        label: Its intent, topic or any other label, for models of utterances given a label.
     """
 
     utterance: str
     parse: str | None
     unit: str
-    domain: str | None = None
+    label: str | None = None
 
 
 def unit_name(value: object) -> str:

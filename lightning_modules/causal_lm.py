@@ -309,10 +309,10 @@ class Parse2Utterance(CausalLM):
     """Model p(x|y) of utterances given a prompt, the second stage of Mireshghallah et al., 2023, Algorithm 2.
 
     Args:
-        source: ``parse`` prompts with the parse tree; ``domain`` with the label, for which there are no trees.
+        source: ``parse`` prompts with the parse tree; ``label`` with the label, for which there are no trees.
     """
 
-    def __init__(self, source: Literal["parse", "domain"] = "parse", **kwargs: Any) -> None:
+    def __init__(self, source: Literal["parse", "label"] = "parse", **kwargs: Any) -> None:
         super().__init__(source=source, target="utterance", **kwargs)
 
 

@@ -27,7 +27,7 @@ class Sample:
     Attributes:
         utterance: Its text.
         tree: Its parse tree, which need not be well-formed; None without one.
-        label: What it was written for, such as a domain or a topic; None without one.
+        label: What it was written for, such as an intent or a topic; None without one.
         read_tree: The tree that a semantic parser reads in it; None where none did.
         confidence: Of that parser in what it reads, in (0, 1]; None where it did not say.
         system: Who wrote it.

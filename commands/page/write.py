@@ -159,7 +159,7 @@ def _samples(record: RunRecord, made: Entry) -> list[Sample]:
     lines = (line for entry in parsed for _, line in read_json_lines(manifest.path(entry)))
     read = {str(line.get("utterance")): (line.get("parse") or "", line.get("confidence")) for line in lines}
     return [
-        Sample(u, _text(line, "parse"), _text(line, "domain"), *read.get(u, (None, None)), str(made.system))
+        Sample(u, _text(line, "parse"), _text(line, "label"), *read.get(u, (None, None)), str(made.system))
         for _, line in read_json_lines(manifest.path(made))
         if isinstance(u := line.get("utterance"), str)
     ]

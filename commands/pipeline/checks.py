@@ -11,6 +11,9 @@ from commands.pipeline.system import MODEL_FILES
 from commands.pipeline.systems import SYSTEMS, USUAL, systems_of
 from doppel.errors import UserError
 
+#: Former name of a system and its stage → its name.
+RENAMED = {"domain": "labels"}
+
 
 def check(experiment: Experiment, path: Path) -> None:
     """Refuse what contradicts itself.
@@ -26,6 +29,9 @@ def check(experiment: Experiment, path: Path) -> None:
             if not isinstance(values, dict):
                 hint = "; `epsilon: inf` trains without privacy" if section == "privacy" else ""
                 raise UserError(f"{path}: {section} of {name} is {values!r}: give keys with values{hint}")
+    for field in ("systems", "variants", "stages", "epochs"):
+        for name in RENAMED.keys() & set(getattr(experiment, field)):
+            raise UserError(f"{path}: {field} names {name!r}, which is called {RENAMED[name]!r}: write that")
     known = [*MODEL_FILES, "parser_full", "parser_augmented"]
     for field_name in ("stages", "epochs"):
         for name in getattr(experiment, field_name):

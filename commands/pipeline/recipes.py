@@ -19,11 +19,11 @@ def one_stage(make: StepMaker, system: System) -> list[Step]:
 
 def by_label(make: StepMaker, system: System) -> list[Step]:
     """p(x | label): labels in their noised shares, then utterances for them."""
-    settings = {"model": {"source": "domain"}}
+    settings = {"model": {"source": "label"}}
     return [
-        make.fit(system, "domain", changes=settings),
-        make.histogram(system, "domain"),
-        *make.utterances(system, "domain", keeps_best=True, changes=settings),
+        make.fit(system, "labels", changes=settings),
+        make.histogram(system, "labels"),
+        *make.utterances(system, "labels", keeps_best=True, changes=settings),
     ]
 
 

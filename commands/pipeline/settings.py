@@ -93,8 +93,8 @@ class Experiment:
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
-            it reads as the tree, and texts that ``domain`` draws for each code, of which a public sentence encoder
-            keeps the one that it reads as the code (``python cli.py keep-best``); 1 keeps what is drawn.
+            it reads as the tree, and texts that ``labels`` draws for each label, of which a public sentence encoder
+            keeps the one that it reads as the label (``python cli.py keep-best``); 1 keeps what is drawn.
         label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``;
             a value without any is described by itself. Public knowledge, never looked up in the private texts.
         public_parser: Checkpoint of the parser that chooses among the candidates, or reads what a calibration of
@@ -103,7 +103,7 @@ class Experiment:
         write_parses: The private rows have no trees: ``public_parser`` writes them, on the machine that trains.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``; null: a page of what was
             sampled and its privacy, and no metrics.
-        epochs: Epochs by stage; left out, ``domain`` takes those of ``one_stage``.
+        epochs: Epochs by stage; left out, ``labels`` takes those of ``one_stage``.
         data: Arguments of the DialogueDataModule.
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled.
@@ -117,9 +117,9 @@ class Experiment:
         overlays: Configuration files that every training of a language model takes on top, such as for a GPU.
         featurizer: Model folder or hub name whose features MAUVE compares.
         compare_with_private: Also report copies of the private training text; these figures are not private.
-        labels: Public list of the domains, one a line, for the system ``domain``.
+        labels: Public list of all labels, one a line, for the system ``labels``.
         topics: How the system ``topics`` labels utterances that have no label.
-        exact_histogram: Draw the domains as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
+        exact_histogram: Draw the labels as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
         calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
         parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
         supported: Functions, or labels, that the assistant supports, for the page of the run: names, starts of names
@@ -179,7 +179,7 @@ class Experiment:
         Raises:
             UserError: The experiment does not say.
         """
-        name = "one_stage" if settings == "domain" and settings not in self.epochs else settings
+        name = "one_stage" if settings == "labels" and settings not in self.epochs else settings
         if name not in self.epochs:
             raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{name}")
         return self.epochs[name]

@@ -46,8 +46,8 @@ def check_sources(experiment: Experiment) -> None:
     chosen = {used.learns for used in systems_of(experiment)} if experiment.candidates > 1 else set()
     if "parse" in chosen or experiment.write_parses or counts_trees:
         _check_public_parser(experiment)
-    if "domain" in chosen:
-        _check_encoder("candidates of the system domain need", "minilm")
+    if "label" in chosen:
+        _check_encoder("candidates of the system labels need", "minilm")
     given = experiment.adaptation
     train = data.get("train_path") if given is None else given.train
     if train is None:
@@ -83,7 +83,7 @@ def read_sources(experiment: Experiment) -> list[str]:
     data, given = experiment.section("data"), experiment.adaptation
     learnt = {used.learns for used in systems_of(experiment)}
     needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
-    needs += ["domain"] if "domain" in learnt else []
+    needs += ["label"] if "label" in learnt else []
     unit, columns, is_over_long = data.get("unit", "utterance"), Columns.from_config(data), _over_long(experiment)
     told: list[str] = []
     if given is None and any(used.learns for used in systems_of(experiment)):
@@ -92,7 +92,7 @@ def read_sources(experiment: Experiment) -> list[str]:
         for used in systems_of(experiment):
             own = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
             paths[own["train_path"]] = Columns.from_config(own)
-        labels = read_labels(Path(experiment.labels)) if experiment.labels and "domain" in learnt else None
+        labels = read_labels(Path(experiment.labels)) if experiment.labels and "label" in learnt else None
         for path, own_columns in paths.items():
             told += check(path, unit, needs, own_columns, is_over_long=is_over_long, labels=labels)
     elif given is not None:

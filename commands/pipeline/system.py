@@ -14,7 +14,7 @@ Recipe = Callable[..., list[Step]]
 #: Stage of a training (a key of ``Experiment.epochs`` and ``Experiment.stages``) → the file of its model.
 MODEL_FILES = {
     "one_stage": "configs/utterance_lm.yaml",
-    "domain": "configs/parse2utterance.yaml",
+    "labels": "configs/parse2utterance.yaml",
     "parse_tree": "configs/parse_tree_lm.yaml",
     "parse2utterance": "configs/parse2utterance.yaml",
     "parser": "configs/semantic_parser.yaml",
@@ -75,7 +75,7 @@ class System:
     @property
     def prompts(self) -> str | None:
         """File of the trees or labels that the samples are written from; None where there are none."""
-        return {"parse": self.named("trees.jsonl"), "domain": "domains.jsonl"}.get(self.learns or "")
+        return {"parse": self.named("trees.jsonl"), "label": "labels.jsonl"}.get(self.learns or "")
 
 
 def pool_of(file: str) -> str:

@@ -23,7 +23,7 @@ SYSTEMS = {
         System("none", "none", needs="adaptation"),  # a parser that public turns alone taught
         System("full", "full data", needs="adaptation"),  # the high-resource parser itself
         _ONE,
-        System("domain", "1.5-stage", recipes.by_label, ("domain",), "domain", needs="labels"),
+        System("labels", "1.5-stage", recipes.by_label, ("labels",), "label", needs="labels"),
         System("topics", "1-stage, by topics", recipes.by_topics, ("one_stage",), "utterance"),
         _MAIN,
         _with_trees("shuffled", "2-stage, shuffled trees", recipes.shuffled),

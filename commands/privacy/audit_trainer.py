@@ -81,7 +81,7 @@ class AuditTrainer(Trainer):
             num_canaries: Canaries to make up, from random words. More of them sharpen the bound; keep them well
                 below the number of units, which they add to.
             canaries: Your own canaries instead: JSON lines with "utterance" and, where the data have them, "parse"
-                and "domain".
+                and "label".
             num_samples: Texts to sample for the extraction report; 0 leaves it out.
             confidence: Probability that the bound holds.
             coin_seed: Fixed words and coins, for tests alone: the coins must be unknown to the training.

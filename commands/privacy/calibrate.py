@@ -41,7 +41,7 @@ def calibrate(
     - function types of the trees in the pool, which the private model wrote, and of the private trees;
     - with --parser, those of the trees that this parser reads the utterances as. It must not have learnt from the
       private turns;
-    - with --num-topics, the nearest of so many topics, which OUT then names as "domain". The codebook is k-means over
+    - with --num-topics, the nearest of so many topics, which OUT then names as "label". The codebook is k-means over
       sentence embeddings of public texts, or of the pool; it is kept as STAGE_DIR/codebook.jsonl.
 
     Args:

@@ -120,7 +120,7 @@ class TopicsOf:
     """
 
     what, of, field = "topics", "utterances", "utterance"
-    label: str | None = "domain"
+    label: str | None = "label"
 
     def __init__(self, stage_dir: Path, num_topics: int, texts: str | None, encoder: str, seed: int) -> None:
         self.path = stage_dir / "codebook.jsonl"

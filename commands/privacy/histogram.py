@@ -1,4 +1,4 @@
-"""Prompts for a model of utterances given a domain, from a noised histogram of the private domains."""
+"""Prompts for a model of utterances given a label, from a noised histogram of the private labels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from doppel.files import write_json_lines
 def histogram(
     stage_dir: Path, *, labels: Path, out: Path, num_samples: int, seed: int = 1, exact: bool = False
 ) -> None:
-    """Prompts for a model of utterances given a domain, from a noised histogram of the private domains.
+    """Prompts for a model of utterances given a label, from a noised histogram of the private labels.
 
     Data, unit, budget and noise are those of the trained stage: its privacy arguments announced the histogram
     (histogram_noise_multiplier), and one release of it is written to the ledger. The noised histogram is kept beside
     the prompts, and read instead of released again.
 
     Args:
-        stage_dir: Folder of the trained domain model, RUN/domain.
+        stage_dir: Folder of the trained model of labels, RUN/labels.
         labels: File of all labels there are, one a line; a public list.
         out: JSON lines of prompts to write.
         num_samples: Prompts to draw.
@@ -42,11 +42,11 @@ def histogram(
         raise DataError(f"--num-samples is {num_samples}: give at least 1")
     bins = read_labels(labels)
     field = StageConfig.read(stage_dir).model.get("source")
-    if field != "domain":
-        raise UserError(f"{stage_dir} holds no model of utterances given a domain: its source is {field!r}")
+    if field != "label":
+        raise UserError(f"{stage_dir} holds no model of utterances given a label: its source is {field!r}")
     path = out.with_name(f"{out.stem}.histogram.json")
     if not path.exists():
-        released = release(stage_dir, bins, _domains, "domains", exact)
+        released = release(stage_dir, bins, _labels, "labels", exact)
         write_json_lines(path, [{**released, "probabilities": normalise(released["sums"])}])
     released = json.loads(path.read_text(encoding="utf-8"))
     if list(released["probabilities"]) != bins or (released["noise_multiplier"] is None) != exact:
@@ -54,13 +54,13 @@ def histogram(
             f"{path} was released with other labels or noise: restore them; another release would be spent on top"
         )
     names = random.Random(seed).choices(bins, list(released["probabilities"].values()), k=num_samples)
-    write_json_lines(out, ({"domain": name} for name in names))
+    write_json_lines(out, ({"label": name} for name in names))
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {released['noise_multiplier']:g}"
     print(f"{out}: {num_samples} prompts of {len(bins)} labels ({noise})")
 
 
-def _domains(turns: list[Turn]) -> list[dict[str, float]]:
-    return [{turn.domain: 1.0} if turn.domain else {} for turn in turns]
+def _labels(turns: list[Turn]) -> list[dict[str, float]]:
+    return [{turn.label: 1.0} if turn.label else {} for turn in turns]
 
 
 def read_labels(path: Path) -> list[str]:

@@ -61,7 +61,7 @@ def evaluate(
     | Stars: 5.0" has two) learns from the samples and is tested on the reference, beside the commonest label.
 
     Args:
-        synthetic: JSON lines with "utterance" and, if sampled, "parse"; with --labels "utterance" and "domain", and
+        synthetic: JSON lines with "utterance" and, if sampled, "parse"; with --labels "utterance" and "label", and
             maybe several files, which teach with equally many texts.
         reference: Human turns that anybody may see: a table, text, JSON lines or dialogues, or embedded:….
         out: Also write the values here, as JSON.

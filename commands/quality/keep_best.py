@@ -59,7 +59,7 @@ def keep_best(
     hold: train it on other turns, or on released samples.
 
     Args:
-        candidates: JSON lines with "utterance" and the "parse" or "domain" that each was drawn for.
+        candidates: JSON lines with "utterance" and the "parse" or "label" that each was drawn for.
         prompts: JSON lines with the trees, as the tree model wrote them, or with the codes, as `histogram` writes them.
         out: The lines that are kept, in the order of the prompts.
         parser: Checkpoint of a public parser: the prompts are trees.
@@ -74,7 +74,7 @@ def keep_best(
     """
     if parser is not None:
         check_options(keep_best, locals(), "--parser", {"candidates", "prompts", "out", "parser", "seed"})
-    field = "domain" if parser is None else "parse"
+    field = "label" if parser is None else "parse"
     wanted = [str(line.get(field)) for _, line in read_json_lines(prompts)]
     known = set(wanted)
     drawn = [line for _, line in read_json_lines(candidates) if isinstance(line.get("utterance"), str)]
@@ -150,7 +150,7 @@ def _labels(lines: Sequence[Line], words: Mapping[str, str], encoder: str) -> tu
     """Whether each text says its code, by an encoder, and if not, the logarithm of the code's probability.
 
     Args:
-        lines: N texts, as ``utterance`` and ``domain``.
+        lines: N texts, as ``utterance`` and ``label``.
         words: Value → words that describe it.
         encoder: See :func:`keep_best`.
 
@@ -160,7 +160,7 @@ def _labels(lines: Sequence[Line], words: Mapping[str, str], encoder: str) -> tu
     """
     from commands.privacy.counted import embed
 
-    labels = labels_of([str(line["domain"]) for line in lines])
+    labels = labels_of([str(line["label"]) for line in lines])
     known = {value for values in labels.values() for value in values}
     if missing := sorted(words.keys() - known):
         raise DataError(

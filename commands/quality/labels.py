@@ -111,11 +111,11 @@ def accuracy_table(values: dict[str, Any]) -> str:
 
 
 def _read(path: str, columns: Columns | None = None) -> list[Turn]:
-    return read_turns(expand_path(path), "utterance", with_trees=False, needs=("domain",), columns=columns)
+    return read_turns(expand_path(path), "utterance", with_trees=False, needs=("label",), columns=columns)
 
 
 def _labels(turns: Sequence[Turn]) -> Labels:
-    return labels_of([turn.domain or "" for turn in turns])
+    return labels_of([turn.label or "" for turn in turns])
 
 
 def _scores(

@@ -12,7 +12,7 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 - `ledger`: what was spent, written before it is spent.
 - `checkpoint`: what a checkpoint says of the privacy of its weights.
 - `fingerprint`: what tells data sets apart, and tells nobody what they hold.
-- `histogram`: one noised histogram, of domains or of function types, under the same budget.
+- `histogram`: one noised histogram, of labels or of function types, under the same budget.
 - `audit`: a lower bound on ε from an attack.
 
 Import from the rooms themselves: this file imports nothing, so that planning a run or reading a ledger loads neither

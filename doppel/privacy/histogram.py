@@ -1,6 +1,6 @@
 """A noised histogram: how often each of some public labels occurs among private units.
 
-Two are released: of the domains (1.5-stage), which prompts are drawn from, and of the function types of trees, which
+Two are released: of the labels (1.5-stage), which prompts are drawn from, and of the function types of trees, which
 trees are drawn by (`doppel.calibration`). Either is one mechanism in the ledger, its noise part of the scope's budget.
 """
 

@@ -158,7 +158,7 @@ def test_a_limited_run_is_not_taken_for_a_finished_one(output: Path) -> None:
     assert len(read(output)) == NUM_SAMPLES
 
 
-@pytest.mark.parametrize("source", ["parse", "domain"])
+@pytest.mark.parametrize("source", ["parse", "label"])
 def test_the_prompt_is_kept_under_its_name(output: Path, source: Field) -> None:
     prompts: list[str | None] = [["(Yield)", "(Do 1)"][i % 2] for i in range(6)]
     model = TinyModel(source=source, target="utterance")
@@ -166,7 +166,7 @@ def test_the_prompt_is_kept_under_its_name(output: Path, source: Field) -> None:
     records = read(output)
     assert [r[source] for r in records] == prompts
     assert all(isinstance(r["utterance"], str) for r in records)
-    if source == "domain":
+    if source == "label":
         assert all(r["parse"] is None for r in records)
     assert "synthetic/valid_trees" not in json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
 

@@ -9,18 +9,18 @@ from datamodules.turn import Field, Turn
 
 
 def test_with_a_prefix_every_prompt_names_what_is_to_be_written(tokenizer: object) -> None:
-    turn = Turn("hi", "(Yield (Today))", "u", domain="Weather")
+    turn = Turn("hi", "(Yield (Today))", "u", label="Weather")
     cases: dict[tuple[Field | None, Field], str] = {
         (None, "utterance"): "utterance",
         (None, "parse"): "parse",
-        ("domain", "utterance"): "utterance: Weather",
+        ("label", "utterance"): "utterance: Weather",
     }
     for (source, target), prompt in cases.items():
         codec = Codec(tokenizer, source, target, 64, task_prefix=True)
         example = codec.encode(turn)
         start = example.input_ids[: example.num_prompt]
         assert start == [*codec.tokenize([prompt])[0], codec.bos_id]
-        assert start == codec.encode_prompt(None if source is None else turn.domain)
+        assert start == codec.encode_prompt(None if source is None else turn.label)
         assert codec.decode(example.input_ids[example.num_prompt :]) == codec.text(turn, target)
         bare = replace(codec, task_prefix=False)
         assert bare.text_format() != codec.text_format()

@@ -86,10 +86,10 @@ def test_under_a_trainer(prompts: str, codec: Codec) -> None:
 
 
 def test_another_field_may_be_the_prompt(write_lines: Callable[..., str], tokenizer: object) -> None:
-    path = write_lines([{"domain": "weather", "label": "rain"}])
-    codec = Codec(tokenizer, "domain", "utterance", 64)
+    path = write_lines([{"label": "weather", "kind": "rain"}])
+    codec = Codec(tokenizer, "label", "utterance", 64)
     assert batches(PromptDataModule(path), codec)[0].prompts == ["weather"]
-    assert batches(PromptDataModule(path, prompt_field="label"), codec)[0].prompts == ["rain"]
+    assert batches(PromptDataModule(path, prompt_field="kind"), codec)[0].prompts == ["rain"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def opened() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_and_fingerprints_of_every_form_come_of_one_reading(form: str, tmp_path: Path, opened: list[str]) -> None:
-    rows = [{"utterance": f"call {number}", "domain": "phone", "unit": f"u{number % 3}"} for number in range(9)]
+    rows = [{"utterance": f"call {number}", "label": "phone", "unit": f"u{number % 3}"} for number in range(9)]
     path = write_table(tmp_path, form, rows)
     files = {os.path.realpath(file) for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".json"}
     files.add(os.path.realpath(path))

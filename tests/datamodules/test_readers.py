@@ -27,7 +27,7 @@ def test_all_user_turns_are_read_skipped_ones_too(dialogues: str) -> None:
         for r in records
         for t in r["turns"]
     ]
-    assert [(t.utterance, t.parse, t.unit, t.domain) for t in turns] == expected
+    assert [(t.utterance, t.parse, t.unit, t.label) for t in turns] == expected
 
 
 def test_utterance_units_are_distinct_and_named_by_dialogue_and_turn(dialogues: str) -> None:
@@ -48,10 +48,10 @@ def test_compressed_files_read_like_plain_ones(dialogues: str, tmp_path: Path) -
 
 
 def test_plain_lines(write_lines: Callable[..., str]) -> None:
-    path = write_lines([GOOD, "", {"utterance": "bye", "unit": "u1", "domain": "small talk"}])
+    path = write_lines([GOOD, "", {"utterance": "bye", "unit": "u1", "label": "small talk"}])
     first, second = read_turns(path, "dialogue")
-    assert (first.utterance, first.parse, first.unit, first.domain) == ("hi", "(Hello)", "u1", None)
-    assert (second.parse, second.unit, second.domain) == (None, "u1", "small talk")
+    assert (first.utterance, first.parse, first.unit, first.label) == ("hi", "(Hello)", "u1", None)
+    assert (second.parse, second.unit, second.label) == (None, "u1", "small talk")
 
 
 def test_plain_lines_are_units_of_their_own_when_the_unit_is_the_utterance(

@@ -159,7 +159,7 @@ def test_a_wrong_column_names_those_there_are(tmp_path: Path, form: str, where: 
     with pytest.raises(
         DataError, match=rf"{where}: no 'star', which this model needs: .* \(there are review, stars\)$"
     ):
-        read_turns(path, "utterance", needs=("domain",), columns=Columns(text="review", label="star"))
+        read_turns(path, "utterance", needs=("label",), columns=Columns(text="review", label="star"))
 
 
 def test_folders_that_hold_several_data_sets_are_refused_with_their_names(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_classes_of_a_hugging_face_data_set_are_labels_by_their_names(tmp_pa
     features = {"info": {"features": {"label": {"names": ["bars", "food"], "_type": "ClassLabel"}}}}
     schema = pyarrow.schema([("text", "string"), ("label", "int64")], {"huggingface": json.dumps(features)})
     parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1, None]}, schema), tmp_path / "a.parquet")
-    assert [turn.domain for turn in read_turns(str(tmp_path / "a.parquet"), "utterance")] == ["food", None]
+    assert [turn.label for turn in read_turns(str(tmp_path / "a.parquet"), "utterance")] == ["food", None]
 
 
 def test_control_codes_have_the_form_of_the_paper() -> None:
@@ -197,10 +197,10 @@ def test_the_labels_of_a_control_code_are_those_that_it_was_made_of(rows: list[t
 
 def test_a_column_that_is_a_label_is_no_tree(tmp_path: Path) -> None:
     path = write_table(tmp_path, "csv", [{"text": "hi", "parse": "calendar"}])
-    with pytest.raises(DataError, match=r"rows.csv:2: a word alone .* data.columns.label=parse and systems=\[domain\]"):
+    with pytest.raises(DataError, match=r"rows.csv:2: a word alone .* data.columns.label=parse and systems=\[labels\]"):
         read_turns(path, "utterance")
     (turn,) = read_turns(path, "utterance", columns=Columns(label="parse"))
-    assert (turn.parse, turn.domain) == (None, "calendar")
+    assert (turn.parse, turn.label) == (None, "calendar")
 
 
 def test_a_reference_of_another_form_is_read_by_its_usual_names(tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def test_rows_of_schema2qa_have_no_header_and_their_programs_become_trees(tmp_pa
         ["books-2", "all", "now => @org.schema.Book.Book => notify", "books"],
     ]
     path.write_text("".join("\t".join(row) + "\n" for row in rows))
-    first, second = read_turns(str(path), "utterance", needs=["parse", "domain"])
-    assert (first.utterance, first.domain, second.parse) == ("find emma", "books", "(@org.schema.Book.Book)")
+    first, second = read_turns(str(path), "utterance", needs=["parse", "label"])
+    assert (first.utterance, first.label, second.parse) == ("find emma", "books", "(@org.schema.Book.Book)")
     assert first.parse is not None and from_lispress(first.parse) == program
     path.write_text("books-1\tfind emma\tnow => ( @org.schema.Book.Book => notify\tbooks\n")
     with pytest.raises(DataError, match=r"rows.tsv:1: unreadable ThingTalk: token 5 of 6"):

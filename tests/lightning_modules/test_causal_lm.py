@@ -18,7 +18,7 @@ from doppel.errors import UserError
 from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM
 from lightning_modules.sampling import SamplingArguments, sample_texts
 
-TURN = Turn("book lunch with Ana", "(Yield (Today))", "u", domain="Calendar")
+TURN = Turn("book lunch with Ana", "(Yield (Today))", "u", label="Calendar")
 
 
 def micro_batch(model: CausalLM, turns: list[Turn]) -> MicroBatch:
@@ -113,8 +113,8 @@ def test_checkpointed_activations_give_the_same_gradients_and_run_each_block_twi
         assert torch.equal(gradient, gradients[False][name]), name
 
 
-def test_domain_serves_as_prompt(tiny_model: str) -> None:
-    codec = Parse2Utterance(base_model=tiny_model, source="domain").codec
+def test_label_serves_as_prompt(tiny_model: str) -> None:
+    codec = Parse2Utterance(base_model=tiny_model, source="label").codec
     example = codec.encode(TURN)
     assert codec.decode(example.input_ids[: example.num_prompt - 1]) == "utterance: Calendar"
     assert codec.decode(example.input_ids[example.num_prompt :]) == TURN.utterance

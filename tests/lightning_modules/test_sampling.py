@@ -28,7 +28,7 @@ def make_codec(*special: str) -> Codec:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     names = ["bos_token", "eos_token", "pad_token"] if len(special) == 3 else ["eos_token"]
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **dict(zip(names, special, strict=True)))
-    return Codec(fast, source="domain", target="utterance", max_length=NUM_POSITIONS)
+    return Codec(fast, source="label", target="utterance", max_length=NUM_POSITIONS)
 
 
 @pytest.fixture(params=[("<bos>", "<eos>", "<pad>"), ("<end>",)], ids=["three", "one"])

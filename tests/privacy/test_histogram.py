@@ -96,16 +96,16 @@ def test_a_histogram_that_costs_the_whole_target_is_refused() -> None:
 def test_the_ledger_takes_one_histogram_beside_the_training_and_no_second_one(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     spec = plan(2000, 100, 1, 1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
-    fit = ledger.open_mechanism(scope="domain", stage="domain", spec=spec, planned_steps=20, data_fingerprint="f00d")
+    fit = ledger.open_mechanism(scope="labels", stage="labels", spec=spec, planned_steps=20, data_fingerprint="f00d")
     terms = PrivacyArguments(1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
     own = terms.plan_histogram(2000, "utterance")
     name = ledger.open_mechanism(
-        scope="domain", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND
+        scope="labels", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND
     )
     for _ in range(20):
         ledger.spend(fit)
     ledger.spend(name)
-    assert 1.4 < ledger.epsilon("domain") <= 1.5
+    assert 1.4 < ledger.epsilon("labels") <= 1.5
     with pytest.raises(BudgetExceededError):
         ledger.spend(name)
 
@@ -115,7 +115,7 @@ def test_a_caveat_is_kept_and_a_voiding_one_takes_epsilon_away(tmp_path: Path) -
         warnings.simplefilter("ignore")
         spec = plan(2000, 100, 1, 3.0, accountant="rdp")
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    for scope in ("domain", "two_stage"):
+    for scope in ("labels", "two_stage"):
         ledger.spend(
             ledger.open_mechanism(scope=scope, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
         )
@@ -124,10 +124,10 @@ def test_a_caveat_is_kept_and_a_voiding_one_takes_epsilon_away(tmp_path: Path) -
     assert spent["epsilon"] is not None
     assert "NOTE, two_stage: rows were shuffled." in spent["statement"]
     for _ in range(2):
-        ledger.add_caveat("domain", "the exact histogram was released", voids=True)
+        ledger.add_caveat("labels", "the exact histogram was released", voids=True)
     spent = Ledger(tmp_path / "ledger.jsonl").summary()
     assert spent["epsilon"] is None
-    assert spent["scopes"]["domain"]["epsilon"] is None
-    assert spent["scopes"]["domain"]["epsilon_of_mechanisms"] > 0
+    assert spent["scopes"]["labels"]["epsilon"] is None
+    assert spent["scopes"]["labels"]["epsilon_of_mechanisms"] > 0
     assert spent["scopes"]["two_stage"]["epsilon"] > 0
-    assert spent["statement"].count("NOT PRIVATE, domain: the exact histogram was released.") == 1
+    assert spent["statement"].count("NOT PRIVATE, labels: the exact histogram was released.") == 1

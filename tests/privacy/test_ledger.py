@@ -146,7 +146,7 @@ def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
     histogram = replace(SPEC, batch_size=2000, noise_multiplier=20.0, max_grad_norm=1.0)
     extra = ledger.open_mechanism(
         scope="two_stage",
-        stage="domains",
+        stage="labels",
         spec=histogram,
         planned_steps=1,
         data_fingerprint="f00d",

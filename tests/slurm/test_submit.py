@@ -27,7 +27,7 @@ CPU = ("--slurm", "gpus_per_node=0", "tasks_per_node=2", "cpus_per_task=1", "too
 #: Experiments whose stages differ in shape.
 PIPELINES: dict[str, tuple[str, dict]] = {
     "two_stage": ("smcalflow", {}),
-    "domain": ("sgd-small", {"epsilon": 3, "seed": 2}),
+    "labels": ("sgd-small", {"epsilon": 3, "seed": 2}),
     "adaptation": ("adaptation-weather-small", {}),
 }
 

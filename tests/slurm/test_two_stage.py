@@ -144,13 +144,13 @@ def test_an_overlay_that_experiment_and_site_both_name_counts_once(experiment: P
     assert configs == {s.name: s.config for s in steps_of(given, tmp_path) if s.kind == "fit"}
 
 
-def test_a_run_whose_domains_are_released_as_they_are_ends_by_saying_so(
+def test_a_run_whose_labels_are_released_as_they_are_ends_by_saying_so(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    systems = {"one_stage": {"epsilon": 7.9}, "domain": {"epsilon": None}}
+    systems = {"one_stage": {"epsilon": 7.9}, "labels": {"epsilon": None}}
     (tmp_path / "report.json").write_text(json.dumps({"privacy": {"systems": systems}}))
     Runner(load(experiment), tmp_path, load_site(None, {}))._tell_result(1.0)
-    assert "ε spent  one_stage 7.9, domain NOT PRIVATE" in capsys.readouterr().out
+    assert "ε spent  one_stage 7.9, labels NOT PRIVATE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,9 @@ def test_a_run_whose_domains_are_released_as_they_are_ends_by_saying_so(
         (["quickstart.yaml", "RUN", "--check", "--grid", "epsilon"], "NAME=VALUE"),
         (["quickstart.yaml", "RUN", "--check", "--grid", "epsilon=[3"], "is no YAML"),
         (["quickstart.yaml", "/dev/null/run", "--local", "--systems", "one_stage"], "cannot be made"),
-        (["quickstart.yaml", "RUN", "--local", "--systems", "domain"], "domain"),
+        (["quickstart.yaml", "RUN", "--local", "--systems", "labels"], "no labels, which the system labels needs"),
+        (["quickstart.yaml", "RUN", "--local", "--systems", "domain"], "called 'labels'"),
+        (["quickstart.yaml", "RUN", "--local", "--set", "epochs.domain=2"], "called 'labels'"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "unconstrained", "two_stage"], "name two_stage before"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.batchsize"], "NAME=VALUE"),
         (["quickstart.yaml", "RUN", "--local", "--set", "num_sample=3"], "did you mean 'num_samples'"),
@@ -282,11 +284,11 @@ def test_parses_are_written_for_one_file(changes: dict[str, object]) -> None:
 
 
 def test_without_a_reference_there_is_a_page_and_nothing_is_compared(tmp_path: Path) -> None:
-    changes = {"systems": ["one_stage", "domain"], "data.train_path": "mine.csv", "labels": "labels.txt"}
+    changes = {"systems": ["one_stage", "labels"], "data.train_path": "mine.csv", "labels": "labels.txt"}
     stages = steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)
     assert not any(stage.name.startswith("evaluate") for stage in stages)
     assert stages[-1].argv == ("page", str(tmp_path))
-    assert stages[-1].needs == ("sample_one_stage", "sample_domain")
+    assert stages[-1].needs == ("sample_one_stage", "sample_labels")
 
 
 def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

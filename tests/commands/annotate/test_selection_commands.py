@@ -76,7 +76,7 @@ def test_choose_writes_whole_rows_in_the_order_of_choice(method: str, pool: Path
     assert len({row["id"] for row in rows}) == 6
     for row in rows:
         line = next(line for line in GOOD if line.startswith(row["id"] + "\t"))
-        assert row["utterance"] == line.split("\t")[1] and row["domain"] == "books"
+        assert row["utterance"] == line.split("\t")[1] and row["label"] == "books"
         assert row["parse"] == line.split("\t")[2].strip('"').replace('""', '"')
         assert row["template"].startswith("now => ")
 

@@ -154,20 +154,20 @@ def test_hostile_text_is_text_wherever_it_stands(tmp_path: Path) -> None:
     ]
     run = make_samples(tmp_path / "run", lines, name=HOSTILE, supported=["!Tell"], parser=HOSTILE)
     evaluate(run, "two_stage", {"mauve": 0.5, "notes": [HOSTILE]})
-    make_samples(run, [{"utterance": HOSTILE, "domain": HOSTILE}] * 9, "domain", name=HOSTILE, supported=["!Tell"])
+    make_samples(run, [{"utterance": HOSTILE, "label": HOSTILE}] * 9, "labels", name=HOSTILE, supported=["!Tell"])
     read = page(run)
     scripts = read.all("script")
     assert len(scripts) == 1 and "alert" not in scripts[0].text and not read.all("img")
     assert HOSTILE in read.all("ol", class_="utterances")[0].words and HOSTILE in read.all("h1")[0].parent.words  # type: ignore[union-attr]
     for element in read.all():
         assert not any(name.startswith("on") for name in element.attributes)
-    alone = page(make_samples(tmp_path / "labels", [{"utterance": HOSTILE, "domain": HOSTILE}] * 9, "domain"))
+    alone = page(make_samples(tmp_path / "labels", [{"utterance": HOSTILE, "label": HOSTILE}] * 9, "labels"))
     assert len(alone.all("script")) == 1 and HOSTILE in alone.all("tbody")[0].words
 
 
 def test_labels_stand_in_place_of_functions(tmp_path: Path) -> None:
-    lines = [{"utterance": f"say {i}", "parse": None, "domain": "travel" if i % 3 else "music"} for i in range(60)]
-    read = page(make_samples(tmp_path / "run", lines, "domain", supported=["travel"]))
+    lines = [{"utterance": f"say {i}", "parse": None, "label": "travel" if i % 3 else "music"} for i in range(60)]
+    read = page(make_samples(tmp_path / "run", lines, "labels", supported=["travel"]))
     assert [row.all("th")[0].words for row in read.all("tr", class_="lacking")] == ["music"]
     assert read.all("h1")[0].words.endswith("music") and not read.all("section", id="hierarchy")
 

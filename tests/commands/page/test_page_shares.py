@@ -33,15 +33,15 @@ def ledger_line(run: Path, scope: str) -> None:
     ledger.spend(ledger.open_mechanism(scope=scope, stage="histogram", spec=spec, **fields))
 
 
-def domains(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> None:
+def labels(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> None:
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": sigma, "sums": sums}
-    (run / "domains.histogram.json").write_text(json.dumps(told))
-    (run / "domains.jsonl").write_text("{}\n")
-    shares = File("domains.histogram.json", "metrics", "domain", "domain")
-    end_step(run, "histogram", ["histogram"], [File("domains.jsonl", "prompts", "domain", "domain"), shares])
-    (run / "synthetic_domain.jsonl").write_text("{}\n")
-    samples = File("synthetic_domain.jsonl", "release", "domain", "domain")
-    end_step(run, "sample_domain", ["predict"], [samples], ["domains.jsonl"])
+    (run / "labels.histogram.json").write_text(json.dumps(told))
+    (run / "labels.jsonl").write_text("{}\n")
+    shares = File("labels.histogram.json", "metrics", "labels", "labels")
+    end_step(run, "histogram", ["histogram"], [File("labels.jsonl", "prompts", "labels", "labels"), shares])
+    (run / "synthetic_labels.jsonl").write_text("{}\n")
+    samples = File("synthetic_labels.jsonl", "release", "labels", "labels")
+    end_step(run, "sample_labels", ["predict"], [samples], ["labels.jsonl"])
 
 
 def calibrated(run: Path, system: str, stage: str, told: dict[str, Any]) -> None:
@@ -70,10 +70,10 @@ def test_intervals_hold_the_true_shares_as_often_as_they_say() -> None:
 
 
 def test_labels_have_the_released_shares(tmp_path: Path) -> None:
-    domains(tmp_path, {"travel": 900.0, "music": 300.0, "games": 9.0})
-    assert read_release(RunRecord(tmp_path), "domain", ()) is None, "the ledger has not paid for it"
-    ledger_line(tmp_path, "domain")
-    release = read_release(RunRecord(tmp_path), "domain", ())
+    labels(tmp_path, {"travel": 900.0, "music": 300.0, "games": 9.0})
+    assert read_release(RunRecord(tmp_path), "labels", ()) is None, "the ledger has not paid for it"
+    ledger_line(tmp_path, "labels")
+    release = read_release(RunRecord(tmp_path), "labels", ())
     assert release is not None and release.shares["travel"] == 0.45
     low, high = release.interval("travel")
     assert high - 0.45 == pytest.approx(0.45 - low) == pytest.approx(1.96 * SIGMA / UNITS, rel=1e-3)
@@ -81,8 +81,8 @@ def test_labels_have_the_released_shares(tmp_path: Path) -> None:
     asked = ask(samples, read_supported(["!music", "!games"]), release)
     assert asked is not None and [row.name for row in asked.rows] == ["music", "travel"]
     assert asked.too_rare == ("games",) and asked.rows[0].share.value == 0.15
-    domains(tmp_path, {"travel": 900.0, "music": 300.0}, sigma=None)
-    assert read_release(RunRecord(tmp_path), "domain", ()) is None, "exact shares are not released ones"
+    labels(tmp_path, {"travel": 900.0, "music": 300.0}, sigma=None)
+    assert read_release(RunRecord(tmp_path), "labels", ()) is None, "exact shares are not released ones"
 
 
 def test_topics_that_an_over_sample_was_drawn_by_have_the_released_shares(tmp_path: Path) -> None:

@@ -30,13 +30,13 @@ def changes(tmp_path: Path, **more: Any) -> dict[str, Any]:
     labels = tmp_path / "labels.txt"
     labels.write_text("Category: Food | Stars: 0\n")
     files = {"data.train_path": private, "reference": reference, "labels": str(labels), "data.unit": "user"}
-    return files | {"data.columns": COLUMNS, "systems": ["domain", "two_stage"], "compare_with_private": True} | more
+    return files | {"data.columns": COLUMNS, "systems": ["labels", "two_stage"], "compare_with_private": True} | more
 
 
 def test_every_training_and_comparison_has_them(tmp_path: Path) -> None:
     stages = steps_of(load(shipped("own-data"), changes(tmp_path)), tmp_path / "run")
     trainings = [stage for stage in stages if stage.kind == "fit" and stage.config is not None]
-    assert [stage.name for stage in trainings] == ["domain", "parse_tree", "parse2utterance"]
+    assert [stage.name for stage in trainings] == ["labels", "parse_tree", "parse2utterance"]
     assert all((stage.config or {})["data"]["init_args"]["columns"] == COLUMNS for stage in trainings)
     parser = command_parser(evaluate, "evaluate")
     for stage in stages:

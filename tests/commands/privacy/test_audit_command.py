@@ -196,9 +196,9 @@ def test_made_up_canaries_have_the_fields_of_the_data_and_share_no_word_with_the
     for turn in turns:
         assert turn.parse is not None and is_valid(turn.parse)
         assert not set(turn.utterance.split()) & set(turn.parse.split('"')[1].split())
-        assert turn.domain in ("weather", "social")
+        assert turn.label in ("weather", "social")
     bare = make_turns(1, [Turn("hello", None, "0")], random.Random(0))[0]
-    assert bare.parse is None and bare.domain is None
+    assert bare.parse is None and bare.label is None
 
 
 @pytest.mark.parametrize("target", ["utterance", "parse"])

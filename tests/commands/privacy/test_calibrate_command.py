@@ -231,7 +231,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
     trained(run, sigma=5.0)
     assert calibrate(run, *more) == 0
     lines = [json.loads(line) for line in (run / "trees.jsonl").read_text().splitlines()]
-    topics = Counter(("pizza" in line["utterance"], line["domain"]) for line in lines)
+    topics = Counter(("pizza" in line["utterance"], line["label"]) for line in lines)
     assert len(topics) == 2 and {name.split()[0] for _, name in topics} == {"alarm", "pizza"}
     assert 64 <= sum(n for (is_pizza, _), n in topics.items() if not is_pizza) <= 76  # 70 %, and 20 % in the pool
     assert encoder.calls.count((1, 1000)) == 1  # private utterances are embedded one by one

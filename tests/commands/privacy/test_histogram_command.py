@@ -19,28 +19,28 @@ LABELS = "# public\nBanks\nMusic\nAlarm\n"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder with private turns of two domains (and one that no list names) and public labels."""
-    domains = ["Banks"] * 600 + ["Music"] * 300 + ["secret"] * 100
-    lines = [json.dumps({"utterance": f"say {i}", "domain": domain}) for i, domain in enumerate(domains)]
+    """A run folder with private turns of two labels (and one that no list names) and public labels."""
+    labels = ["Banks"] * 600 + ["Music"] * 300 + ["secret"] * 100
+    lines = [json.dumps({"utterance": f"say {i}", "label": label}) for i, label in enumerate(labels)]
     (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "labels.txt").write_text(LABELS)
     return tmp_path
 
 
-def trained(run: Path, sigma: float | None, private: bool = True, source: str | None = "domain") -> None:
-    """What `fit` leaves of a domain stage: its configuration, and its line in the ledger."""
-    stage = run / "domain"
+def trained(run: Path, sigma: float | None, private: bool = True, source: str | None = "label") -> None:
+    """What `fit` leaves of a model of labels: its configuration, and its line in the ledger."""
+    stage = run / "labels"
     stage.mkdir()
     callbacks: list[dict[str, Any]] = []
     if private:
         spec = plan(1000, 100, 1, 8.0, accountant="rdp", histogram_noise_multiplier=sigma)
         ledger = Ledger(run / "ledger.jsonl")
         name = ledger.open_mechanism(
-            scope="domain", stage="domain", spec=spec, planned_steps=10, data_fingerprint="f00d"
+            scope="labels", stage="labels", spec=spec, planned_steps=10, data_fingerprint="f00d"
         )
         for _ in range(10):
             ledger.spend(name)
-        init = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "domain"}
+        init = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "labels"}
         init |= {"ledger_path": str(run / "ledger.jsonl"), "histogram_noise_multiplier": sigma}
         callbacks.append({"class_path": "callbacks.differential_privacy.DifferentialPrivacy", "init_args": init})
     config = {
@@ -52,25 +52,25 @@ def trained(run: Path, sigma: float | None, private: bool = True, source: str | 
 
 
 def histogram(run: Path, *more: str) -> int:
-    arguments = ["histogram", str(run / "domain"), "--labels", str(run / "labels.txt"), "--num-samples", "500"]
-    return cli.main([*arguments, "--out", str(run / "domains.jsonl"), *more])
+    arguments = ["histogram", str(run / "labels"), "--labels", str(run / "labels.txt"), "--num-samples", "500"]
+    return cli.main([*arguments, "--out", str(run / "labels.jsonl"), *more])
 
 
 def test_a_noised_histogram_is_spent_once_and_gives_prompts_of_public_labels(run: Path) -> None:
     trained(run, sigma=5.0)
     assert histogram(run) == 0
-    prompts = Counter(json.loads(line)["domain"] for line in (run / "domains.jsonl").read_text().splitlines())
+    prompts = Counter(json.loads(line)["label"] for line in (run / "labels.jsonl").read_text().splitlines())
     assert prompts.total() == 500
     assert set(prompts) <= {"Banks", "Music", "Alarm"}
     assert prompts["Banks"] > prompts["Music"] > prompts["Alarm"]
-    released = json.loads((run / "domains.histogram.json").read_text())
+    released = json.loads((run / "labels.histogram.json").read_text())
     assert released["noise_multiplier"] == 5.0
     assert released["sums"]["Banks"] != 600
     assert abs(released["sums"]["Banks"] - 600) < 50
     spent = Ledger(run / "ledger.jsonl").summary()
     assert spent["mechanisms"][1]["kind"] == "gaussian_histogram"
     assert (spent["mechanisms"][1]["sample_rate"], spent["mechanisms"][1]["done_steps"]) == (1.0, 1)
-    assert 7.9 < spent["scopes"]["domain"]["epsilon"] <= 8.0
+    assert 7.9 < spent["scopes"]["labels"]["epsilon"] <= 8.0
 
     assert histogram(run, "--seed", "2") == 0  # reads what was released
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
@@ -84,10 +84,10 @@ def test_an_exact_histogram_must_be_asked_for_and_is_written_down_as_not_private
     assert "--exact, which is not private" in capsys.readouterr().err
     assert histogram(run, "--exact") == 0
     assert "NOT PRIVATE" in capsys.readouterr().out
-    assert json.loads((run / "domains.histogram.json").read_text())["sums"] == {"Banks": 600, "Music": 300, "Alarm": 0}
+    assert json.loads((run / "labels.histogram.json").read_text())["sums"] == {"Banks": 600, "Music": 300, "Alarm": 0}
     spent = Ledger(run / "ledger.jsonl").summary()
-    assert spent["scopes"]["domain"]["epsilon"] is None
-    assert "NOT PRIVATE, domain: the exact histogram" in spent["statement"]
+    assert spent["scopes"]["labels"]["epsilon"] is None
+    assert "NOT PRIVATE, labels: the exact histogram" in spent["statement"]
     assert cli.main(["ledger", str(run)]) == 0
     assert histogram(run) == 2  # the exact one is there
 
@@ -101,10 +101,10 @@ def test_a_run_without_privacy_writes_no_ledger(run: Path) -> None:
 @pytest.mark.parametrize(
     ("sigma", "source", "more", "message"),
     [
-        (5.0, "domain", ["--exact"], "leave --exact out"),
-        (5.0, None, [], "no model of utterances given a domain"),
-        (5.0, "domain", ["--num-samples", "0"], "--num-samples is 0"),
-        (5.0, "domain", ["--labels", "no/such/file"], "no labels at"),
+        (5.0, "label", ["--exact"], "leave --exact out"),
+        (5.0, None, [], "no model of utterances given a label"),
+        (5.0, "label", ["--num-samples", "0"], "--num-samples is 0"),
+        (5.0, "label", ["--labels", "no/such/file"], "no labels at"),
     ],
 )
 def test_what_does_not_fit_is_told_and_spends_nothing(

@@ -22,7 +22,7 @@ ROWS = [(f"{text} {said}", kind, stars) for kind, texts in (("Food", FOOD), ("Ca
 
 def write(path: Path, rows: list[tuple[str, str, str]]) -> str:
     """Write samples as the model of utterances given a code does."""
-    lines = ({"utterance": text, "domain": f"Kind: {kind} | Stars: {stars}"} for text, kind, stars in rows)
+    lines = ({"utterance": text, "label": f"Kind: {kind} | Stars: {stars}"} for text, kind, stars in rows)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
 
@@ -81,10 +81,10 @@ def test_samples_that_carry_their_labels_teach_them(
 @pytest.mark.parametrize(
     ("samples", "words", "told"),
     [
-        ([{"utterance": "hello secretword", "domain": "Kind: Food"}], [], "does not have the labels of --reference"),
+        ([{"utterance": "hello secretword", "label": "Kind: Food"}], [], "does not have the labels of --reference"),
         ([{"utterance": "hello secretword"}], [], "samples.jsonl:1"),
-        ([{"utterance": "hello", "domain": "Kind: a | Stars: b"}], ["--num-samples", "0"], "at least 1"),
-        ([{"utterance": "hello", "domain": "Kind: a | Stars: b"}], ["--no-mauve"], "--no-mauve"),
+        ([{"utterance": "hello", "label": "Kind: a | Stars: b"}], ["--num-samples", "0"], "at least 1"),
+        ([{"utterance": "hello", "label": "Kind: a | Stars: b"}], ["--no-mauve"], "--no-mauve"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_never_quoted(

@@ -47,10 +47,10 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
 
 def given(tmp_path: Path, codes: list[str], drawn: list[tuple[str, str]]) -> list[str]:
     """Arguments of the command, without words."""
-    lines = [{"utterance": text, "domain": code, "stage": "domain"} for text, code in drawn]
+    lines = [{"utterance": text, "label": code, "stage": "labels"} for text, code in drawn]
     files = {
         "--candidates": write_lines(tmp_path / "candidates.jsonl", lines),
-        "--prompts": write_lines(tmp_path / "domains.jsonl", [{"domain": code} for code in codes]),
+        "--prompts": write_lines(tmp_path / "labels.jsonl", [{"label": code} for code in codes]),
     }
     return [*(word for pair in files.items() for word in pair), "--out", str(tmp_path / "synthetic.jsonl")]
 
@@ -61,7 +61,7 @@ def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path:
     drawn = [(text, code) for code in (INN_GOOD, INN_BAD, BAR_GOOD) for text in texts]
     call(keep_best, [*given(tmp_path, codes, drawn), "--label-words", json.dumps(STARS)], "keep-best")
     kept = [json.loads(line) for line in (tmp_path / "synthetic.jsonl").read_text().splitlines()]
-    assert [line["domain"] for line in kept] == codes and {line["stage"] for line in kept} == {"domain"}
+    assert [line["label"] for line in kept] == codes and {line["stage"] for line in kept} == {"labels"}
     assert {kept[0]["utterance"], kept[3]["utterance"]} == {"an awful inn", "it was awful , awful inn"}
     assert kept[1]["utterance"] in ("a great inn", "so great and great inn")
     assert kept[2]["utterance"] == "a great bar"
@@ -105,7 +105,7 @@ def changes(tmp_path: Path) -> dict[str, Any]:
     labels = tmp_path / "labels.txt"
     labels.write_text("bar\ninn\n")
     return {
-        "systems": ["domain"],
+        "systems": ["labels"],
         "labels": str(labels),
         "candidates": 8,
         "label_words": {"inn": "a small hotel"},
@@ -119,36 +119,36 @@ def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, mo
     experiment = load(Path("configs/experiments/own-data.yaml"), changes(tmp_path))
     check_sources(experiment)  # no parser is asked for
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
-    chosen, config = stages["choose_domain"], stages["sample_domain"].config
-    assert chosen.argv[0] == "keep-best" and chosen.needs == ("sample_domain",)
-    assert stages["page"].needs == ("choose_domain",)
-    for file in ("candidates_domain.jsonl", "domains.jsonl", "synthetic_domain.jsonl"):
+    chosen, config = stages["choose_labels"], stages["sample_labels"].config
+    assert chosen.argv[0] == "keep-best" and chosen.needs == ("sample_labels",)
+    assert stages["page"].needs == ("choose_labels",)
+    for file in ("candidates_labels.jsonl", "labels.jsonl", "synthetic_labels.jsonl"):
         assert str(tmp_path / file) in chosen.argv
     assert json.loads(chosen.argv[chosen.argv.index("--label-words") + 1]) == {"inn": "a small hotel"}
     assert config is not None and config["data"]["init_args"]["num_samples"] == 240
-    assert str(tmp_path / "domains.jsonl") == config["data"]["init_args"]["prompts_path"]
+    assert str(tmp_path / "labels.jsonl") == config["data"]["init_args"]["prompts_path"]
 
 
 def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None:
-    folder = tmp_path / "sample_domain"
+    folder = tmp_path / "sample_labels"
     folder.mkdir()
     config = {"model": {"init_args": {"sampling": {"num_beams": 1}}}}
     (folder / "predict.yaml").write_text(json.dumps(config))
     told = {"candidates": 8, "label_words": STARS}
-    (tmp_path / "experiment.yaml").write_text(json.dumps({"systems": ["domain"], **told}))
+    (tmp_path / "experiment.yaml").write_text(json.dumps({"systems": ["labels"], **told}))
     for name, role, verb, reads in [
-        ("candidates_domain.jsonl", "candidates", "predict", ()),
-        ("synthetic_domain.jsonl", "release", "match-labels", ("candidates_domain.jsonl",)),
+        ("candidates_labels.jsonl", "candidates", "predict", ()),
+        ("synthetic_labels.jsonl", "release", "match-labels", ("candidates_labels.jsonl",)),
     ]:
         (tmp_path / name).write_text("{}\n")
-        end_step(tmp_path, verb, [verb, "--run_dir", str(folder)], [File(name, role, "domain", "domain")], reads)
-    assert sampling(RunRecord(tmp_path), "domain") == {"synthetic_domain.jsonl": {"num_beams": 1, **told}}
+        end_step(tmp_path, verb, [verb, "--run_dir", str(folder)], [File(name, role, "labels", "labels")], reads)
+    assert sampling(RunRecord(tmp_path), "labels") == {"synthetic_labels.jsonl": {"num_beams": 1, **told}}
 
 
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path("configs/experiments/own-data.yaml")
     monkeypatch.setattr(sources, "find_spec", lambda package: None)
-    with pytest.raises(UserError, match="candidates of the system domain need sentence embeddings"):
+    with pytest.raises(UserError, match="candidates of the system labels need sentence embeddings"):
         check_sources(load(file, changes(tmp_path)))
     with pytest.raises(UserError, match="candidates is 1"):
         load(file, changes(tmp_path) | {"candidates": 1})
