@@ -47,7 +47,7 @@ class Setting:
         num_micro_batches: Micro-batches of one optimizer step.
         device: ``cpu`` or ``cuda``.
         precision: Key of :data:`PRECISIONS`: autocast to half precision, or none.
-        checkpointing: Activation checkpointing, one segment for each block.
+        checkpointing: Activation checkpointing of each block.
     """
 
     size: str

@@ -73,7 +73,7 @@ def predict(
         precision: ``32``, or ``bf16`` or ``fp16`` autocast.
         private: With the clipper, or ordinary training.
         lora_rank: Adapters of this rank on all linear layers of the blocks, all else frozen; None trains everything.
-        checkpointing: Activation checkpointing, one segment for each block.
+        checkpointing: Activation checkpointing of each block.
         fused_head: Head and cross-entropy fused.
         recompute: Fused, and the logits' gradient formed twice instead of held.
         chunk_tokens: Tokens of a chunk of the fused head.
@@ -97,10 +97,10 @@ def predict(
         block += tokens * operand * 4 * lora_rank
         adapters = tokens * layers * operand * ((d + 3 * d + d + 5 * d) + (8 * lora_rank))
         inputs_and_gradients = adapters + tokens * layers * operand * 3 * d
-    boundary = tokens * layers * d * 4  # inputs of the blocks; the clipper keeps the gradients of their outputs too
-    if checkpointing:
-        inputs_and_gradients = 2 * boundary if private else boundary
-    again = block + tokens * d * 4 * 4 + (tokens * d * operand * (7 + 9) if private else 0)
+    boundary = tokens * layers * d * 4  # inputs of the blocks
+    if checkpointing and not private:
+        inputs_and_gradients = boundary
+    again = block + tokens * d * 4 * 4
     activations = (boundary if checkpointing else layers * block) + tokens * d * 4 * 2  # the last LayerNorm's too
 
     logits = tokens * vocabulary

@@ -83,7 +83,8 @@ class CausalLM(LogicalBatchModule):
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
         lora: Trains low-rank adapters alone and keeps the base model as it is; null trains every weight.
         activation_checkpointing: Keeps only the inputs of the model's blocks for the backward pass and computes the
-            rest again there: less memory, about a third more time.
+            rest again there: less memory, about a third more time. A private training holds more of the layers that it
+            trains: there fewer tokens at a time (``max_tokens_per_micro_batch``) save memory without that time.
         compile: Trains through ``torch.compile``, which compiles every shape of a micro-batch anew: set the data's
             ``fixed_shapes`` too. For GPUs; minutes at the start, and little use on a CPU.
         optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.

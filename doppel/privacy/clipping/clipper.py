@@ -44,9 +44,7 @@ class PerSampleClipper:
     position ids [1, T] broadcast over the batch  exact
     dropout, padding                              exact
     :class:`.head.HeadLoss`                       exact; the logits are never all held
-    Hugging Face activation checkpointing         exact (reentrant or not), and keeps its saving (see
-                                                  :class:`.segments.Segment`)
-    other checkpointing (not reentrant)           exact, but inputs and output gradients of all layers are held
+    activation checkpointing (not reentrant)      exact, but inputs and output gradients of trained layers are held
     ``torch.compile``                             exact, through :meth:`compile`
     a loss that depends on no parameter of ours   norm 0
     inf or nan in a unit                          that unit contributes zero; see :attr:`num_nonfinite`
@@ -83,8 +81,7 @@ class PerSampleClipper:
         replaced by the relative η: 8 units of rounding where products are formed from float32 or float64 operands
         (always on the CPU), one unit of half precision where the scaled operands are rounded to it. Sums are never
         rounded to half precision. What rounding does to sums of squares, which cannot cancel, is left to η. Not
-        covered are the sum over units, and gradients that are formed and then formed again (long rows under activation
-        checkpointing).
+        covered is the sum over units.
 
     Args:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the
@@ -112,7 +109,7 @@ class PerSampleClipper:
             raise ValueError("the model has no trainable parameter, so there is nothing to clip: unfreeze some")
         self._trainable = frozenset(id(p) for _, p in self._parameters)
         self._rules = build_rules(model)
-        self._observer = ModelObserver(model, self._rules)
+        self._observer = ModelObserver(self._rules)
         self._layout = UnitLayout(1, 1)
         self._is_active = self._is_closed = self._is_audited = False
 
@@ -184,7 +181,6 @@ class PerSampleClipper:
             parameter.requires_grad_(True)
 
     def _reset(self) -> None:
-        self._observer.segments.clear()
         for rule in self._rules:
             rule.reset()
 
@@ -267,28 +263,17 @@ class PerSampleClipper:
             factors.masked_fill_(nonfinite, 0.0)
             for rule in rules:
                 rule.erase(nonfinite)  # 0 · nan is nan
-        # a tied weight has several rules, a checkpointed layer has its rule and its segment: the last one finishes it
-        users = Counter(id(p) for rule in rules for p in rule.trained_parameters)
-        users.update(id(p) for segment in self._observer.segments for p in segment.trained_parameters)
-
-        def finish(parameters: list[nn.Parameter]) -> None:
-            for parameter in parameters:
+        users = Counter(
+            id(p) for rule in rules for p in rule.trained_parameters
+        )  # of a tied weight: the last finishes it
+        while rules:  # the last layer first: it holds the logits' gradient
+            rule = rules.pop()
+            rule.add_clipped(factors, 1.0 / loss_scale)
+            rule.reset()
+            for parameter in rule.trained_parameters:
                 users[id(parameter)] -= 1
                 if users[id(parameter)] == 0:
                     on_ready(parameter)
-
-        while rules:  # the last layer first: it holds the logits' gradient
-            rule = rules.pop()
-            parameters = rule.trained_parameters
-            rule.add_clipped(factors, 1.0 / loss_scale)
-            rule.reset()
-            finish(parameters)
-        rows_per_unit = self._layout.rows_per_unit
-        erased = nonfinite.repeat_interleave(rows_per_unit) if num_nonfinite else None
-        while self._observer.segments:
-            segment = self._observer.segments.pop()
-            segment.add_clipped(factors.repeat_interleave(rows_per_unit), erased, 1.0 / loss_scale)
-            finish(segment.trained_parameters)
         self._reset()
         return norms
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from doppel.privacy.clipping.head import START_FUSED_HEAD
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, first_input
-from doppel.privacy.clipping.segments import RunSegment, Segment
 
 
 class ObserveGradient(torch.autograd.Function):
@@ -44,24 +43,17 @@ class ObserveGradient(torch.autograd.Function):
 
 
 class ModelObserver:
-    """Hooks on the layers of a model, and stand-ins for its checkpoints, while a capture lasts.
+    """Hooks on the layers of a model while a capture lasts.
 
     Args:
-        model: The model.
         rules: One for each module with trainable parameters.
-
-    Attributes:
-        segments: Checkpointed parts of the model whose layers' norms are known, in the order of the backward pass.
     """
 
-    def __init__(self, model: nn.Module, rules: Sequence[LayerRule]) -> None:
-        self.segments: list[Segment] = []
-        self._model = model
+    def __init__(self, rules: Sequence[LayerRule]) -> None:
         self._rules = rules
         self._layout = UnitLayout(1, 1)
         self._hooks: list[RemovableHandle] = []
         self._running_modules: list[nn.Module] = []  # as their calls are nested
-        self._in_segment = False
 
     def attach(self, stack: ExitStack, layout: UnitLayout, audited: Sequence[tuple[str, nn.Parameter]]) -> None:
         """Observe until ``stack`` is closed.
@@ -79,15 +71,10 @@ class ModelObserver:
             if isinstance(rule, LinearRule):
                 setattr(rule.module, START_FUSED_HEAD, partial(rule.start_fused_head, layout))
                 stack.callback(delattr, rule.module, START_FUSED_HEAD)
-        for module in self._model.modules():
-            if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func"):
-                stack.callback(setattr, module, "_gradient_checkpointing_func", module._gradient_checkpointing_func)
-                module._gradient_checkpointing_func = self._checkpoint  # type: ignore[assignment]
         if audited:
             for rule in self._rules:
                 stack.callback(rule.module.register_forward_pre_hook(self._on_forward_start).remove)
-            is_watching = lambda: torch.is_grad_enabled() or self._in_segment  # noqa: E731
-            stack.enter_context(ParameterUseAudit(audited, self._running_module, is_watching))
+            stack.enter_context(ParameterUseAudit(audited, self._running_module))
 
     def _add_hooks(self) -> None:
         for rule in self._rules:
@@ -125,53 +112,17 @@ class ModelObserver:
         while self._running_modules and self._running_modules.pop() is not module:
             pass  # a checkpoint may leave a forward early
         if not torch.is_grad_enabled():
-            rule.ran_without_grad = rule.ran_without_grad or not self._in_segment
+            rule.ran_without_grad = True
             return None
         output = rule.prepare_output(output, layout)
         inputs = first_input(args, kwargs).detach()
-        if torch._C._current_graph_task_id() != -1 and not self._in_segment:
+        if torch._C._current_graph_task_id() != -1:
             # a checkpoint computes its activations again inside the backward pass, for the first call's observer
             if not rule.is_recorded or rule.ran_without_grad:
                 raise reentrant_checkpoint_error(rule)
         else:
             rule.record(inputs, layout)
         return ObserveGradient.apply(output, rule, layout, inputs)
-
-    def _checkpoint(self, run: Callable[..., Any], *args: Any) -> Any:
-        """Takes the place of Hugging Face's checkpointing function."""
-        if not torch.is_grad_enabled() or self._in_segment:
-            return run(*args)
-        segment = Segment(run, args)
-
-        def first_run() -> Any:
-            self._in_segment = True
-            try:
-                return run(*args)
-            finally:
-                self._in_segment = False
-
-        def on_backward(grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-            before = {id(rule) for rule in self._rules if rule.squared_norms is not None}
-            self._in_segment = True
-            try:
-                found = segment.backward(grads)
-            finally:
-                self._in_segment = False
-            segment.rules = [r for r in self._rules if r.squared_norms is not None and id(r) not in before]
-            if segment.rules:  # else all of it is frozen
-                self.segments.append(segment)
-            for rule in segment.rules:
-                if rule.is_tied:
-                    raise UnsupportedLayerError(
-                        f"module '{rule.name}' has a tied weight and is inside a checkpointed part of the model: "
-                        "checkpoint the blocks between embedding and head only"
-                    )
-                rule.kept = {}
-                rule.operand_dtype = segment.dtype
-            return found
-
-        anchor = torch.zeros((), requires_grad=True)
-        return RunSegment.apply(first_run, on_backward, anchor, *(args[i] for i in segment.differentiable))
 
 
 def reentrant_checkpoint_error(rule: LayerRule) -> UnsupportedLayerError:

@@ -25,17 +25,14 @@ class ParameterUseAudit(TorchFunctionMode):
     Args:
         parameters: (name, parameter) of all that is trained.
         current_module: Gives the module whose ``forward`` is running, or None.
-        is_watching: Whether the operation that runs is part of the differentiated forward pass.
     """
 
     def __init__(
         self,
         parameters: Iterable[tuple[str, nn.Parameter]],
         current_module: Callable[[], nn.Module | None],
-        is_watching: Callable[[], bool] = torch.is_grad_enabled,
     ) -> None:
         super().__init__()
-        self._is_watching = is_watching
         self._names = {id(parameter): name for name, parameter in parameters}
         self._current_module = current_module
 
@@ -47,7 +44,7 @@ class ParameterUseAudit(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if self._is_watching() and any(isinstance(value, Tensor) for value in tree_leaves(result)):
+        if torch.is_grad_enabled() and any(isinstance(value, Tensor) for value in tree_leaves(result)):
             for value in tree_leaves((args, kwargs or {})):
                 if id(value) in self._names and not self._is_expected(func, value):
                     raise UnsupportedLayerError(
