@@ -80,10 +80,7 @@ def discrete_gaussian(stream: KeyedStream, scale: int) -> int:
     """A whole number k with probability proportional to exp(-k^2 / 2 scale^2) (Canonne et al., 2020, algorithm 3).
 
     A discrete Laplace number is drawn and kept with the probability that makes it Gaussian; all in whole numbers.
-
-    Args:
-        stream: Where the coins come from.
-        scale: Standard deviation, at least 1.
+    ``scale`` is the standard deviation, at least 1.
     """
     while True:
         k = _discrete_laplace(stream, scale + 1)

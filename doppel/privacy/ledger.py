@@ -135,9 +135,6 @@ class Ledger:
     def spend(self, mechanism_id: str) -> None:
         """Record one step that is about to run. Call it *before* the private data are touched.
 
-        Args:
-            mechanism_id: From `open_mechanism`.
-
         Raises:
             BudgetExceededError: If the scope would pass its target; nothing is written.
             LedgerError: If the mechanism is unknown, or the file cannot be locked, read or written.

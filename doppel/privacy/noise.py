@@ -68,11 +68,7 @@ class GaussianNoise:
         return f"{type(self).__name__}({scale})"
 
     def share_secret(self, broadcast: Callable[[Tensor], Tensor]) -> None:
-        """Let all ranks use rank 0's secret, before the first step.
-
-        Args:
-            broadcast: Takes this rank's uint8 tensor [32] (on the CPU) and returns rank 0's.
-        """
+        """Let all ranks use rank 0's secret, before the first step; see :meth:`.secret.Secret.share`."""
         self._secret.share(broadcast)
 
     @torch.no_grad()

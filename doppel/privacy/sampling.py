@@ -90,11 +90,7 @@ class PoissonSampler:
         return chosen
 
     def share_secret(self, broadcast: Callable[[Tensor], Tensor]) -> None:
-        """Let all ranks draw what rank 0 draws, before the first batch.
-
-        Args:
-            broadcast: Takes this rank's uint8 tensor [32] (on the CPU) and returns rank 0's.
-        """
+        """Let all ranks draw what rank 0 draws, before the first batch; see :meth:`.secret.Secret.share`."""
         self._secret.share(broadcast)
 
     def fingerprint(self) -> str:

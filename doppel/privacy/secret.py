@@ -67,7 +67,7 @@ class Secret:
         """Replace the secret by what ``broadcast`` makes of it: that of rank 0.
 
         Args:
-            broadcast: Takes this rank's uint8 tensor [32] and returns rank 0's.
+            broadcast: Takes this rank's uint8 tensor [32] (on the CPU) and returns rank 0's.
         """
         shared = bytes(broadcast(torch.frombuffer(bytearray(self.__bytes), dtype=torch.uint8)).cpu().tolist())
         if len(shared) != SECRET_BYTES:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import wide_dtype
 from doppel.privacy.clipping.compiled import CompiledFunction
-from doppel.privacy.clipping.model_observer import ModelObserver, ObserveGradient, reentrant_checkpoint_error
+from doppel.privacy.clipping.observer import ModelObserver, ObserveGradient, reentrant_checkpoint_error
 from doppel.privacy.clipping.registry import build_rules
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
 

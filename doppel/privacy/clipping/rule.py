@@ -24,7 +24,7 @@ class UnsupportedLayerError(UserError):
 
 @dataclass(frozen=True)
 class UnitLayout:
-    """How the rows of a micro-batch belong to units: unit 0's rows, then unit 1's, …
+    """How the rows of a micro-batch belong to units: unit 0's rows, then unit 1's, … One object for each capture.
 
     Args:
         num_units: Number of units U in the micro-batch.
