@@ -7,6 +7,7 @@ import gzip
 import hashlib
 from pathlib import Path
 
+from jsonargparse.typing import NonNegativeFloat, PositiveInt
 from tqdm import tqdm
 
 from doppel.errors import UserError
@@ -15,7 +16,7 @@ from doppel.errors import UserError
 _PATIENCE = 100_000
 
 
-def schema2qa_pool(*, out: Path, num: int = 1_000_000, seed: int = 1, skew: float = 1.0) -> None:
+def schema2qa_pool(*, out: Path, num: PositiveInt = 1_000_000, seed: int = 1, skew: NonNegativeFloat = 1.0) -> None:
     """Write distinct questions to a database, with their ThingTalk programs, from a grammar.
 
     A synthetic pool to choose from, as Oren et al. (2021) sample theirs. Its six domains, properties and operators are
@@ -33,10 +34,8 @@ def schema2qa_pool(*, out: Path, num: int = 1_000_000, seed: int = 1, skew: floa
     """
     from doppel.grammar.schema2qa import questions
 
-    if num < 1 or skew < 0 or not out.name.endswith((".tsv", ".tsv.gz")):
-        raise UserError(
-            f"--num {num} --skew {skew} --out {out}: give at least 1 row, no negative skew, and a .tsv file"
-        )
+    if not out.name.endswith((".tsv", ".tsv.gz")):
+        raise UserError(f"--out {out}: give a .tsv or a .tsv.gz file")
     out.parent.mkdir(parents=True, exist_ok=True)
     part, known, since = out.with_name(f"{out.name}.part"), set[bytes](), 0
     opened = gzip.open if out.suffix == ".gz" else open

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jsonargparse.typing import PositiveInt
 
 from commands.privacy.counted import Counted, ParsedTrees, TopicsOf, Trees
 from commands.privacy.histogram import release
@@ -21,7 +22,7 @@ def calibrate(
     *,
     pool: Path,
     out: Path,
-    num_samples: int,
+    num_samples: PositiveInt,
     parser: Path | None = None,
     num_topics: int | None = None,
     texts: str | None = None,
@@ -62,8 +63,6 @@ def calibrate(
         DataError: The pool has nothing that can be drawn.
         BudgetExceededError: The budget of the scope does not afford the release any more.
     """
-    if num_samples < 1:
-        raise DataError(f"--num-samples is {num_samples}: give at least 1")
     if parser is not None and num_topics is not None:
         raise UserError("--parser and --num-topics count different things: give one of them")
     counted: Counted = Trees() if parser is None else ParsedTrees(parser)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jsonargparse.typing import PositiveInt
+
 from commands.pipeline.stage_config import StageConfig
 from datamodules.canaries import first_units
 from datamodules.turn import Turn
@@ -16,7 +18,7 @@ from doppel.files import write_json_lines
 
 
 def histogram(
-    stage_dir: Path, *, labels: Path, out: Path, num_samples: int, seed: int = 1, exact: bool = False
+    stage_dir: Path, *, labels: Path, out: Path, num_samples: PositiveInt, seed: int = 1, exact: bool = False
 ) -> None:
     """Prompts for a model of utterances given a label, from a noised histogram of the private labels.
 
@@ -38,8 +40,6 @@ def histogram(
     """
     from doppel.privacy.histogram import normalise
 
-    if num_samples < 1:
-        raise DataError(f"--num-samples is {num_samples}: give at least 1")
     bins = read_labels(labels)
     field = StageConfig.read(stage_dir).model.get("source")
     if field != "label":

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jsonargparse.typing import PositiveInt
+
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
 from commands.quality.table import Table, show
@@ -37,7 +39,7 @@ def evaluate(
     no_mauve: bool = False,
     fluency: str | None = None,
     keep_function: str | None = None,
-    num_samples: int | None = None,
+    num_samples: PositiveInt | None = None,
     counting: Counting = "node_labels",
     parser: Path | None = None,
     parsed: Path | None = None,
@@ -97,8 +99,6 @@ def evaluate(
     arguments = dict(locals())
     way, takes = ("--labels", _OF_LABELS) if labels else ("a comparison", arguments.keys() - _OF_LABELS_ALONE)
     check_options(evaluate, arguments, way, takes)
-    if num_samples is not None and num_samples < 1:
-        raise DataError(f"--num-samples is {num_samples}: give at least 1")
     for path in (out, save_parsed, save_parsed_reference):  # before the long work, so that a bad path shows at once
         if path is not None:
             _make_folder(path)

@@ -83,6 +83,10 @@ def _reason(message: str) -> str:
         text = match[1]
     elif match := re.search(r"Problem with given class_path '[\w.]*\.(\w+)': (.*?)(?: - |$)", text):
         text = f"{match[1]}: {match[2]}"
+    elif match := re.search(r"(\S*) ?does not conform to restriction v(>=?)(\S+)", text):  # a number of a range
+        text = f"{value[1] if value else match[1]} is {'not above' if match[2] == '>' else 'below'} {match[3]}"
+    elif match := re.search(r"Not of type [A-Za-z]*(Int|Float): .*: ('.*?')", text):
+        text = f"{match[2]} is no {match[1].lower()}"
     elif value and (match := re.search(r"Expected a <class '(\w+)'>", text)):
         text = f"{value[1]!r} is no {match[1]}"
     return f"{before}{'.'.join(keys)}: {text.strip()}"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from jsonargparse.typing import PositiveInt
+
 from doppel.errors import UserError
 
 seen: dict[str, object] = {}
@@ -26,7 +28,8 @@ class Limits:
 def measure(
     runs: list[Path],
     *,
-    num_samples: int,
+    num_samples: PositiveInt,
+    batch_size: PositiveInt | None = None,
     epochs: list[float] | None = None,
     accountant: Literal["pld", "rdp"] = "pld",
     out: Path | None = None,
@@ -42,6 +45,7 @@ def measure(
         runs: Folders of the runs.
         num_samples: How many samples to
             compare.
+        batch_size: How many at once.
         epochs: Epochs of each stage.
         accountant: Which bound.
         out: Where to write.

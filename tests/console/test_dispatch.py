@@ -40,7 +40,10 @@ def test_the_docstring_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert done.value.code == 0
     assert "Measure some runs.\n\nA second paragraph\n  with an indented line.\n" in text
-    assert "How many samples to compare. (required, type: int)" in text and "--config" not in text
+    assert (
+        "How many samples to compare. (required, type: PositiveInt)" in " ".join(text.split())
+        and "--config" not in text
+    )
     assert "<class" not in text
 
 
@@ -50,6 +53,9 @@ def test_the_docstring_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["measur"], "there is no command 'measur': did you mean measure?"),
         (["measure", "a", "--num-samples=4", "--num-sample=4"], "no option 'num-sample': did you mean 'num-samples'?"),
         (["measure", "a", "--num-samples=x"], "--num-samples: 'x' is no int"),
+        (["measure", "a", "--num-samples=0"], "--num-samples: 0 is not above 0"),
+        (["measure", "a", "--num-samples=1", "--batch-size=-2"], "--batch-size: -2 is not above 0"),
+        (["measure", "a", "--num-samples=1", "--batch-size=x"], "--batch-size: 'x' is no int"),
         (["measure", "--num-samples=4"], "runs"),
         (["measure", "a"], "are required: --num-samples\n"),
         (["refuse", "bread"], "bread is wrong: mend it"),

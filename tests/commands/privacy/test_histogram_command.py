@@ -103,7 +103,7 @@ def test_a_run_without_privacy_writes_no_ledger(run: Path) -> None:
     [
         (5.0, "label", ["--exact"], "leave --exact out"),
         (5.0, None, [], "no model of utterances given a label"),
-        (5.0, "label", ["--num-samples", "0"], "--num-samples is 0"),
+        (5.0, "label", ["--num-samples", "0"], "--num-samples: 0 is not above 0"),
         (5.0, "label", ["--labels", "no/such/file"], "no labels at"),
     ],
 )

@@ -191,7 +191,7 @@ def test_bad_samples_end_in_one_line_that_quotes_nothing(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--num-samples", "0"), "--num-samples is 0"),
+        (("--num-samples", "0"), "--num-samples: 0 is not above 0"),
         (("--featurizer", "/no/such/model"), "/no/such/model: no such folder"),
         (("--out", "{file}/report.json"), "its folder cannot be made"),
         (("--balanced",), "--balanced does not belong"),

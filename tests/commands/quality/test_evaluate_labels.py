@@ -83,7 +83,7 @@ def test_samples_that_carry_their_labels_teach_them(
     [
         ([{"utterance": "hello secretword", "label": "Kind: Food"}], [], "does not have the labels of --reference"),
         ([{"utterance": "hello secretword"}], [], "samples.jsonl:1"),
-        ([{"utterance": "hello", "label": "Kind: a | Stars: b"}], ["--num-samples", "0"], "at least 1"),
+        ([{"utterance": "hello", "label": "Kind: a | Stars: b"}], ["--num-samples", "0"], "--num-samples"),
         ([{"utterance": "hello", "label": "Kind: a | Stars: b"}], ["--no-mauve"], "--no-mauve"),
     ],
 )
