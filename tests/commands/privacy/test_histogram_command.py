@@ -31,7 +31,7 @@ def trained(run: Path, sigma: float | None, private: bool = True, source: str | 
     """What `fit` leaves of a model of labels: its configuration, and its line in the ledger."""
     stage = run / "labels"
     stage.mkdir()
-    callbacks: list[dict[str, Any]] = []
+    privacy: dict[str, Any] | None = None
     if private:
         spec = plan(1000, 100, 1, 8.0, accountant="rdp", histogram_noise_multiplier=sigma)
         ledger = Ledger(run / "ledger.jsonl")
@@ -40,11 +40,10 @@ def trained(run: Path, sigma: float | None, private: bool = True, source: str | 
         )
         for _ in range(10):
             ledger.spend(name)
-        init = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "labels"}
-        init |= {"ledger_path": str(run / "ledger.jsonl"), "histogram_noise_multiplier": sigma}
-        callbacks.append({"class_path": "callbacks.differential_privacy.DifferentialPrivacy", "init_args": init})
+        privacy = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "labels"}
+        privacy |= {"ledger_path": str(run / "ledger.jsonl"), "histogram_noise_multiplier": sigma}
     config = {
-        "trainer": {"callbacks": callbacks},
+        "privacy": privacy,
         "model": {"init_args": {"source": source}},
         "data": {"init_args": {"train_path": str(run / "train.jsonl"), "unit": "utterance"}},
     }
