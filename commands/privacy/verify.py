@@ -18,7 +18,7 @@ from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, c
 
 CARD = "privacy_card"
 #: What a checkpoint, the configuration beside it and the ledger must agree in.
-_SPEC = ("unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "delta", "accountant")
+_SPEC = ("unit", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "delta", "accountant")
 #: Roles of the lines that a model wrote, or that were drawn from such.
 _TEXTS = ("release", "candidates", "pool", "prompts")
 _UNMADE = (
