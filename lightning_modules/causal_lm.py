@@ -194,7 +194,7 @@ class CausalLM(LogicalBatchModule):
         if stage == "fit" and self.is_compiled and not getattr(data, "fixed_shapes", True):
             raise UserError(
                 "the model's compile is set, but the shapes of the micro-batches vary, and each would be compiled "
-                "anew: set data.init_args.fixed_shapes to true, as configs/overlays/compile.yaml does"
+                "anew: set data.init_args.fixed_shapes to true"
             )
 
     def on_fit_start(self) -> None:

@@ -74,12 +74,10 @@ def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("names", [("pretrain",), ("utterance_lm",)])
-@pytest.mark.parametrize("overlay", [(), ("gpu",), ("v100",), ("compile",), ("lora",)])
+@pytest.mark.parametrize("overlay", [(), ("lora",)])
 def test_shipped_overlays_parse(
     names: tuple[str, ...], overlay: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if names[0] == "pretrain" and overlay in (("gpu",), ("v100",), ("compile",)):
-        overlay = ()
     with pytest.raises(SystemExit) as done:
         data = [] if names[0] == "pretrain" else [f"--data={DATA}", "--data.train_path=embedded:train"]
         cli.main(

@@ -18,8 +18,9 @@ def settled_precision(accelerator: str, precision: str) -> str:
 
     Args:
         accelerator: ``trainer.accelerator``.
-        precision: ``trainer.precision``; ``auto`` is ``bf16-mixed`` on a GPU or CPU with bfloat16 instructions, and
-            ``32-true`` elsewhere.
+        precision: ``trainer.precision``; ``auto`` is ``bf16-mixed`` on a GPU or CPU with bfloat16 instructions,
+            ``16-mixed`` on another CUDA GPU, such as a V100, and ``32-true`` elsewhere. In 16-mixed a private run
+            trains under a constant loss scale and skips no step.
     """
     uses_cpu = accelerator == "cpu" or not (torch.cuda.is_available() or torch.backends.mps.is_available())
     if precision != "auto":
@@ -37,7 +38,8 @@ def settled_precision(accelerator: str, precision: str) -> str:
         why = f"{torch.cuda.get_device_name()} has {'' if found else 'no '}bfloat16"
     else:
         found, why = "", "this is no CUDA GPU"
-    chosen = "bf16-mixed" if found else "32-true"
+    half = "32-true" if uses_cpu or not torch.cuda.is_available() else "16-mixed"
+    chosen = "bf16-mixed" if found else half
     rank_zero_info(f"precision: {chosen}, for {why}")
     return chosen
 
@@ -78,8 +80,8 @@ def check_hardware(accelerator: str, precision: str) -> None:
         )
     if "bf16" in precision and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(
-            f"precision {precision!r}: {name} has no bfloat16; set trainer.precision: 16-mixed "
-            "(configs/overlays/v100.yaml) or 32-true"
+            f"precision {precision!r}: {name} has no bfloat16; set trainer.precision to auto (here 16-mixed) "
+            "or to 32-true"
         )
 
 

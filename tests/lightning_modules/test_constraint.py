@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoTokenizer,
@@ -23,7 +22,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-import cli
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.yaml_files import ROOT
 from datamodules.codec import Codec
 from doppel.errors import UserError
 from doppel.lispress import is_valid, read, write
@@ -283,12 +283,7 @@ def test_misuse_is_named(tokenizer: PreTrainedTokenizerFast, table: str) -> None
         )
 
 
-def test_the_shipped_overlay_parses(capsys: pytest.CaptureFixture[str], data_folder: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    names = ("trainer", "parse_tree_lm", "overlays/sample", "overlays/constrained")
-    overlays = [f"--config={root}/configs/{name}.yaml" for name in names]
-    with pytest.raises(SystemExit) as done:
-        cli.main(["predict", *overlays, "--print_config"])
-    assert done.value.code == 0
-    tables = yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["sampling"]["grammar"]
-    assert {"Yield", "Event.subject_?", "Friday"} <= read_api_names([root / tables[1], tables[0]]).functions
+def test_the_shipped_tables_hold_what_trees_are_made_of(data_folder: Path) -> None:
+    experiment = load(shipped("smcalflow-best-small"))
+    tables = experiment.stages["parse_tree"]["sampling"]["grammar"]
+    assert {"Yield", "Event.subject_?", "Friday"} <= read_api_names([ROOT / table for table in tables]).functions

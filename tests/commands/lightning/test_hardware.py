@@ -45,11 +45,12 @@ def test_machine_code_runs_on_its_major_number_and_intermediate_code_on_newer_on
         (None, "avx512_bf16", "auto", "bf16-mixed"),
         (None, "", "auto", "32-true"),
         ("has bfloat16", "", "auto", "bf16-mixed"),
-        ("has none", "avx512_bf16", "gpu", "32-true"),
+        ("has none", "avx512_bf16", "gpu", "16-mixed"),
+        ("has none", "avx512_bf16", "cpu", "bf16-mixed"),
         ("has bfloat16", "", "cpu", "32-true"),  # the GPU is not used
     ],
 )
-def test_auto_takes_bfloat16_where_the_device_has_it(
+def test_auto_takes_bfloat16_where_the_device_has_it_and_float16_on_an_older_gpu(
     gpu: str | None, cpu: str, accelerator: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
