@@ -303,14 +303,13 @@ class _Guard:
 
     def _plan_fits(self, record: MechanismRecord) -> bool:
         """Try the whole plan of the scope at once: if it fits, one more step of this mechanism does."""
-        promise = self._file.promise(record.scope)
         totals: Counter[tuple[float, float]] = Counter()
         for other in self._file.of_scope(record.scope):
             totals[other.key] += max(other.planned_steps, other.done_steps + (other is record))
-        if promise.epsilon([Mechanism(*key, steps) for key, steps in totals.items()]) > promise.target_epsilon:
-            return False
-        self._known_to_fit[record.scope] = totals
-        return True
+        fits = self._file.promise(record.scope).allows([Mechanism(*key, steps) for key, steps in totals.items()])
+        if fits:
+            self._known_to_fit[record.scope] = totals
+        return fits
 
     def _count_room(self, record: MechanismRecord) -> int:
         spent = self._file.spent(record.scope)

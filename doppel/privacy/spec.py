@@ -141,11 +141,15 @@ class Promise:
         """What mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
         return compute_epsilon(spent, self.delta, self.accountant, fast)
 
+    def allows(self, spent: Sequence[Mechanism]) -> bool:
+        """Whether mechanisms together cost at most the target; an epsilon that is no number does not."""
+        return self.epsilon(spent) <= self.target_epsilon
+
     def room(self, spent: Sequence[Mechanism], sample_rate: float, noise_multiplier: float, limit: int) -> int:
         """How many more steps of (q, sigma) may follow `spent`, counted up to `limit`; 0 if none."""
 
         def fits(steps: int) -> bool:
-            return self.epsilon([*spent, Mechanism(sample_rate, noise_multiplier, steps)]) <= self.target_epsilon
+            return self.allows([*spent, Mechanism(sample_rate, noise_multiplier, steps)])
 
         if limit < 1:
             return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import stat
@@ -302,6 +303,14 @@ def test_processes_share_one_ledger_without_losing_a_step(path):
         worker.join(timeout=120)
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert [m["done_steps"] for m in Ledger(path).summary()["mechanisms"]] == [15, 15]
+
+
+def test_an_epsilon_that_is_no_number_admits_no_step(path, monkeypatch):
+    ledger, name = opened(path)
+    monkeypatch.setattr("doppel.privacy.spec.compute_epsilon", lambda *a, **k: math.nan)
+    with pytest.raises(BudgetExceededError):
+        ledger.spend(name)
+    assert ledger.spent_steps(name) == 0
 
 
 def test_spending_does_not_account_anew_at_every_step(path, monkeypatch):
