@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from commands.pipeline.manifest import Manifest
 from commands.pipeline.stage_config import StageConfig
 from doppel.errors import UserError
 from doppel.files import write_json
 
 CARD = "privacy_card.json"
+_BY_HAND = "that these are the weights which the ledger paid for: no step of `python cli.py run` made the checkpoint"
 
 
 def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
@@ -43,11 +45,16 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     model = trained_model(checkpoint, config)
     write_pretrained(out, model.model, model.codec, getattr(torch, dtype))
     write_json(out / CARD, card)
-    print(f"{out}: weights, tokenizer and {CARD}\n{card['statement']}")
+    caveats = [f"not checked: {text}" for text in card.get("not_checked", ())]
+    print("\n".join([f"{out}: weights, tokenizer and {CARD}", card["statement"], *caveats]))
 
 
 def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, Any]:
-    """What holds for the weights: the scope of the ledger that paid for them."""
+    """What holds for the weights: the scope of the ledger that paid for them.
+
+    A checkpoint of a run must be as its step left it. Of one that was trained by hand nothing but the ledger tells, and
+    the card says so under ``not_checked``.
+    """
     from doppel.privacy.checkpoint import privacy_state, read_checkpoint
     from doppel.privacy.ledger import Ledger
 
@@ -57,7 +64,13 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     given = None if config.privacy is None else config.privacy.ledger_path
     ledger = Ledger(given or stage_dir.parent / "ledger.jsonl")
     scope = state["scope"]
+    manifest = Manifest.read(stage_dir.parent)
+    made = next((e for e in manifest.find("checkpoint") if manifest.path(e).resolve() == checkpoint.resolve()), None)
     reasons = [reason for reason in (ledger.gap(state), *ledger.voids(scope)) if reason]
+    if made is not None and not manifest.is_as_made(made):
+        reasons.append(f"{made.path} was changed after {made.step} made it")
+    if made is not None and made.scope != scope:
+        reasons.append(f"{made.path} was made for scope {made.scope!r}, and scope {scope!r} has paid for its steps")
     if reasons:
         return {"private": False, "statement": f"NOT PRIVATE: {'; '.join(reasons)}"}
     spent = ledger.summary()["scopes"][scope]
@@ -65,4 +78,5 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
         f"PRIVATE: all that was trained in scope {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
         f"differentially private under adding or removing {spent['protects']}"
     )
-    return {"private": True, "statement": statement, "scope": scope, "num_steps": state["num_steps"], **spent}
+    told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"]}
+    return {"private": True, **told, **spent, "not_checked": [] if made is not None else [_BY_HAND]}

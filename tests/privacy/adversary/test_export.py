@@ -11,10 +11,12 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import ModelCheckpoint
 from private_training import data_module, fit, privacy
+from run_folders import end_step
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
+from commands.pipeline.steps import File
 from doppel.privacy.ledger import Ledger
 from lightning_modules.causal_lm import UtteranceLM
 
@@ -61,6 +63,7 @@ def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
     assert weights and all(torch.equal(value, state[f"model.{name}"]) for name, value in weights.items())
     card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
     assert card["private"] and 0 < card["epsilon"] <= 8 and card["unit"] == "utterance" and card["num_steps"] == 5
+    assert len(card["not_checked"]) == 1, "it was trained by hand"
     told = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
     assert corpus not in told and "fingerprint" not in told and "exp_avg" not in told
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out") and AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -76,6 +79,25 @@ def test_a_card_of_weights_that_nobody_can_vouch_for_states_no_epsilon(trained: 
     assert cli.main(["export", str(run / "stage"), str(tmp_path / "out")]) == 0
     card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
     assert not card["private"] and "epsilon" not in card and card["statement"].startswith("NOT PRIVATE")
+
+
+def test_weights_put_into_a_checkpoint_after_its_step_are_not_said_to_be_private(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained.parent, run)
+    config = yaml.safe_load((run / "stage" / "config.yaml").read_text())
+    config["privacy"]["ledger_path"] = str(run / "ledger.jsonl")
+    (run / "stage" / "config.yaml").write_text(yaml.safe_dump(config))
+    weights = File("stage/checkpoints/last.ckpt", "checkpoint", "default", "default")
+    end_step(run, "stage", ["fit", "--run_dir", f"{run}/stage"], [weights])
+    assert cli.main(["export", str(run / "stage"), str(tmp_path / "good")]) == 0
+    card = json.loads((tmp_path / "good" / "privacy_card.json").read_text())
+    assert card["private"] and card["not_checked"] == []
+    checkpoint = torch.load(run / weights.path)
+    state = {name: value + 1 for name, value in checkpoint["state_dict"].items()}
+    torch.save({**checkpoint, "state_dict": state}, run / weights.path)
+    assert cli.main(["export", str(run / "stage"), str(tmp_path / "bad")]) == 0
+    card = json.loads((tmp_path / "bad" / "privacy_card.json").read_text())
+    assert not card["private"] and "was changed after stage made it" in card["statement"] and "epsilon" not in card
 
 
 def test_a_folder_with_other_files_is_refused(trained: Path, tmp_path: Path) -> None:
