@@ -143,7 +143,7 @@ class Preemption(Checkpoint):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            return  # a worker of a DataLoader, which ends with this process
+            return  # a forked process, which ends with this one
         if self._is_over or (self._is_interrupted and number == signal.SIGINT):
             signal.signal(number, self._previous[signal.Signals(number)] or signal.SIG_DFL)
             os.kill(os.getpid(), number)

@@ -6,17 +6,16 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 from lightning import LightningDataModule
-from torch.utils.data import DataLoader, Dataset
 
 from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
+from datamodules.loader import Batches, Loader, UnitSampler
 from datamodules.sources import expand_path
-from datamodules.step_batches import RangeSampler, StepBatches, StepDataLoader, UnitSampler
 from doppel.errors import DataError
 from doppel.privacy.sampling import PoissonSampler
 
@@ -28,14 +27,12 @@ class DataModule(LightningDataModule):
 
     Attributes:
         codec: Overrides the codec of the trainer's model, for use without a trainer.
-        num_workers: Worker processes of the training loader.
         is_public: Whether anybody may see all that it reads. Without privacy nothing else is trained on, unless that is
             asked for by name.
     """
 
     is_public: bool = False
     codec: Codec | None = None
-    num_workers: int = 0
 
     def require_codec(self) -> Codec:
         """The codec set here, else that of the trainer's model.
@@ -79,11 +76,21 @@ class DataModule(LightningDataModule):
         """Optimiser steps taken so far."""
         return self.trainer.global_step if self.trainer else 0
 
-    def steps(self, sampler: UnitSampler, make: Callable[[int, list[int]], Batch]) -> StepDataLoader[Batch]:
-        """A loader of the sampler's batches, beginning at the step that the trainer has reached."""
-        return StepDataLoader(StepBatches(sampler, make), self.global_step, self.num_workers)
+    def steps(self, sampler: UnitSampler, make: Callable[[int, list[int]], Batch]) -> Loader[Batch]:
+        """A loader of an epoch's batches, beginning at the step that the trainer has reached.
 
-    def sharded(self, batches: Dataset[Any] | Sequence[Any], empty: Any = None) -> DataLoader[Any]:
+        Args:
+            sampler: Draws the units of a step.
+            make: Makes what this rank computes of a step and all its units.
+        """
+
+        def numbers() -> range:
+            start = self.global_step()
+            return range(start, start + len(sampler))
+
+        return Loader(lambda step: make(step, sampler.units_at(step)), numbers)
+
+    def sharded(self, batches: Batches[Batch], empty: Batch | None = None) -> Loader[Batch]:
         """A loader of every ``world_size``-th batch, in order, none repeated.
 
         Args:
@@ -91,11 +98,10 @@ class DataModule(LightningDataModule):
             empty: What a rank gets that would have no batch; None for nothing.
         """
         rank, world_size = self.rank_and_world_size()
-        num_batches = len(batches)  # type: ignore[arg-type]
-        if empty is not None and 0 < num_batches <= rank:
-            batches, rank, num_batches = [empty], 0, 1
-        sampler = RangeSampler(lambda: range(rank, num_batches, world_size))
-        return DataLoader(batches, sampler=sampler, batch_size=None)  # type: ignore[arg-type]
+        numbers = range(rank, len(batches), world_size)
+        if empty is not None and not numbers and len(batches):
+            return Loader(lambda number: empty, lambda: range(1))
+        return Loader(batches.__getitem__, lambda: numbers)
 
 
 class TrainingDataModule(DataModule, ABC):
@@ -104,18 +110,16 @@ class TrainingDataModule(DataModule, ABC):
     Args:
         val_path: Validation file; None for none. ``$VARIABLE`` is filled in.
         test_path: Test file, likewise.
-        num_workers: Worker processes of the training loader.
 
     Attributes:
         evaluation: Batches over all ranks, by name: ``val``, ``test``.
     """
 
-    def __init__(self, val_path: str | None = None, test_path: str | None = None, num_workers: int = 0) -> None:
+    def __init__(self, val_path: str | None = None, test_path: str | None = None) -> None:
         super().__init__()
         self.val_path = None if val_path is None else expand_path(val_path)
         self.test_path = None if test_path is None else expand_path(test_path)
-        self.num_workers = num_workers
-        self.evaluation: dict[str, Dataset[Any] | Sequence[Any]] = {}
+        self.evaluation: dict[str, Batches[Any]] = {}
         self._is_loaded = False
 
     def prepare_data(self) -> None:
@@ -128,7 +132,7 @@ class TrainingDataModule(DataModule, ABC):
         """Read the training data."""
 
     @abstractmethod
-    def load_evaluation(self, name: str, path: str) -> Dataset[Any] | Sequence[Any]:
+    def load_evaluation(self, name: str, path: str) -> Batches[Any]:
         """Batches of a file, over all ranks; ``name`` is ``val`` or ``test``."""
 
     @abstractmethod
@@ -157,15 +161,15 @@ class TrainingDataModule(DataModule, ABC):
                 elif stage != "fit":
                     raise DataError(f"there is nothing to {stages[-1]} on: set {name}_path")
 
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+    def val_dataloader(self) -> Loader[Any] | list[Any]:
         """Validation batches, sharded by rank; empty without ``val_path``."""
         return self._evaluation_dataloader("val")
 
-    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
+    def test_dataloader(self) -> Loader[Any] | list[Any]:
         """Test batches, sharded by rank; empty without ``test_path``."""
         return self._evaluation_dataloader("test")
 
-    def _evaluation_dataloader(self, name: str) -> DataLoader[Any] | list[Any]:
+    def _evaluation_dataloader(self, name: str) -> Loader[Any] | list[Any]:
         if name in self.evaluation:
             return self.sharded(self.evaluation[name], self.empty_batch(name))
         warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
@@ -207,7 +211,7 @@ class PredictionDataModule(DataModule, ABC):
     def make(self, indices: list[int]) -> PromptBatch:
         """The batch of some prompts."""
 
-    def predict_dataloader(self) -> DataLoader[PromptBatch]:
+    def predict_dataloader(self) -> Loader[PromptBatch]:
         """Batches of prompts that are not done yet, longest first, on this rank."""
         # Lightning cannot see the indices inside a batch of ours, and says so; the batch carries them itself.
         warnings.filterwarnings("ignore", message="Couldn't infer the batch indices")

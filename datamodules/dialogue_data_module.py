@@ -6,13 +6,12 @@ import logging
 from functools import cached_property
 from typing import Literal
 
-from torch.utils.data import DataLoader
-
 from datamodules.balanced_shares import share
 from datamodules.batch import LogicalBatch
 from datamodules.columns import Columns, check_unit, reference_columns
 from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.encoded_turns import load_encoded
+from datamodules.loader import Loader
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
@@ -57,7 +56,6 @@ class DialogueDataModule(TrainingDataModule):
             without privacy, and metrics on them may leave the process.
         val_is_public: Whether the validation file is public, so that metrics on it may leave the process.
         test_is_public: Whether the test file is public, likewise.
-        num_workers: Worker processes of the training loader.
         limit_train_units: Train on the first units only, at most this many. Not in a private run, where a unit more
             would take the place of another: use ``keep_share``.
         limit_val_turns: Validate and test on the first turns only, at most this many.
@@ -84,7 +82,6 @@ class DialogueDataModule(TrainingDataModule):
         sampling: Literal["poisson", "shuffle"] = "poisson",
         val_is_public: bool = False,
         test_is_public: bool = False,
-        num_workers: int = 0,
         limit_train_units: int | None = None,
         limit_val_turns: int | None = None,
         sampling_seed: int | None = None,
@@ -95,7 +92,7 @@ class DialogueDataModule(TrainingDataModule):
         is_public: bool = False,
         columns: Columns | None = None,
     ) -> None:
-        super().__init__(val_path, test_path, num_workers)
+        super().__init__(val_path, test_path)
         check_limits(
             batch_size=batch_size,
             max_tokens_per_micro_batch=max_tokens_per_micro_batch,
@@ -173,7 +170,7 @@ class DialogueDataModule(TrainingDataModule):
         """Keyed hash of the training file's content and of what is selected from it."""
         return data_fingerprint(self.train_path, self.selection, self.columns)
 
-    def train_dataloader(self) -> DataLoader[LogicalBatch]:
+    def train_dataloader(self) -> Loader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
         units = self._train_units()
         batches = LogicalBatches(

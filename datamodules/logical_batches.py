@@ -10,9 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
@@ -115,7 +112,7 @@ class LogicalBatches:
         return [int(rows[turn]) for turn in choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)]
 
 
-class AllTurns(Dataset[LogicalBatch]):
+class AllTurns:
     """All turns, each row a unit of its own, sorted by length and cut by token budget: for validation and test.
 
     Args:
@@ -213,13 +210,17 @@ def micro_batch(
     if fill_up_to is not None:
         width = fixed_length(width, codec.max_length)
         num_units = max(1, fill_up_to // (rows_per_unit * width))
-    ids = [torch.from_numpy(turns.row(row).astype(np.int64)) for row in rows]
+    ids = [turns.row(row) for row in rows]
     input_ids, labels = pad(ids, turns.num_prompt[rows].tolist(), codec.pad_id, num_units * rows_per_unit, width)
     return MicroBatch(input_ids, labels, num_units, rows_per_unit)
 
 
 def pad(
-    rows: Sequence[Tensor], num_prompt: Sequence[int], pad_id: int, num_rows: int = 0, width: int = 0
+    rows: Sequence[Sequence[int] | NDArray[np.int32]],
+    num_prompt: Sequence[int],
+    pad_id: int,
+    num_rows: int = 0,
+    width: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Token ids padded on the right and labels without the prompts, both int64 [rows, length].
 
@@ -230,10 +231,9 @@ def pad(
         num_rows: Add empty rows until there are that many.
         width: Length, if it is longer than the longest row.
     """
-    labels = [torch.cat([row.new_full((n,), IGNORE_INDEX), row[n:]]) for row, n in zip(rows, num_prompt, strict=True)]
-    padded = []
-    for sequences, filler in ((rows, pad_id), (labels, IGNORE_INDEX)):
-        block = pad_sequence(list(sequences), batch_first=True, padding_value=filler)
-        missing = (0, max(0, width - block.shape[1]), 0, max(0, num_rows - len(rows)))
-        padded.append(functional.pad(block, missing, value=filler))
-    return padded[0], padded[1]
+    shape = max(num_rows, len(rows)), max(width, *map(len, rows))
+    input_ids, labels = np.full(shape, pad_id, dtype=np.int64), np.full(shape, IGNORE_INDEX, dtype=np.int64)
+    for place, (row, start) in enumerate(zip(rows, num_prompt, strict=True)):
+        input_ids[place, : len(row)] = row
+        labels[place, start : len(row)] = row[start:]
+    return torch.from_numpy(input_ids), torch.from_numpy(labels)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader
 
 from datamodules.batch import ParserBatch, TurnBatch
 from datamodules.columns import Columns
 from datamodules.data_module import TrainingDataModule, check_limits
+from datamodules.loader import Loader
 from datamodules.shuffling import BucketedBatches
 from datamodules.sources import expand_path, is_embedded
 from datamodules.tables import read_turns
@@ -43,7 +43,6 @@ class ParserDataModule(TrainingDataModule):
         limit_train_turns: Train on this many turns, a uniform choice (``train_seed``); null for all.
         limit_val_turns: Validate on the first turns only, at most this many; the test takes all turns.
         train_seed: Seed of that choice.
-        num_workers: Worker processes of the training loader.
         columns: What the columns of all files are called; null for the usual names.
     """
 
@@ -57,10 +56,9 @@ class ParserDataModule(TrainingDataModule):
         limit_train_turns: int | None = None,
         limit_val_turns: int | None = None,
         train_seed: int = 1,
-        num_workers: int = 0,
         columns: Columns | None = None,
     ) -> None:
-        super().__init__(val_path, test_path, num_workers)
+        super().__init__(val_path, test_path)
         self.columns = columns
         check_limits(
             max_tokens_per_batch=max_tokens_per_batch,
@@ -121,7 +119,7 @@ class ParserDataModule(TrainingDataModule):
         """Without turns."""
         return TurnBatch([], [], None)
 
-    def train_dataloader(self) -> DataLoader[ParserBatch]:
+    def train_dataloader(self) -> Loader[ParserBatch]:
         """Batches of similar lengths, beginning at the step that the trainer has reached."""
         examples, (rank, world_size) = self._examples, self.rank_and_world_size()
         lengths = [len(actions.ids) for _, actions in examples]

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.data_module import TrainingDataModule
+from datamodules.loader import Loader
 from datamodules.logical_batches import pad
 from datamodules.shuffling import ShuffledBatches
 from datamodules.tables import read_turns
@@ -99,7 +99,6 @@ class TextMixtureDataModule(TrainingDataModule):
         grammar_skew: Skew of the grammar's choices; 1 is like real use, 0 is flat.
         val_conditional: Whether validation masks the tree as a prompt, or leaves it out.
         val_batch_size: Validation pairs in a batch.
-        num_workers: Worker processes of the loaders.
     """
 
     is_public = True
@@ -117,10 +116,9 @@ class TextMixtureDataModule(TrainingDataModule):
         grammar_skew: float = 1.0,
         val_conditional: bool = True,
         val_batch_size: int = 32,
-        num_workers: int = 0,
     ) -> None:
         held_out = f"embedded:val?num={4 * num_val_pairs + 1000}&seed={grammar_seed + 1}&skew={grammar_skew}"
-        super().__init__(val_path=held_out, num_workers=num_workers)
+        super().__init__(val_path=held_out)
         if not 0 <= tree_share <= 1:
             raise DataError(f"tree_share is {tree_share}: give a share between 0 and 1")
         self.utterances_path = utterances_path
@@ -185,7 +183,7 @@ class TextMixtureDataModule(TrainingDataModule):
         batches = []
         for start in range(0, len(rows), self.val_batch_size):
             chunk = rows[start : start + self.val_batch_size]
-            padded = pad([torch.tensor(r.input_ids) for r in chunk], [r.num_prompt for r in chunk], codec.pad_id)
+            padded = pad([r.input_ids for r in chunk], [r.num_prompt for r in chunk], codec.pad_id)
             batches.append(
                 LogicalBatch([MicroBatch(*padded, len(chunk))], len(chunk), float(len(chunk)), is_public=True)
             )
@@ -195,7 +193,7 @@ class TextMixtureDataModule(TrainingDataModule):
         """Without rows."""
         return LogicalBatch([], 0, 0.0, is_public=True)
 
-    def train_dataloader(self) -> DataLoader[LogicalBatch]:
+    def train_dataloader(self) -> Loader[LogicalBatch]:
         """Shuffled blocks, one logical batch each step."""
         rank, world_size = self.rank_and_world_size()
 

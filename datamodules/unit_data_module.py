@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from datamodules.batch import LogicalBatch
 from datamodules.data_module import DataModule, check_limits
+from datamodules.loader import Loader
 from datamodules.logical_batches import choose
 from datamodules.turn import unit_name
 from doppel.errors import DataError
@@ -105,7 +105,7 @@ class UnitDataModule(DataModule):
         text = json.dumps([[dict(row) for row in rows] for rows in self._units], sort_keys=True, default=_digest)
         return sealed(hashlib.sha256(text.encode()).hexdigest())
 
-    def train_dataloader(self) -> DataLoader[LogicalBatch]:
+    def train_dataloader(self) -> Loader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
         return self.steps(self.poisson(self.num_units, self.batch_size, self.sampling_seed), self._make)
 

@@ -107,19 +107,6 @@ def test_a_preempted_run_ends_with_the_same_weights_and_budget(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_workers_outlive_the_signal_until_the_step_is_saved(
-    tmp_path: Path, tiny_model: str, corpus: str, undisturbed: torch.Tensor
-) -> None:
-    data = data_module(corpus, num_workers=2)
-    stop = SignalAt(2)
-    with pytest.raises(Preempted):
-        train(tmp_path, tiny_model, data, stop)
-    assert stop.num_workers == 2
-    resumed = train(tmp_path, tiny_model, data_module(corpus, num_workers=2), resume=True)
-    assert torch.equal(weights(resumed), undisturbed)
-    assert done_steps(tmp_path) == NUM_STEPS
-
-
 def test_a_run_without_privacy_resumes_with_the_same_dropout(tmp_path: Path, tiny_model: str, corpus: str) -> None:
     def run(name: str, *extra: Callback, resume: bool = False) -> torch.Tensor:
         data = data_module(corpus, sampling="shuffle", sampling_seed=None)

@@ -76,7 +76,8 @@ def test_epochs_are_shuffled_by_step_and_repeatable(data: TextMixtureDataModule)
     first = [b.micro_batches[0].input_ids for b in loader]
     again = [b.micro_batches[0].input_ids for b in loader]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    data.global_step = lambda: len(loader)  # type: ignore[method-assign]
+    num_steps = len(loader)
+    data.global_step = lambda: num_steps  # type: ignore[method-assign]
     second = [b.micro_batches[0].input_ids for b in data.train_dataloader()]
     assert not torch.equal(torch.cat(first), torch.cat(second))
     assert torch.equal(torch.cat(first).sum(0).sum(), torch.cat(second).sum(0).sum())
