@@ -42,8 +42,9 @@ def test_without_noise_and_clipping_it_is_plain_training(
         lambda model, max_grad_norm: PerSampleClipper(model, max_grad_norm=math.inf),
     )
     fit(tmp_path / "private", private, data_module(corpus), [callback])
-    assert (weights(plain) - start).norm() > 0.1
-    torch.testing.assert_close(weights(private), weights(plain), rtol=1e-5, atol=1e-6)
+    moved = (weights(plain) - start).norm()
+    assert moved > 0.1
+    assert (weights(private) - weights(plain)).norm() < 1e-4 * moved  # float32, in an order that the processor chooses
 
 
 def test_micro_batch_size_does_not_change_the_weights(tmp_path: Path, tiny_model: str, corpus: str) -> None:
