@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from pathlib import Path
 
 from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
@@ -50,14 +49,6 @@ def check(experiment: Experiment, path: Path) -> None:
     if experiment.label_words and experiment.candidates == 1:
         raise UserError(f"{path}: label_words choose among candidates, and candidates is 1: give 8, or leave them out")
     wanted = experiment.calibration
-    for name, shares in (("calibration", wanted), ("topics", experiment.topics)):
-        if shares is not None and not (0 < shares.noise_multiplier < math.inf and shares.oversample >= 1):
-            raise UserError(
-                f"{path}: {name} is {vars(shares)}: give a finite noise_multiplier above 0 and an oversample of 1 or "
-                "more"
-            )
-    if experiment.topics is not None and experiment.topics.num_topics < 2:
-        raise UserError(f"{path}: topics.num_topics is {experiment.topics.num_topics}: give at least 2")
     if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
         raise UserError(f"{path}: a calibration of utterances draws from all of them: leave out candidates")
     given = experiment.adaptation

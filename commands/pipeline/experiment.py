@@ -53,9 +53,12 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
     values = build(Experiment, fill_in(content, {**os.environ, **content["environment"]}, str(path)), path, _MAPPINGS)
     values["systems"] = values["systems"] or list(USUAL)
-    for key, cls in (("adaptation", Adaptation), ("calibration", Calibration), ("topics", Topics)):
+    for key, part in (("adaptation", Adaptation), ("calibration", Calibration), ("topics", Topics)):
         if values[key] is not None:
-            values[key] = cls(**vars(values[key]))
+            try:
+                values[key] = part(**vars(values[key]))
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from None
     experiment = Experiment(**values)
     check(experiment, path)
     return experiment

@@ -57,6 +57,9 @@ class Calibration:
     oversample: int = 20
     of: Literal["trees", "utterances"] = "trees"
 
+    def __post_init__(self) -> None:
+        _check_shares("calibration", self.noise_multiplier, self.oversample)
+
 
 @dataclass(frozen=True)
 class Topics:
@@ -76,6 +79,11 @@ class Topics:
     encoder: str = "minilm"
     noise_multiplier: float = 10.0
     oversample: int = 5
+
+    def __post_init__(self) -> None:
+        _check_shares("topics", self.noise_multiplier, self.oversample)
+        if self.num_topics < 2:
+            raise UserError(f"topics.num_topics is {self.num_topics}: give at least 2")
 
 
 @dataclass(frozen=True)
@@ -193,3 +201,10 @@ class Experiment:
         always, defaults = ("name", "systems", "epsilon", "num_samples"), Experiment(name="")
         values = dataclasses.asdict(self)
         return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
+
+
+def _check_shares(name: str, noise_multiplier: float, oversample: int) -> None:
+    if not 0 < noise_multiplier < math.inf:
+        raise UserError(f"{name}.noise_multiplier is {noise_multiplier}: give a finite number above 0")
+    if oversample < 1:
+        raise UserError(f"{name}.oversample is {oversample}: give at least 1")

@@ -58,14 +58,21 @@ class System:
         return self.models_of.name if self.models_of else self.name
 
     def named(self, name: str) -> str:
-        """A file, or a pass of sampling, by what the system calls it: the main one's have this very name."""
+        """A file or a folder by what the system calls it: the main one's have this very name."""
         return name if self.is_main else f"{self.name}_{name}"
 
-    def model(self, stage: str) -> str:
-        """Folder of a model that it samples from, also of another system's."""
-        if self.models_of is not None:
-            return self.models_of.model(stage)
+    def source(self, stage: str) -> str:
+        """What its samples of a model call their origin."""
         return self.named(stage) if self.has_trees else self.name
+
+    def model(self, stage: str) -> str:
+        """Folder of a model that it samples from, its own or another system's."""
+        return (self.models_of or self).source(stage)
+
+    def part(self, stage: str) -> str:
+        """What it samples from a model, as steps are called: ``trees``, ``utterances``, or the system's name."""
+        written = {"parse_tree": "trees", "parse2utterance": "utterances"}
+        return self.named(written[stage]) if stage in written else self.name
 
     @property
     def synthetic(self) -> str:

@@ -292,9 +292,9 @@ def test_without_a_reference_there_is_a_page_and_nothing_is_compared(tmp_path: P
 
 
 def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["calibration.noise_multiplier=0"], ["calibration.oversample=0"]):
-        assert launch("quickstart", tmp_path, "--dry-run", "--set", *words) == 2
-        assert "calibration is" in capsys.readouterr().err
+    for wrong in ("calibration.noise_multiplier", "calibration.oversample", "topics.num_topics"):
+        assert launch("quickstart", tmp_path, "--dry-run", "--set", f"{wrong}=0") == 2
+        assert f"{wrong} is 0" in capsys.readouterr().err
     assert launch("quickstart", tmp_path, "--dry-run", "--set", "calibration.of=utterances") == 2
     assert "public_parser is not named" in capsys.readouterr().err
     words = ["calibration.of=utterances", "candidates=2"]
