@@ -13,8 +13,8 @@ from markdown_blocks import ROOT, blocks, commands, words
 
 import cli
 from commands.pipeline.experiment import load
-from commands.pipeline.run import read_values
 from commands.pipeline.sources import read_sources
+from commands.pipeline.values import read_values
 from datamodules.columns import Columns
 from doppel.grammar import generate
 

@@ -1,17 +1,32 @@
-"""What contradicts itself in an experiment, refused before anything runs."""
+"""What contradicts itself in an experiment, or in one and the run that it goes on; refused before anything runs."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Any
 
 from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
 from commands.pipeline.system import MODEL_FILES
 from commands.pipeline.systems import SYSTEMS, USUAL, systems_of
+from commands.pipeline.yaml_files import differences
 from doppel.errors import UserError
 
 #: Former name of a system and its stage → its name.
 RENAMED = {"domain": "labels"}
+
+#: Fields of an experiment that may change while its run goes on.
+_FREE = (
+    "save_every",
+    "systems",
+    "overlays",
+    "supported",
+    "parser",
+    "parser_digest",
+    "table",
+    "environment",
+    "commit",
+)
 
 
 def check(experiment: Experiment, path: Path) -> None:
@@ -78,3 +93,30 @@ def check(experiment: Experiment, path: Path) -> None:
         )
     if not any(used.learns for used in systems_of(experiment)):
         raise UserError(f"{path}: systems is {experiment.systems}: name one that is sampled too, such as {USUAL[-1]}")
+
+
+def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
+    """Refuse to go on with a run under other settings.
+
+    Formal guarantees:
+        A run's ledger pays for the steps that its settings promise. What may change is named one by one, and a stage or
+        a system that the run has not begun may be described later; all else stays as it was.
+
+    Raises:
+        UserError: A setting differs.
+    """
+    ours, theirs = old.as_dict(), new.as_dict()
+    free = _FREE if new.adaptation is None else tuple(name for name in _FREE if name != "parser_digest")
+    begun = {*old.systems, *(stage for system in systems_of(old) for stage in system.stages)}
+    for key, was, now in differences(ours, theirs):
+        place, *rest = key.split(".")
+        is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
+        if place not in free and not is_new:
+            raise UserError(
+                f"{run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "
+                "restore it, or give another RUN_DIR, which spends on top of what this run has spent"
+            )
+
+
+def _shown(value: Any) -> str:
+    return "(none)" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

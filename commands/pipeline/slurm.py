@@ -1,14 +1,18 @@
-"""What a cluster is like, and what its jobs ask for."""
+"""A cluster: what it is like, what its jobs ask for, and which of them wait there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from commands.pipeline.steps import Kind
 from commands.pipeline.yaml_files import ROOT, build, merge, read_yaml
+from doppel.console.say import say
 from doppel.errors import UserError
 
 SLURM = ROOT / "slurm"
@@ -120,3 +124,35 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
         known = ", ".join(sorted(each.stem for each in profile.parent.glob("*.yaml")))
         raise UserError(f"there is no profile {profile.stem} in {profile.parent}: give one of {known}")
     return Site(**build(Site, merge(read_yaml(profile), own), file))
+
+
+def queued(run: Path, name: str) -> str | None:
+    """Id of a job of an earlier submission that is in the queue still."""
+    path = run / "slurm" / f"{name}.job"
+    if not path.is_file() or shutil.which("squeue") is None:
+        return None
+    job = path.read_text(encoding="utf-8").strip()
+    command = ["squeue", "--noheader", "--format=%i", f"--jobs={job}"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    said = (answer.stdout + answer.stderr).strip()
+    if answer.returncode and "Invalid job id" not in said:
+        raise UserError(f"squeue does not say whether job {job} is in the queue: {said}")
+    return job if answer.returncode == 0 and said else None
+
+
+def submit(name: str, words: Sequence[str], run: Path, site: Site) -> str:
+    """Submit a job and write its id down; the id.
+
+    Raises:
+        UserError: sbatch refused it.
+    """
+    environment = {**os.environ, **site.exported}
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=environment)
+    if done.returncode:
+        raise UserError(
+            f"sbatch refused {name}; give the command again once this is mended: what is in the queue stays there"
+        )
+    job = done.stdout.strip().split(";")[0]
+    (run / "slurm" / f"{name}.job").write_text(f"{job}\n", encoding="utf-8")
+    say(f"── {name}: job {job}")
+    return job

@@ -36,6 +36,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def dump(content: Mapping[str, Any]) -> str:
+    """A mapping as YAML."""
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=120)
+
+
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Mappings on top of one another: later ones win, key by key at every depth. Lists replace, ``KEY+`` append."""
     merged: dict[str, Any] = {}

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.pipeline.experiment import load
-from commands.pipeline.run import read_values
 from commands.pipeline.settings import Experiment
 from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
+from commands.pipeline.values import read_values
 from commands.quality.table import Table
 from doppel.errors import UserError
 

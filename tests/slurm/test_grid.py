@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.run import read_grid
 from commands.pipeline.synthesis import steps_of
+from commands.pipeline.values import read_grid
 from doppel.errors import UserError
 from tests.slurm.launches import jobs_in, launch
 
@@ -74,7 +74,7 @@ def test_only_other_values_of_epsilon_and_seed_stand_in_the_table_of_the_experim
 ) -> None:
     tables = []
     monkeypatch.setattr(
-        "commands.pipeline.run._many",
+        "commands.pipeline.run.run_grid",
         lambda points, make, *_: tables.extend(make(point, name).experiment.table for name, point in points),
     )
     monkeypatch.setenv("DOPPEL_DATA", "data")

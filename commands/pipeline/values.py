@@ -1,0 +1,50 @@
+"""NAME=VALUE words of the command line, and the grid of NAME=VALUE,VALUE words."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from doppel.errors import UserError
+
+Point = dict[str, Any]
+
+
+def read_values(words: list[str] | None) -> Point:
+    """Fields of an experiment and their values, from NAME=VALUE words.
+
+    Raises:
+        UserError: A word is no such pair.
+    """
+    return {name: _value(text) for name, text in _pairs(words or [])}
+
+
+def read_grid(words: list[str]) -> list[Point]:
+    """All combinations of the values of fields, from NAME=VALUE,VALUE words; the last field varies fastest.
+
+    Raises:
+        UserError: A word is no such pair, or its values are no YAML.
+    """
+    choices = {name: [_value(value) for value in _value(f"[{text}]")] for name, text in _pairs(words)}
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        name, sign, text = word.removeprefix("--").partition("=")
+        if not sign:
+            raise UserError(f"{word!r} is no NAME=VALUE: give one such as data.batch_size=64")
+        yield name, text
+
+
+def _value(text: Any) -> Any:
+    """A text as YAML reads it, and 1e-3 as the number that it is."""
+    try:
+        value = yaml.safe_load(text) if isinstance(text, str) else text
+    except yaml.YAMLError as error:
+        raise UserError(f"{text!r} is no YAML: {' '.join(str(error).split())}") from error
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", value) else value
