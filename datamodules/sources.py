@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -22,24 +23,45 @@ from doppel.privacy.fingerprint import sealed
 #: Arguments of an ``embedded:`` path, with their types.
 _EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
 
-#: SHA-256 of each file of a path that this process has read, under what tells this state of the files from others.
+#: SHA-256 of what this process has read: of each state of a file, and of the files of each path of the hub.
 _digests: dict[Hashable, bytes] = {}
 
 
 def read_files(path: str) -> Iterator[tuple[str, bytes]]:
     """Name and content of each file of a path that holds rows, in order.
 
-    Whoever has read all of them has paid for their digest: :func:`content_digest` of the same path then opens nothing.
-    So one reading serves the rows and the fingerprint, and both are of the same bytes.
+    Whoever has read them has paid for their digest: :func:`content_digest` of the same path then opens nothing. So one
+    reading serves the rows and the fingerprint, and both are of the same bytes.
 
     Raises:
         DataError: A file is missing or may not be read; a folder is no data set; the hub cannot be reached.
     """
-    state, digests = _state(path), b""
-    for name, content in _files(path):
-        digests += hashlib.sha256(content).digest()
-        yield name, content
-    _digests[state] = digests
+    if is_on_hub(path):
+        digests = b""
+        for name, content in hub_files(path):
+            digests += hashlib.sha256(content).digest()
+            yield name, content
+        _digests[path] = digests
+        return
+    for file in data_files(path):
+        with _plain_errors(file):
+            state, content = _state(file), file.read_bytes()
+        _digests[state] = hashlib.sha256(content).digest()
+        yield str(file), content
+
+
+def file_digest(file: Path) -> bytes:
+    """SHA-256 of a file, which is opened only if this process has not read it as it is now; never to be shown.
+
+    Raises:
+        DataError: The file is missing or may not be read.
+    """
+    with _plain_errors(file):
+        state = _state(file)
+        if state not in _digests:
+            with file.open("rb") as stream:
+                _digests[state] = hashlib.file_digest(stream, "sha256").digest()
+    return _digests[state]
 
 
 def content_digest(path: str, selection: Selection | None = None, columns: Columns | None = None) -> str:
@@ -59,11 +81,13 @@ def content_digest(path: str, selection: Selection | None = None, columns: Colum
     if is_embedded(path):
         for turn in embedded_turns(path, "dialogue"):
             digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.label]).encode())
+    elif is_on_hub(path):
+        if path not in _digests:
+            _digests[path] = b"".join(hashlib.sha256(content).digest() for _, content in hub_files(path))
+        digest.update(_digests[path])
     else:
-        state = _state(path)
-        if state not in _digests:
-            _digests[state] = b"".join(hashlib.sha256(content).digest() for _, content in _files(path))
-        digest.update(_digests[state])
+        for file in data_files(path):
+            digest.update(file_digest(file))
     digest.update("".join(part.key for part in (selection, columns) if part is not None).encode())
     return digest.hexdigest()
 
@@ -160,23 +184,16 @@ def data_files(path: str) -> list[Path]:
     raise DataError(f"{path} is a folder with {what}: name one file, or a folder of Hugging Face's save_to_disk")
 
 
-def _files(path: str) -> Iterator[tuple[str, bytes]]:
-    if is_on_hub(path):
-        return hub_files(path)
-    return ((str(file), _content(file)) for file in data_files(path))
+def _state(file: Path) -> Hashable:
+    """What tells a file, under whatever name, and this state of it from others."""
+    found = file.stat()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _state(path: str) -> Hashable:
-    """A path and the state of its files; a file that changes has another. The hub's are taken to stay."""
-    if is_on_hub(path):
-        return path
-    files = [(str(file), file.stat()) for file in data_files(path) if file.exists()]
-    return tuple((name, found.st_ino, found.st_mtime_ns, found.st_size) for name, found in files)
-
-
-def _content(file: Path) -> bytes:
+@contextmanager
+def _plain_errors(file: Path) -> Iterator[None]:
     try:
-        return file.read_bytes()
+        yield
     except PermissionError:
         raise DataError(f"{file} may not be read by this user: change its permissions or its owner") from None
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from filelock import FileLock, Timeout
 
 from commands.pipeline.steps import Role, Step
+from datamodules.sources import file_digest
 from doppel.errors import UserError
 from doppel.files import write_json
 from doppel.privacy.fingerprint import sealed
@@ -274,9 +275,12 @@ def enter(run: Path, name: str) -> None:
     hidden = set()
     for path in told["reads"]:
         place = _input(path, run)
-        read[place] = _digest(run / place) if os.path.isabs(place) or (run / place).exists() else None
         if path in told["protected"]:
             hidden.add(place)
+        if place in hidden and (run / place).is_file():
+            read[place] = file_digest(run / place).hex()  # a private file is opened once by the process of all steps
+        else:
+            read[place] = _digest(run / place) if os.path.isabs(place) or (run / place).exists() else None
     lock = FileLock(run / f".{FILE}.lock", mode=0o600)
     try:
         with lock.acquire(timeout=_PATIENCE):

@@ -13,7 +13,9 @@ from table_files import FORMS, write_table
 
 import cli
 from commands.pipeline.experiment import load
+from commands.pipeline.manifest import Manifest, declare, enter
 from commands.pipeline.sources import read_sources
+from commands.pipeline.steps import File, Step
 from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.sources import content_digest, data_fingerprint, is_copy
@@ -95,7 +97,9 @@ def test_a_private_fit_opens_each_of_its_files_once(
     assert [opened.count(os.path.realpath(path)) for path in (train, val)] == [1, 1]
 
 
-def test_the_check_before_a_run_opens_each_file_once_with_the_fingerprint(tmp_path: Path, opened: list[str]) -> None:
+def test_the_check_the_fingerprint_and_the_manifest_of_a_run_open_each_file_once(
+    tmp_path: Path, opened: list[str]
+) -> None:
     paths = [tmp_path / f"{name}.jsonl" for name in ("private", "val", "reference")]
     for path in paths:
         path.write_text(json.dumps({"utterance": f"hello {path.stem}", "review": "x"}) + "\n")
@@ -104,4 +108,10 @@ def test_the_check_before_a_run_opens_each_file_once_with_the_fingerprint(tmp_pa
     changes = {"systems": ["one_stage"], "data.train_path": private, "data.val_path": val, "reference": reference}
     read_sources(load(ROOT / "configs" / "experiments" / "own-data.yaml", changes))
     data_fingerprint(private)
+    for name in ("one", "two"):  # whoever executes all steps enters each of them
+        step = Step(name, "tool", ("fit",), reads=(private,), protected=(private,), writes=(File(name, "data"),))
+        (tmp_path / name).write_text(name)
+        declare(step, tmp_path)
+        enter(tmp_path, name)
+    assert len(Manifest.read(tmp_path).files) == 2
     assert [opened.count(os.path.realpath(path)) for path in paths] == [1, 1, 1]
