@@ -113,10 +113,7 @@ def read_pool(path: str, skip_bad_rows: bool, held_out: Collection[str] = ()) ->
 
     The text of the rows is not kept: a million of them take 400 MiB.
 
-    Args:
-        path: See :func:`read_rows`.
-        skip_bad_rows: See :func:`good_rows`.
-        held_out: Abstract templates whose rows are not part of the pool.
+    Rows whose abstract template is one of ``held_out`` are not part of it.
 
     Raises:
         DataError: See :func:`good_rows`.

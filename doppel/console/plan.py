@@ -62,10 +62,6 @@ def plan(
 def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> dict[str, Any]:
     """The plan as a JSON-ready dictionary.
 
-    Args:
-        spec: A calibrated plan.
-        num_parameters: Trained parameters d.
-
     Returns:
         The spec's numbers, `epsilon` (achieved, by the spec's accountant), `noise_per_coordinate` (sigma / B,
         in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B), `noise_over_training`

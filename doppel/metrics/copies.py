@@ -43,13 +43,7 @@ class JaccardIndex:
     """
 
     def __init__(self, texts: Iterable[str], shingle: Callable[[str], frozenset[str]], threshold: float = 0.8) -> None:
-        """Build the index.
-
-        Args:
-            texts: texts to search among; repeats are dropped.
-            shingle: turns a text into its set.
-            threshold: least similarity of a match, in (0, 1].
-        """
+        """Index texts by their sets; ``threshold`` is the least similarity of a match, in (0, 1]."""
         self.shingle = shingle
         self.threshold = threshold
         self._vectorizer = CountVectorizer(analyzer=shingle, dtype=np.int32)

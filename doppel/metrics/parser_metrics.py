@@ -67,9 +67,7 @@ def parser_metrics(
 def identical_trees(predicted: Sequence[str | None], gold: Sequence[str]) -> dict[str, float | int | None]:
     """How many trees are right with their strings, and whether they stay right as the strings change.
 
-    Args:
-        predicted: As for :func:`parser_metrics`.
-        gold: Likewise.
+    Arguments are those of :func:`parser_metrics`.
 
     Returns:
         ``identical_trees``: share of turns whose tree is the gold one, quoted strings included (exact match of Oren et

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,18 +33,17 @@ class TreePairMetric(Metric, ABC):
     sums: Tensor
     counts: Tensor
 
-    def __init__(self, functions: Sequence[str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, functions: Sequence[str] = ()) -> None:
         """Set the functions to tell apart.
 
         Args:
             functions: patterns as in ``uses_function``: ``WeatherQueryApi``, ``EventOnDate*``.
-            kwargs: passed to ``torchmetrics.Metric``.
 
         Raises:
             ValueError: one of them is no pattern.
         """
-        super().__init__(**kwargs)
-        self.functions = tuple(dict.fromkeys(functions or ()))
+        super().__init__()
+        self.functions = tuple(dict.fromkeys(functions))
         for pattern in self.functions:
             uses_function(None, pattern)
         self.suffixes = ("", *(f"{sign}{pattern}" for pattern in self.functions for sign in ("@", "@not ")))
@@ -57,11 +56,7 @@ class TreePairMetric(Metric, ABC):
         """Values of one turn, one for each of ``names``; a prediction that is None or no Lispress is wrong."""
 
     def update(self, predicted: Sequence[str | None], gold: Sequence[str]) -> None:
-        """Add turns.
-
-        Args:
-            predicted: linearised trees, None where there is none.
-            gold: the true trees of the same turns.
+        """Add turns: linearised trees (None where there is none) and the true ones.
 
         Raises:
             ValueError: the sides differ in length, or a gold tree is no valid Lispress.
@@ -171,22 +166,19 @@ class ApiMatch(TreePairMetric):
 
     names = ("api_precision", "api_recall")
 
-    def __init__(
-        self, apis: Collection[str] = SMCALFLOW_APIS, functions: Sequence[str] | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, apis: Collection[str] = SMCALFLOW_APIS, functions: Sequence[str] = ()) -> None:
         """Set which functions are APIs.
 
         Args:
             apis: node names, ``SMCALFLOW_APIS`` or ``TREEDST_APIS`` or others.
             functions: patterns of the functions to tell apart, as in ``uses_function``.
-            kwargs: passed to ``torchmetrics.Metric``.
 
         Raises:
             ValueError: there is no API, or a function is no pattern.
         """
         if not apis:
             raise ValueError("the list of APIs is empty: name at least one function")
-        super().__init__(functions, **kwargs)
+        super().__init__(functions)
         self.apis = frozenset(apis)
 
     def score(self, predicted: str | None, gold: str) -> tuple[Score, ...]:

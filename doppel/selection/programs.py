@@ -41,9 +41,6 @@ def abstract_query(program: str) -> str:
     strings, numbers and literals become ``VALUE``, and so do calls that are a day, month, holiday or time of day, and
     calls that make a name, a date or a duration of such values alone: ``(PersonName.apply "Ana")``, ``(MD 5L (May))``.
 
-    Args:
-        program: One program.
-
     Returns:
         One line; equal for programs that differ in their entities alone.
 
@@ -59,27 +56,20 @@ def abstract_query(program: str) -> str:
 
 
 def template(query: str) -> str:
-    """The abstract template of a program without entities, by which UAT counts and splits are made.
+    """The abstract template of an :func:`abstract_query`, by which UAT counts and splits are made.
 
-    Args:
-        query: What :func:`abstract_query` gives.
-
-    Returns:
-        For ThingTalk :func:`doppel.selection.thingtalk_rules.template`, which hides tables, properties and operators
-        too. For Lispress, whose function names are its structure, the query itself.
+    ThingTalk: :func:`doppel.selection.thingtalk_rules.template`, which hides tables, properties and operators too.
+    Lispress, whose function names are its structure: the query itself.
     """
     return query if _is_lispress(query) else thingtalk_rules.template(query)
 
 
 def tree(query: str) -> Tree:
-    """The tree of a program without entities.
+    """The tree of an :func:`abstract_query`.
 
     ThingTalk becomes Lispress first (:func:`doppel.thingtalk.to_lispress`). A call is a node with the function's name
     and, if it has them, type arguments; an argument with a name is a node ``:name`` above its value. The document shows
     one tree (Figure 3) and no grammar.
-
-    Args:
-        query: What :func:`abstract_query` gives.
 
     Raises:
         ProgramError: The program is not in the grammar.
@@ -94,9 +84,6 @@ def tree(query: str) -> Tree:
 
 def names(program: str) -> set[str]:
     """Everything that a program names: tables, properties, enums and operators, or functions and types.
-
-    Args:
-        program: One program, entities included.
 
     Raises:
         ProgramError: A Lispress program is broken.

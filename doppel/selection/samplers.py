@@ -11,19 +11,7 @@ Rows = NDArray[np.int64]
 
 
 def uniform(pool: Pool, num: int, seed: int) -> Rows:
-    """Rows drawn uniformly without replacement: the document's baseline.
-
-    Args:
-        pool: The pool.
-        num: Rows wanted.
-        seed: Equal seeds give equal rows; fewer rows are the first of more.
-
-    Returns:
-        Places of rows in the pool, in the order of drawing, (num,).
-
-    Raises:
-        ValueError: The pool has fewer rows, or ``num`` is below 1.
-    """
+    """Rows drawn uniformly without replacement, the document's baseline; as :func:`uat` otherwise."""
     return uat(pool, num, seed, alpha=1.0, fixed_weights=True)
 
 

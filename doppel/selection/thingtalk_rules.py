@@ -60,9 +60,6 @@ def abstract_entities(program: str) -> str:
     A bare number of three digits or more stays, as in the published files; ``now`` stays in front; the types of
     values (``^^tt:us_state``) go. Sums of values are one value.
 
-    Args:
-        program: One program.
-
     Raises:
         ProgramError: A quote or a bracket has no partner, or the program is not ``now => … => …``.
     """
@@ -77,10 +74,7 @@ def abstract_entities(program: str) -> str:
 
 
 def template(query: str) -> str:
-    """The abstract template of a program without entities: column 6 of the Schema2QA files.
-
-    Args:
-        query: What :func:`abstract_entities` gives.
+    """The abstract template of what :func:`abstract_entities` gives: column 6 of the Schema2QA files.
 
     Returns:
         Tokens, with ``schema_table``, ``param:property``, ``REL_OP``, ``LOG_OP``, ``FUNC_OP`` and ``FUNC_MOD``;
