@@ -146,7 +146,7 @@ def _main(samples: Mapping[str, Sequence[Sample]]) -> str:
 
     def rank(name: str) -> tuple[bool, bool, bool]:
         own = samples[name]
-        return name != "two_stage", not any(s.tree and s.label is None for s in own), not any(s.label for s in own)
+        return not system(name).is_main, not any(s.tree and s.label is None for s in own), not any(s.label for s in own)
 
     with_names = [name for name, own in samples.items() if any(sample.names for sample in own)]
     return min(with_names or samples, key=rank)

@@ -48,10 +48,9 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (places.get(name, len(places)), name))
 
 
-def main_of(names: Iterable[str]) -> str | None:
-    """Whose figures stand for a run's where one system's are shown; None where there is no system."""
-    known = list(names)
-    return next((name for name in known if system(name).is_main), next(iter(known), None))
+def main_of(names: Iterable[str]) -> str:
+    """Of several systems the one whose figures stand for a run's: the main one, else the first; ``""`` of none."""
+    return min(names, key=lambda name: not system(name).is_main, default="")
 
 
 def systems_of(experiment: Experiment) -> list[System]:

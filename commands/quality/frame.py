@@ -13,7 +13,7 @@ import pandas as pd
 
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import in_order as systems_in_order
-from commands.pipeline.systems import system
+from commands.pipeline.systems import main_of, system
 from commands.privacy.attestation import attested
 from commands.quality.measures import human_value, is_baseline
 from doppel.errors import UserError
@@ -150,7 +150,7 @@ def _rows(record: RunRecord, name: str, problems: list[str]) -> Iterator[dict[st
         scope = system(own).scope
         told: dict[str, Any] = scopes.get(scope, {})
         if own in BASELINES and not told:
-            told = scopes.get("two_stage") or next(iter(scopes.values()), {})
+            told = scopes[main_of(scopes)] if scopes else {}
         if scopes and not told:
             problems.append(f"{name}, {own}: the run is private, but nothing says what this system spent")
             continue

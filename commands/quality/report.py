@@ -11,7 +11,7 @@ from typing import Any
 
 from commands.page.write import write_page
 from commands.pipeline.run_record import RunRecord
-from commands.pipeline.systems import system
+from commands.pipeline.systems import main_of, system
 from commands.privacy.attestation import Attestation
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
@@ -106,7 +106,7 @@ def build_report(record: RunRecord, attestation: Attestation | None = None) -> d
 
 def _privacy(ledger: dict[str, Any]) -> dict[str, Any]:
     scopes = ledger["scopes"]
-    main = scopes.get("two_stage") or next(iter(scopes.values()))
+    main = scopes[main_of(scopes)]
     return {
         **{k: main[k] for k in PRIVACY_FIELDS},
         "systems": scopes,
@@ -119,7 +119,8 @@ def _privacy(ledger: dict[str, Any]) -> dict[str, Any]:
 def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     """The data as the trained stages name them."""
     mechanisms = [] if ledger is None else ledger["mechanisms"]
-    mechanisms = [m for m in mechanisms if m["scope"] == "two_stage"] or mechanisms
+    main = main_of(m["scope"] for m in mechanisms)
+    mechanisms = [m for m in mechanisms if m["scope"] == main]
     first = next(iter(record.trainings), None)
     data = {
         "train": first.data["train_path"] if first else None,
