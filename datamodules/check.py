@@ -25,7 +25,7 @@ def check(
     Formal guarantees:
         What is said of a private file is the place of the first row of a kind. That is meant for the console of whoever
         holds the file and starts the run, as every error is: it is neither logged nor written, and no stage of the run
-        learns of it. How many such rows there are is told of public files alone. What becomes of a row is decided by
+        learns of it. How many such rows there are is said of public files alone. What becomes of a row is decided by
         this row: one without text is no turn; one that is too long for the model, or whose label is not in the public
         list, keeps its place and contributes zero (:class:`~datamodules.encoded_turns.EncodedTurns`), or nothing to the
         histogram of labels.
@@ -33,7 +33,7 @@ def check(
     Args:
         path: As in a configuration; ``$VARIABLE`` is filled in.
         unit: As for :func:`~datamodules.tables.read_turns`; likewise ``needs`` and ``columns``.
-        is_public: Whether counts may be told.
+        is_public: Whether counts may be said.
         is_over_long: Whether the model takes no text of this length; None asks for nothing.
         labels: The public list of labels, if the run has one.
 
@@ -44,18 +44,18 @@ def check(
         DataError: The file cannot be used; the message names the line.
     """
     path = expand_path(path)
-    found: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
+    places_of: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
     num_turns = 0
     for placed in place_turns(path, unit, needs=needs, columns=columns):
         turn = placed.turn
         if turn is None:
-            found["empty"].append(placed.where)
+            places_of["empty"].append(placed.where)
             continue
         num_turns += 1
-        if is_over_long is not None and (is_public or not found["long"]) and is_over_long(turn):
-            found["long"].append(placed.where)
+        if is_over_long is not None and (is_public or not places_of["long"]) and is_over_long(turn):
+            places_of["long"].append(placed.where)
         if labels is not None and turn.label is not None and turn.label not in labels:
-            found["unknown"].append(placed.where)
+            places_of["unknown"].append(placed.where)
     if not num_turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")
     what = {
@@ -63,5 +63,5 @@ def check(
         "long": "is longer than the model's max_length; such rows teach nothing: shorten them, or raise it",
         "unknown": "has a label that the public list lacks; none of it will be sampled: add it there if it is public",
     }
-    count = {name: f" ({len(places)} of {num_turns} rows)" if is_public else "" for name, places in found.items()}
-    return [f"{places[0]} {what[name]}{count[name]}" for name, places in found.items() if places]
+    count = {name: f" ({len(places)} of {num_turns} rows)" if is_public else "" for name, places in places_of.items()}
+    return [f"{places[0]} {what[name]}{count[name]}" for name, places in places_of.items() if places]

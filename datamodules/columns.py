@@ -46,18 +46,18 @@ class Columns:
         Raises:
             DataError: They are not these fields, or a value is no name.
         """
-        given = init_args.get("columns") or {}
-        if isinstance(given, cls):
-            return given
+        config = init_args.get("columns") or {}
+        if isinstance(config, cls):
+            return config
         known = {field.name for field in fields(cls)}
-        if not isinstance(given, Mapping) or not given.keys() <= known:
-            raise DataError(f"data.columns is {given!r}: give names for {', '.join(sorted(known))}")
-        for name, value in given.items():
+        if not isinstance(config, Mapping) or not config.keys() <= known:
+            raise DataError(f"data.columns is {config!r}: give names for {', '.join(sorted(known))}")
+        for name, value in config.items():
             values = value if name == "label" and isinstance(value, list) and value else [value]
             if not all(isinstance(v, str) for v in values) and value is not None:
                 more = ", or a list of them" if name == "label" else ""
                 raise DataError(f"data.columns.{name} is {value!r}: give the name of a column{more}")
-        return cls(**given)
+        return cls(**config)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what has its usual name."""
@@ -66,11 +66,11 @@ class Columns:
     @property
     def key(self) -> str:
         """Names the columns in fingerprints; empty where all are the usual ones."""
-        given = self.as_dict()
-        return f"columns={json.dumps(given, sort_keys=True)}" if given else ""
+        names = self.as_dict()
+        return f"columns={json.dumps(names, sort_keys=True)}" if names else ""
 
     @property
-    def given(self) -> dict[str, list[str]]:
+    def named(self) -> dict[str, list[str]]:
         """The columns that are named here, by what they hold."""
         return {name: [v] if isinstance(v, str) else list(v) for name, v in self.as_dict().items()}
 
@@ -85,10 +85,10 @@ class Columns:
             what: ``text``, ``label``, ``unit`` or ``parse``.
             names: Columns of the file.
         """
-        given = self.given
-        if what in given:
-            return given[what]
-        others = {name for columns in given.values() for name in columns}
+        named = self.named
+        if what in named:
+            return named[what]
+        others = {name for columns in named.values() for name in columns}
         usual = [name for name in USUAL[what] if name not in others]
         return [next((name for name in usual if name in names), (usual or USUAL[what])[0])] if usual else []
 
@@ -101,7 +101,7 @@ class ReferenceColumns(Columns):
 
     def in_file(self, names: Collection[str]) -> Columns:
         """These columns as far as a file has them."""
-        kept = {what for what, given in self.given.items() if set(given) <= set(names)}
+        kept = {what for what, columns in self.named.items() if set(columns) <= set(names)}
         return Columns(**{what: value for what, value in asdict(self).items() if what in kept})
 
 
@@ -155,11 +155,11 @@ def labels_of(codes: Sequence[str]) -> dict[str, list[str]]:
     return {name: [dict(row).get(name, "") for row in rows] for name in names}
 
 
-def told(names: Collection[str], from_content: bool = True) -> str:
+def listed(names: Collection[str], from_content: bool = True) -> str:
     """The columns there are, for an error message.
 
     The first line of a table without a header is somebody's row, and what stands there is content. So the names are
-    told only where all of them look like names: one word each of letters, digits, ``_`` and ``.``.
+    listed only where all of them look like names: one word each of letters, digits, ``_`` and ``.``.
 
     Args:
         names: Columns of the file.

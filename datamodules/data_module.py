@@ -66,9 +66,9 @@ class DataModule(LightningDataModule):
         elif seed is None:
             raise RuntimeError("several ranks draw one sample: without a trainer they need a sampling_seed in common")
         if dist.is_available() and dist.is_initialized():
-            found: list[str] = [""] * dist.get_world_size()
-            dist.all_gather_object(found, sampler.fingerprint())
-            if len(set(found)) > 1:
+            fingerprints: list[str] = [""] * dist.get_world_size()
+            dist.all_gather_object(fingerprints, sampler.fingerprint())
+            if len(set(fingerprints)) > 1:
                 raise RuntimeError("the ranks do not share one sampling secret: the strategy's broadcast is broken")
         return sampler
 

@@ -40,29 +40,29 @@ def hub_files(path: str) -> Iterator[tuple[str, bytes]]:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise DataError(f"{path}: give hf:OWNER/NAME?split=train")
     revision = arguments.get("revision")
-    for own in (revision,) if revision else _REVISIONS:
-        files = _list(name, own, path)
+    for branch in (revision,) if revision else _REVISIONS:
+        files = _list(name, branch, path)
         if files:
             break
     chosen = _of_split(files, arguments.get("split", "train"), arguments.get("config"), path)
     for file in chosen:
-        yield f"hf:{name}/{file}", _content(name, own, file, path)
+        yield f"hf:{name}/{file}", _content(name, branch, file, path)
 
 
 def _of_split(files: list[str], split: str, config: str | None, path: str) -> list[str]:
     """The files of one split of one configuration: ``CONFIG/SPLIT/0000.parquet``, ``data/SPLIT-00000-….parquet``."""
-    found: dict[str, list[str]] = {}
+    by_folder: dict[str, list[str]] = {}
     for file in map(PurePosixPath, files):
         folders = list(file.parts[:-1])
-        own = folders.pop() if folders and re.match(r"\d", file.stem) else re.split(r"[-.]", file.stem)[0]
-        if own == split:
-            found.setdefault("/".join(folders), []).append(str(file))
+        part = folders.pop() if folders and re.match(r"\d", file.stem) else re.split(r"[-.]", file.stem)[0]
+        if part == split:
+            by_folder.setdefault("/".join(folders), []).append(str(file))
     if config is not None:
-        found = {folder: listed for folder, listed in found.items() if config in folder.split("/")}
-    if len(found) == 1:
-        return sorted(*found.values())
-    if found:
-        raise DataError(f"{path}: the data set has several configurations: add &config= and one of {sorted(found)}")
+        by_folder = {folder: listed for folder, listed in by_folder.items() if config in folder.split("/")}
+    if len(by_folder) == 1:
+        return sorted(*by_folder.values())
+    if by_folder:
+        raise DataError(f"{path}: the data set has several configurations: add &config= and one of {sorted(by_folder)}")
     what = f"Parquet file of the split {split!r}" + (f" and the configuration {config!r}" if config else "")
     raise DataError(f"{path}: the hub has no {what}: name another, or download the data set and give its file")
 

@@ -176,18 +176,18 @@ def data_files(path: str) -> list[Path]:
     if state.is_file():
         files = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
         return [folder / file["filename"] for file in files]
-    found = sorted(folder.glob("*.parquet"))
-    names = sorted({file.stem.rpartition("-of-")[0].rpartition("-")[0] or file.stem for file in found})
+    parquet = sorted(folder.glob("*.parquet"))
+    names = sorted({file.stem.rpartition("-of-")[0].rpartition("-")[0] or file.stem for file in parquet})
     if len(names) == 1:
-        return found
+        return parquet
     what = f"Parquet files of {len(names)} names ({', '.join(names)})" if names else "no data set that is known"
     raise DataError(f"{path} is a folder with {what}: name one file, or a folder of Hugging Face's save_to_disk")
 
 
 def _state(file: Path) -> Hashable:
     """What tells a file, under whatever name, and this state of it from others."""
-    found = file.stat()
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    status = file.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from datamodules.columns import Columns, control_code, told
+from datamodules.columns import Columns, control_code, listed
 from datamodules.sources import embedded_turns, is_embedded, read_files
 from datamodules.turn import Field, Turn, Unit, unit_name
 from doppel.errors import DataError
@@ -93,7 +93,7 @@ def read_turns(
         DataError: The file is missing, empty or unreadable, or a row of it is; the message says which one.
     """
     placed = place_turns(path, unit, with_trees, needs, columns)
-    turns = [found.turn for found in placed if found.turn is not None]
+    turns = [row.turn for row in placed if row.turn is not None]
     if not turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")
     return _told_apart(turns) if unit == "utterance" else turns
@@ -132,7 +132,7 @@ def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field],
         if number == 1:
             names = list(record)
             columns = columns.in_file(names)
-            missing = {name for given in columns.given.values() for name in given}
+            missing = {name for names_of in columns.named.values() for name in names_of}
         missing -= record.keys()
         if "turns" in record and not record.keys() & set(columns.of("text", record)):
             missing.clear()  # the columns of rows
@@ -154,12 +154,12 @@ def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field],
                 if getattr(turn, field) is None:
                     wanted = " and ".join(map(repr, columns.of(_COLUMN_OF[field], record))) or repr(field)
                     raise DataError(
-                        f"{where}: no {wanted}, which this model needs: {_WAYS_OUT[field]} ({told(record)})"
+                        f"{where}: no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record)})"
                     )
             yield Placed(where, turn)
     if missing and names:
         raise DataError(
-            f"{path}: no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names; {told(names)}: "
+            f"{path}: no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names; {listed(names)}: "
             "name one of these"
         )
 
@@ -198,7 +198,7 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
     (column,) = columns.of("text", record) or ["text"]
     if column not in record:
         raise DataError(
-            f"{where}: no {column!r} ({told(record)}): name the column of what was said as data.columns.text"
+            f"{where}: no {column!r} ({listed(record)}): name the column of what was said as data.columns.text"
         )
     utterance = "" if record[column] is None else _text(record, column, where)
     trees = columns.of("parse", record) if with_trees else []
@@ -210,7 +210,7 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
         return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", label)
     if name is None:
         raise DataError(
-            f"{where}: no {owner!r}, which says whose line this is ({told(record)}): name the column as "
+            f"{where}: no {owner!r}, which says whose line this is ({listed(record)}): name the column as "
             "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)"
         )
     return Turn(utterance, parse, _name(record, owner, where), label)
@@ -256,7 +256,7 @@ def _tree(text: str, where: str, column: str) -> str:
     error = first_error(text)
     if error is None and "(" in text:
         return text
-    # The message of the parser may quote the tree, which is private: only the position is told.
+    # The message of the parser may quote the tree, which is private: only the position is said.
     wrong = (
         "a word alone is no parse tree" if error is None else f"unreadable parse tree at character {error.position + 1}"
     )
