@@ -8,12 +8,13 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help quickstart test test-all lint format results clean
+.PHONY: help quickstart test test-slow test-all lint format results clean
 
 help:
 	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
 	@echo "make test        lint, types and the fast tests"
-	@echo "make test-all    the slow tests too, those on a SLURM of one node and in Chromium (root on Debian installs both)"
+	@echo "make test-slow   the slow tests that take a few minutes at most"
+	@echo "make test-all    all tests, also those on a SLURM of one node and in Chromium (root on Debian installs both)"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make results     docs/results.md and its figure from docs/results/*.csv"
 	@echo "make clean       remove the virtual environment and the quickstart run"
@@ -34,6 +35,9 @@ lint: $(INSTALLED)
 
 test: lint
 	$(PYTEST) -m "not slow and not gpu and not slurm"
+
+test-slow: $(INSTALLED)
+	$(PYTEST) -m "slow and not hours and not gpu and not slurm and not browser"
 
 test-all: lint
 	bash tests/slurm/install.sh

@@ -158,6 +158,7 @@ def test_a_sample_of_the_corpora_round_trips() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.hours
 def test_every_tree_of_the_corpora_round_trips() -> None:
     for folder in ("smcalflow", "sgd"):
         trees = corpus_trees(folder, fields=("lispress",))

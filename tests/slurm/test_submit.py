@@ -358,7 +358,7 @@ def test_a_configuration_that_does_not_parse_is_not_submitted(
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED] + ["adaptation-weather"]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name != "adaptation-weather" else []) for name in SHIPPED]
 )
 def test_every_stage_of_a_shipped_experiment_is_one_that_the_trainings_parse(name: str, tmp_path: Path) -> None:
     assert launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name == "own-data" else [])) == 0

@@ -101,6 +101,7 @@ def test_a_pipeline_submitted_by_one_command_finishes(pipelines: Pipelines, undi
 
 @pytest.mark.slurm
 @pytest.mark.slow
+@pytest.mark.hours
 def test_a_requeued_training_ends_as_an_undisturbed_one_and_a_killed_one_never_tells_less(
     pipelines: Pipelines, undisturbed: str
 ) -> None:
