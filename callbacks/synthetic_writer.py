@@ -302,7 +302,9 @@ def _read_part(path: Path) -> tuple[list[dict[str, Any]], int]:
         if line is None:
             if number == len(raw_lines):
                 break
-            raise UserError(f"{path}, line {number}: not a line that this program wrote; delete the file to resample")
+            raise UserError(
+                "not a line that this program wrote; delete the file to resample", about=f"{path}, line {number}"
+            )
         lines.append(line)
         size += len(raw)
     return lines, size

@@ -67,7 +67,7 @@ def read_canary_turns(path: str, codec: Codec) -> list[Turn]:
     for number, turn in enumerate(turns, start=1):
         if len(codec.encode(turn).input_ids) > codec.max_length:
             raise DataError(
-                f"{path}: canary {number} has more tokens than the model takes ({codec.max_length}): shorten it"
+                f"canary {number} has more tokens than the model takes ({codec.max_length}): shorten it", about=path
             )
     if len(turns) < 2:
         raise DataError(f"{path} holds {len(turns)} canary: give at least two, better some hundreds")

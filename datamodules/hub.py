@@ -36,9 +36,9 @@ def hub_files(path: str) -> Iterator[tuple[str, bytes]]:
     arguments = dict(parse_qsl(query, keep_blank_values=True))
     for argument in arguments:
         if argument not in _ARGUMENTS:
-            raise DataError(f"{path}: unknown argument {argument!r}; known are {', '.join(_ARGUMENTS)}")
+            raise DataError(f"unknown argument {argument!r}; known are {', '.join(_ARGUMENTS)}", about=path)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise DataError(f"{path}: give hf:OWNER/NAME?split=train")
+        raise DataError("give hf:OWNER/NAME?split=train", about=path)
     revision = arguments.get("revision")
     for branch in (revision,) if revision else _REVISIONS:
         files = _list(name, branch, path)
@@ -62,9 +62,11 @@ def _of_split(files: list[str], split: str, config: str | None, path: str) -> li
     if len(by_folder) == 1:
         return sorted(*by_folder.values())
     if by_folder:
-        raise DataError(f"{path}: the data set has several configurations: add &config= and one of {sorted(by_folder)}")
+        raise DataError(
+            f"the data set has several configurations: add &config= and one of {sorted(by_folder)}", about=path
+        )
     what = f"Parquet file of the split {split!r}" + (f" and the configuration {config!r}" if config else "")
-    raise DataError(f"{path}: the hub has no {what}: name another, or download the data set and give its file")
+    raise DataError(f"the hub has no {what}: name another, or download the data set and give its file", about=path)
 
 
 def _list(name: str, revision: str, path: str) -> list[str]:

@@ -90,7 +90,9 @@ def _read_prompts(path: Path, field: str) -> list[str]:
     for number, record in read_json_lines(path):
         prompt = record.get(field)
         if not isinstance(prompt, str):
-            raise DataError(f"{path}:{number}: no {field!r} as a string: add it, or set prompt_field to its key")
+            raise DataError(
+                f"no {field!r} as a string: add it, or set prompt_field to its key", about=f"{path}:{number}"
+            )
         prompts.append(prompt)
     if not prompts:
         raise DataError(f"{path} holds no prompt: run the stage that writes them again")

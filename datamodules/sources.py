@@ -125,7 +125,7 @@ def expand_path(path: str) -> str:
     expanded = os.path.expanduser(os.path.expandvars(path))
     unset = re.search(r"\$\{?(\w+)", expanded)
     if unset:
-        raise DataError(f"{path}: the environment variable {unset[1]} is not set: export it, or write the path out")
+        raise DataError(f"the environment variable {unset[1]} is not set: export it, or write the path out", about=path)
     return expanded
 
 
@@ -146,15 +146,15 @@ def embedded_turns(path: str, unit: Unit) -> list[Turn]:
             arguments[name] = _EMBEDDED_ARGUMENTS[name](value)
         except KeyError:
             known = ", ".join(_EMBEDDED_ARGUMENTS)
-            raise DataError(f"{path}: unknown argument {name!r}; known are {known}") from None
+            raise DataError(f"unknown argument {name!r}; known are {known}", about=path) from None
         except ValueError:
-            raise DataError(f"{path}: {name}={value!r} is not a number") from None
+            raise DataError(f"{name}={value!r} is not a number", about=path) from None
     if unit == "user":
-        raise DataError(f"{path}: the embedded grammar has no users: train with unit=dialogue or unit=utterance")
+        raise DataError("the embedded grammar has no users: train with unit=dialogue or unit=utterance", about=path)
     if arguments.setdefault("num", 4000) < 1:
-        raise DataError(f"{path}: num is {arguments['num']}; it must be at least 1")
+        raise DataError(f"num is {arguments['num']}; it must be at least 1", about=path)
     if arguments.setdefault("skew", 1.0) < 0:
-        raise DataError(f"{path}: skew is {arguments['skew']}; it must not be negative")
+        raise DataError(f"skew is {arguments['skew']}; it must not be negative", about=path)
     turns = generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"])
     return [Turn(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)]
 

@@ -140,8 +140,9 @@ def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field],
                 first = dialogues.setdefault(_name(record, "dialogue_id", where), where)
                 if first != where:
                     raise DataError(
-                        f"{where}: the dialogue_id of line {first.rpartition(':')[2]} again, so that two dialogues "
-                        "would be one unit: give every dialogue an id of its own, or drop the line"
+                        f"the dialogue_id of line {first.rpartition(':')[2]} again, so that two dialogues "
+                        "would be one unit: give every dialogue an id of its own, or drop the line",
+                        about=where,
                     )
             turns = _dialogue_turns(record, unit, where, number, with_trees)
         else:
@@ -154,37 +155,40 @@ def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field],
                 if getattr(turn, field) is None:
                     wanted = " and ".join(map(repr, columns.of(_COLUMN_OF[field], record))) or repr(field)
                     raise DataError(
-                        f"{where}: no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record)})"
+                        f"no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record)})", about=where
                     )
             yield Placed(where, turn)
     if missing and names:
         raise DataError(
-            f"{path}: no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names; {listed(names)}: "
-            "name one of these"
+            f"no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names; {listed(names)}: "
+            "name one of these",
+            about=path,
         )
 
 
 def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool) -> Iterator[Turn]:
     if unit == "user":
         raise DataError(
-            f"{where}: a published dialogue does not say which user held it: give plain lines "
-            '{"utterance", "parse", "unit"} whose "unit" names the user, or train with unit=dialogue'
+            "a published dialogue does not say which user held it: give plain lines "
+            '{"utterance", "parse", "unit"} whose "unit" names the user, or train with unit=dialogue',
+            about=where,
         )
     dialogue_id = dialogue.get("dialogue_id")
     if dialogue_id is None:
         if unit == "dialogue":
             raise DataError(
-                f"{where}: no 'dialogue_id', which names the privacy unit: add one to every dialogue, "
-                "or train with unit=utterance (each turn protected by itself)"
+                "no 'dialogue_id', which names the privacy unit: add one to every dialogue, "
+                "or train with unit=utterance (each turn protected by itself)",
+                about=where,
             )
         dialogue_id = number
     turns = dialogue["turns"]
     if not isinstance(turns, list):
-        raise DataError(f"{where}: 'turns' is not a list: give the turns of the dialogue as a JSON list")
+        raise DataError("'turns' is not a list: give the turns of the dialogue as a JSON list", about=where)
     for position, turn in enumerate(turns):
         at = f"{where}, turn {position}"
         if not isinstance(turn, dict) or not isinstance(turn.get("user_utterance"), dict):
-            raise DataError(f"{at}: no 'user_utterance' object: every turn needs one with 'original_text'")
+            raise DataError("no 'user_utterance' object: every turn needs one with 'original_text'", about=at)
         utterance = _text(turn["user_utterance"], "original_text", at)
         tags = turn.get("tags")
         label = tags.get("domain") if isinstance(tags, dict) else None
@@ -198,7 +202,7 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
     (column,) = columns.of("text", record) or ["text"]
     if column not in record:
         raise DataError(
-            f"{where}: no {column!r} ({listed(record)}): name the column of what was said as data.columns.text"
+            f"no {column!r} ({listed(record)}): name the column of what was said as data.columns.text", about=where
         )
     utterance = "" if record[column] is None else _text(record, column, where)
     trees = columns.of("parse", record) if with_trees else []
@@ -210,8 +214,9 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
         return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", label)
     if name is None:
         raise DataError(
-            f"{where}: no {owner!r}, which says whose line this is ({listed(record)}): name the column as "
-            "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)"
+            f"no {owner!r}, which says whose line this is ({listed(record)}): name the column as "
+            "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)",
+            about=where,
         )
     return Turn(utterance, parse, _name(record, owner, where), label)
 
@@ -225,7 +230,7 @@ def _label(record: Mapping[str, Any], columns: Columns, where: str) -> str | Non
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise DataError(f"{where}: {name!r} is a {type(value).__name__}: a label must be a text or a number")
+            raise DataError(f"{name!r} is a {type(value).__name__}: a label must be a text or a number", about=where)
         values[name] = str(value).strip()
         if not values[name]:
             return None
@@ -236,14 +241,14 @@ def _name(record: dict[str, Any], key: str, where: str) -> str:
     try:
         return unit_name(record[key])
     except ValueError as error:
-        raise DataError(f"{where}: {key!r} {error}") from None
+        raise DataError(f"{key!r} {error}", about=where) from None
 
 
 def _text(record: dict[str, Any], key: str, where: str) -> str:
     value = record.get(key)
     if not isinstance(value, str):
         what = f"no {key!r}" if value is None else f"{key!r} is a {type(value).__name__}, not a string"
-        raise DataError(f"{where}: {what}: every record needs {key!r} as a string")
+        raise DataError(f"{what}: every record needs {key!r} as a string", about=where)
     return value
 
 
@@ -252,7 +257,9 @@ def _tree(text: str, where: str, column: str) -> str:
         try:
             return to_lispress(text)
         except ThingTalkError as fault:
-            raise DataError(f"{where}: unreadable ThingTalk: {fault}: correct the program or drop the line") from None
+            raise DataError(
+                f"unreadable ThingTalk: {fault}: correct the program or drop the line", about=where
+            ) from None
     error = first_error(text)
     if error is None and "(" in text:
         return text
@@ -261,8 +268,9 @@ def _tree(text: str, where: str, column: str) -> str:
         "a word alone is no parse tree" if error is None else f"unreadable parse tree at character {error.position + 1}"
     )
     raise DataError(
-        f"{where}: {wrong}: correct the tree or drop the line; if {column!r} holds labels, set "
-        f"data.columns.label={column} and systems=[labels]"
+        f"{wrong}: correct the tree or drop the line; if {column!r} holds labels, set "
+        f"data.columns.label={column} and systems=[labels]",
+        about=where,
     )
 
 
@@ -327,15 +335,15 @@ def _json(path: str, content: bytes) -> Iterator[Record]:
         entries = json.loads(text.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{path}:{error.lineno}: broken JSON at column {error.colno} ({error.msg}): the file must be one list, or "
-            "one object a line"
+            f"broken JSON at column {error.colno} ({error.msg}): the file must be one list, or one object a line",
+            about=f"{path}:{error.lineno}",
         ) from None
     except RecursionError:
-        raise DataError(f"{path}: JSON nested too deeply: give a list of flat records") from None
+        raise DataError("JSON nested too deeply: give a list of flat records", about=path) from None
     for number, entry in enumerate(entries, 1):
         where = f"{path}, entry {number}"
         if not isinstance(entry, dict | str):
-            raise DataError(f"{where}: a JSON {type(entry).__name__}: every entry must be an object, or a text")
+            raise DataError(f"a JSON {type(entry).__name__}: every entry must be an object, or a text", about=where)
         yield where, {"text": entry} if isinstance(entry, str) else entry
 
 
@@ -361,7 +369,7 @@ def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) 
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         places = [str(place) for place, name in enumerate(names, 1) if name == twice[0]]
-        raise DataError(f"{path}:1: columns {' and '.join(places)} have one name: give every column its own")
+        raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=f"{path}:1")
     while True:
         start = 1 if is_row else reader.line_num + 1
         try:
@@ -371,8 +379,9 @@ def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) 
                 return
             if row and len(row) != len(names):
                 raise _BadRowError(
-                    f"{path}:{start}: {len(row)} cells in this row, {len(names)} in the first line, which names the "
-                    "columns: put cells with separators in quotes (or give one utterance a line as .txt)"
+                    f"{len(row)} cells in this row, {len(names)} in the first line, which names the "
+                    "columns: put cells with separators in quotes (or give one utterance a line as .txt)",
+                    about=f"{path}:{start}",
                 )
         except _BadRowError as error:
             if on_bad_row is None:
@@ -394,8 +403,9 @@ def _row(reader: Any, path: str, start: int) -> list[str] | None:
     except csv.Error as error:  # its text never quotes a cell
         ends = f"; it ends in line {reader.line_num}" if reader.line_num > start else ""
         raise _BadRowError(
-            f"{path}:{start}: the row that begins here is broken ({error}{ends}): a cell in quotes ends with a quote, "
-            "and a quote inside it is written twice"
+            f"the row that begins here is broken ({error}{ends}): a cell in quotes ends with a quote, "
+            "and a quote inside it is written twice",
+            about=f"{path}:{start}",
         ) from None
 
 
@@ -424,7 +434,7 @@ def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
     """Rows of Arrow tables; the classes of a Hugging Face data set by their names."""
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
-        raise DataError(f"{path}: two columns are called {twice[0]!r}: give every column a name of its own")
+        raise DataError(f"two columns are called {twice[0]!r}: give every column a name of its own", about=path)
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
     classes = {name: f["names"] for name, f in described.items() if isinstance(f, dict) and f.get("names")}
     number = 0

@@ -107,7 +107,9 @@ def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = N
             try:
                 line = lines.readline()
             except (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error):
-                raise DataError(f"{path}:{number}: the compressed file is damaged here: fetch it again") from None
+                raise DataError(
+                    "the compressed file is damaged here: fetch it again", about=f"{path}:{number}"
+                ) from None
             if not line:
                 return
             yield number, line
@@ -122,7 +124,7 @@ def as_text(line: bytes, where: str) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start + 1} is not UTF-8: convert the file to UTF-8") from None
+        raise DataError(f"byte {error.start + 1} is not UTF-8: convert the file to UTF-8", about=where) from None
 
 
 @contextmanager
@@ -157,10 +159,12 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         record = json.loads(text.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{where}: broken JSON at column {error.colno} ({error.msg}): each line must be one JSON object"
+            f"broken JSON at column {error.colno} ({error.msg}): each line must be one JSON object", about=where
         ) from None
     except RecursionError:
-        raise DataError(f"{where}: JSON nested too deeply: each line must be one flat record or dialogue") from None
+        raise DataError("JSON nested too deeply: each line must be one flat record or dialogue", about=where) from None
     if not isinstance(record, dict):
-        raise DataError(f"{where}: a JSON {type(record).__name__}, not an object: each line must be one JSON object")
+        raise DataError(
+            f"a JSON {type(record).__name__}, not an object: each line must be one JSON object", about=where
+        )
     return record

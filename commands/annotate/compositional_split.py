@@ -50,7 +50,7 @@ def compositional_split(
     try:
         parts = selection.compositional_split(templates, named, seed, comp_share, iid_share)
     except ValueError as error:
-        raise UserError(f"{file}: {error}") from None
+        raise UserError(str(error), about=file) from None
     dropped = parts.pop("dropped")
     seen = {templates[row] for row in parts["train"]}
     table = Table(["", "rows", "templates", "new templates"])

@@ -61,7 +61,7 @@ def choose_rows(file: Path, out: Path, how: Choice, held_out: Sequence[Path] = (
         else:
             rows = {"cmaxent": cmaxent, "hybrid": hybrid}[how.method](pool, how.num, how.seed, part)
     except ValueError as error:
-        raise UserError(f"{file}: {error}") from None
+        raise UserError(str(error), about=file) from None
     templates = [pool.templates[number] for number in pool.template_of_row[rows]]
     wanted = {int(number): place for place, number in enumerate(numbers[rows])}
     records: list[dict[str, Any]] = [{}] * how.num

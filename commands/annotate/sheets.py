@@ -41,9 +41,9 @@ def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
         text = next((record[name] for name in USUAL["text"] if record.get(name)), None)
         tree = next((record[name] for name in (*USUAL["parse"], "program") if record.get(name)), None)
         if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{where}: no utterance: leave such rows out (`choose --num … --skip-bad-rows` does)")
+            raise DataError("no utterance: leave such rows out (`choose --num … --skip-bad-rows` does)", about=where)
         if parser is None and not isinstance(tree, str):
-            raise DataError(f"{where}: no tree: give --parser, which predicts it")
+            raise DataError("no tree: give --parser, which predicts it", about=where)
         cells = (record.get("id", number), text, tree, _confidence(record.get("confidence"), where), "", "")
         rows.append(dict(zip(COLUMNS, cells, strict=True)))
     if parser is not None:
@@ -114,7 +114,7 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
         lacking = [name for name in ("utterance", "parse", "correction") if name not in record]
         if lacking:
             raise DataError(
-                f"{where}: no column {lacking[0]}: give the sheet that `choose --to-sheet` wrote, filled in"
+                f"no column {lacking[0]}: give the sheet that `choose --to-sheet` wrote, filled in", about=where
             )
         correction = str(record["correction"] or "").strip()
         word = "corrected" if correction else "not looked at"
@@ -123,7 +123,7 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
         tree = str(record["parse"] or "") if word == RIGHT else correction
         problem = _problem(tree) if word in (RIGHT, "corrected") else ""
         if problem and not skip_bad_rows:
-            raise DataError(f"{where}: {problem}: correct the cell, or pass over such rows with --skip-bad-rows")
+            raise DataError(f"{problem}: correct the cell, or pass over such rows with --skip-bad-rows", about=where)
         if problem:
             sys.stderr.write(f"skipped {where}: {problem}\n")
             word = "skipped"
@@ -132,7 +132,7 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
             rows.append({"utterance": record["utterance"], "parse": tree})
     if not rows:
         raise DataError(
-            f"{sheet}: no row is annotated: fill in the column correction with {RIGHT}, {USELESS} or a tree"
+            f"no row is annotated: fill in the column correction with {RIGHT}, {USELESS} or a tree", about=sheet
         )
     write_json_lines(out, rows)
     numbers = ", ".join(f"{counts[word]} {word}" for word in (RIGHT, "corrected", USELESS, "skipped", "not looked at"))
@@ -144,7 +144,7 @@ def _confidence(value: object, where: str) -> float | None:
     try:
         return None if value is None else float(str(value))
     except ValueError:
-        raise DataError(f"{where}: confidence is no number: leave the column out, or correct it") from None
+        raise DataError("confidence is no number: leave the column out, or correct it", about=where) from None
 
 
 def _problem(tree: str) -> str:

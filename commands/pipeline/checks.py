@@ -39,40 +39,42 @@ def check(experiment: Experiment, path: Path) -> None:
     for name, sections in parts:
         for section, values in sections.items():
             if section not in SECTIONS:
-                raise UserError(f"{path}: {name} has no section {section!r}: give {', '.join(SECTIONS)}")
+                raise UserError(f"{name} has no section {section!r}: give {', '.join(SECTIONS)}", about=path)
             if not isinstance(values, dict):
                 hint = "; `epsilon: inf` trains without privacy" if section == "privacy" else ""
-                raise UserError(f"{path}: {section} of {name} is {values!r}: give keys with values{hint}")
+                raise UserError(f"{section} of {name} is {values!r}: give keys with values{hint}", about=path)
     for field in ("systems", "variants", "stages", "epochs"):
         for name in RENAMED.keys() & set(getattr(experiment, field)):
-            raise UserError(f"{path}: {field} names {name!r}, which is called {RENAMED[name]!r}: write that")
+            raise UserError(f"{field} names {name!r}, which is called {RENAMED[name]!r}: write that", about=path)
     known = [*MODEL_FILES, "parser_full", "parser_augmented"]
     for field_name in ("stages", "epochs"):
         for name in getattr(experiment, field_name):
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
-                raise UserError(f"{path}: {field_name} has no stage {name!r}: {hint}")
+                raise UserError(f"{field_name} has no stage {name!r}: {hint}", about=path)
     for name, number in experiment.epochs.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
-            raise UserError(f"{path}: epochs.{name} is {number!r}: give a number above 0")
+            raise UserError(f"epochs.{name} is {number!r}: give a number above 0", about=path)
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for name in DERIVED.keys() & sections.get("privacy", {}).keys():
-            raise UserError(f"{path}: privacy.{name} follows from the field {DERIVED[name]}: set that instead")
+            raise UserError(f"privacy.{name} follows from the field {DERIVED[name]}: set that instead", about=path)
     if experiment.candidates < 1:
-        raise UserError(f"{path}: candidates is {experiment.candidates}: give at least 1")
+        raise UserError(f"candidates is {experiment.candidates}: give at least 1", about=path)
     if experiment.label_words and experiment.candidates == 1:
-        raise UserError(f"{path}: label_words choose among candidates, and candidates is 1: give 8, or leave them out")
+        raise UserError(
+            "label_words choose among candidates, and candidates is 1: give 8, or leave them out", about=path
+        )
     wanted = experiment.calibration
     if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
-        raise UserError(f"{path}: a calibration of utterances draws from all of them: leave out candidates")
+        raise UserError("a calibration of utterances draws from all of them: leave out candidates", about=path)
     given = experiment.adaptation
     own_files = [name for name, sections in experiment.variants.items() if "train_path" in sections.get("data", {})]
     if experiment.write_parses and (given is not None or own_files):
         what = (
             f"variants.{own_files[0]} has a train_path of its own" if own_files else "an adaptation has its own parser"
         )
-        raise UserError(f"{path}: write_parses is for data.train_path, and {what}: leave one of them out")
+        raise UserError(f"write_parses is for data.train_path, and {what}: leave one of them out", about=path)
     has = {"": True, "labels": experiment.labels is not None, "adaptation": given is not None}
     for place, used in enumerate(systems_of(experiment)):
         described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}
@@ -88,11 +90,14 @@ def check(experiment: Experiment, path: Path) -> None:
         return
     if given.num_annotated is not None and not 1 <= given.num_annotated <= experiment.num_samples:
         raise UserError(
-            f"{path}: adaptation.num_annotated is {given.num_annotated}, of {experiment.num_samples} samples: give a "
-            "number between, or leave it out to annotate all"
+            f"adaptation.num_annotated is {given.num_annotated}, of {experiment.num_samples} samples: give a "
+            "number between, or leave it out to annotate all",
+            about=path,
         )
     if not any(used.learns for used in systems_of(experiment)):
-        raise UserError(f"{path}: systems is {experiment.systems}: name one that is sampled too, such as {USUAL[-1]}")
+        raise UserError(
+            f"systems is {experiment.systems}: name one that is sampled too, such as {USUAL[-1]}", about=path
+        )
 
 
 def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:

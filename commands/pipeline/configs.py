@@ -133,7 +133,7 @@ class Configs:
             raise UserError(f"{path} takes privacy away, which an overlay cannot: `epsilon: inf` trains without")
         for name in DERIVED.keys() & (overlay.get("privacy") or {}).keys():
             raise UserError(
-                f"{path}: privacy.{name} follows from the field {DERIVED[name]} of the experiment: set that"
+                f"privacy.{name} follows from the field {DERIVED[name]} of the experiment: set that", about=path
             )
         return overlay
 

@@ -122,16 +122,16 @@ def build(
         if key not in known:
             nearest = difflib.get_close_matches(key, known, n=1)
             hint = f": did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(known)}"
-            raise UserError(f"{path}: {cls.__name__.lower()} has no field {key!r}{hint}")
+            raise UserError(f"{cls.__name__.lower()} has no field {key!r}{hint}", about=path)
     from jsonargparse import ArgumentError
 
     given = {key: content.get(key) or {} for key in known if key in mappings}
     for key, value in given.items():
         if not isinstance(value, dict):
-            raise UserError(f"{path}: {key} is {value!r}: give keys with values")
+            raise UserError(f"{key} is {value!r}: give keys with values", about=path)
     try:
         values = _parser(cls, mappings).parse_object({k: v for k, v in content.items() if k not in mappings})
     except ArgumentError as error:
         lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
-        raise UserError(f"{path}: {' '.join(lines)[:500]}") from error
+        raise UserError(" ".join(lines)[:500], about=path) from error
     return {**vars(values), **given}

@@ -117,7 +117,7 @@ def evaluate(
     saved = {"--save-parsed": save_parsed, "--save-parsed-reference": save_parsed_reference}
     for (option, path), trees in zip(saved.items(), ready.values(), strict=True):
         if path is not None and not (parser or trees):
-            raise DataError(f"{option}: there is nothing to save without a parser; give --parser")
+            raise DataError("there is nothing to save without a parser; give --parser", about=option)
     source = None if no_mauve else _featurizer(featurizer)
     turns = read_turns(reference, "utterance", columns=reference_columns(columns))
     kept = Selection(keep_function).apply(turns, reference, "utterance")
@@ -168,12 +168,12 @@ def read_synthetic(path: str | Path) -> list[Turn]:
         where = f"{path}:{number}"
         parse = record.get("parse")
         if not isinstance(record.get("utterance"), str):
-            raise DataError(f'{where}: has no text under "utterance"; every line is {{"utterance": …, "parse": …}}')
+            raise DataError('has no text under "utterance"; every line is {"utterance": …, "parse": …}', about=where)
         if parse is not None and not isinstance(parse, str):
-            raise DataError(f'{where}: "parse" is {type(parse).__name__}; give the tree as text, or leave it out')
+            raise DataError(f'"parse" is {type(parse).__name__}; give the tree as text, or leave it out', about=where)
         turns.append(Turn(utterance=record["utterance"], parse=parse, unit=where))
     if not turns:
-        raise DataError(f"{path}: holds no sample; give at least one line with an utterance")
+        raise DataError("holds no sample; give at least one line with an utterance", about=path)
     return turns
 
 
@@ -263,4 +263,4 @@ def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{path}: its folder cannot be made ({error.strerror}); give another path") from error
+        raise DataError(f"its folder cannot be made ({error.strerror}); give another path", about=path) from error

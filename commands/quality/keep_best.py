@@ -81,7 +81,7 @@ def keep_best(
     drawn = [line for line in drawn if line.get(field) in known]
     if not drawn:
         raise DataError(
-            f"{candidates}: no line was drawn for a {field} of {prompts}; give the file of these very prompts"
+            f"no line was drawn for a {field} of {prompts}; give the file of these very prompts", about=candidates
         )
     if parser is None:
         worth, matches = _labels(drawn, label_words, encoder)

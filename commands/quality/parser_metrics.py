@@ -44,8 +44,9 @@ def parser_metrics(
     for number, (guess, truth) in enumerate(zip(guesses, truths, strict=False), start=1):
         if guess.utterance != truth.utterance:
             raise DataError(
-                f"{guess.unit}: is not the utterance of turn {number} of --gold, and is the first that differs: "
-                "annotate the gold file itself"
+                f"is not the utterance of turn {number} of --gold, and is the first that differs: "
+                "annotate the gold file itself",
+                about=guess.unit,
             )
     if len(guesses) != len(truths):
         raise DataError(f"--predicted has {len(guesses)} turns but --gold {len(truths)}: annotate all of the gold file")

@@ -118,7 +118,7 @@ class LedgerFile:
         """
         if scope not in self.promises:
             known = ", ".join(self.promises) or "none"
-            raise LedgerError(f"{self.path}: no scope {scope!r}; the ledger has: {known}.")
+            raise LedgerError(f"no scope {scope!r}; the ledger has: {known}.", about=self.path)
         return self.promises[scope]
 
     def mechanism(self, mechanism_id: str) -> MechanismRecord:
@@ -128,7 +128,7 @@ class LedgerFile:
             LedgerError: There is no such mechanism.
         """
         if mechanism_id not in self.mechanisms:
-            raise LedgerError(f"{self.path}: no mechanism {mechanism_id!r}: open it before spending.")
+            raise LedgerError(f"no mechanism {mechanism_id!r}: open it before spending.", about=self.path)
         return self.mechanisms[mechanism_id]
 
     def refresh(self) -> None:
@@ -145,7 +145,7 @@ class LedgerFile:
                 file.seek(0, os.SEEK_END)
                 if file.tell() < self._offset:
                     raise LedgerError(
-                        f"{self.path}: the file became shorter while in use: restore it; it is append-only."
+                        "the file became shorter while in use: restore it; it is append-only.", about=self.path
                     )
                 file.seek(self._offset)
                 data = file.read()
@@ -153,11 +153,11 @@ class LedgerFile:
             if self._offset or head:
                 known = "while in use" if self._offset else f"but {self.head.name} beside it is not"
                 raise LedgerError(
-                    f"{self.path}: the file is gone, {known}: what it held was spent, so restore it from a copy."
+                    f"the file is gone, {known}: what it held was spent, so restore it from a copy.", about=self.path
                 ) from None
             return
         except OSError as error:
-            raise LedgerError(f"{self.path}: {error.strerror or error}.") from error
+            raise LedgerError(f"{error.strerror or error}.", about=self.path) from error
         self._charge(self._torn_charges(), sign=-1)
         *lines, self._tail = data.split(b"\n")
         self._offset += len(data) - len(self._tail)
@@ -224,12 +224,13 @@ class LedgerFile:
                 yield
         except Timeout:
             raise LedgerError(
-                f"{self.path}: another process has held the lock for {timeout:g} s: find and end it, or "
-                "raise lock_timeout."
+                f"another process has held the lock for {timeout:g} s: find and end it, or raise lock_timeout.",
+                about=self.path,
             ) from None
         except OSError as error:
             raise LedgerError(
-                f"{self.path}: {error.strerror or error}: the ledger must be writable before a private step may run."
+                f"{error.strerror or error}: the ledger must be writable before a private step may run.",
+                about=self.path,
             ) from error
 
     def append(self, record: dict[str, Any]) -> None:

@@ -46,10 +46,11 @@ def join(own: Path, shared: Path) -> None:
             known = follow(own)[0]
             if known != shared:
                 raise LedgerError(
-                    f"{own}: this run was begun with {'a ledger of its own' if known == own else known}, now {shared} "
-                    "is asked: restore it, for what is spent stays where it was written."
+                    f"this run was begun with {'a ledger of its own' if known == own else known}, now {shared} "
+                    "is asked: restore it, for what is spent stays where it was written.",
+                    about=own,
                 ) from None
         finally:
             draft.unlink()
     except OSError as error:
-        raise LedgerError(f"{own}: {error.strerror or error}: the run folder must be writable.") from error
+        raise LedgerError(f"{error.strerror or error}: the run folder must be writable.", about=own) from error

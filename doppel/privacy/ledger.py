@@ -112,9 +112,13 @@ class Ledger:
                 unreadable.
         """
         if not scope or not stage or not f"{scope}{stage}".isprintable():
-            raise LedgerError(f"{self.path}: scope {scope!r} and stage {stage!r} must be printable, non-empty names.")
+            raise LedgerError(
+                f"scope {scope!r} and stage {stage!r} must be printable, non-empty names.", about=self.path
+            )
         if planned_steps < 1:
-            raise LedgerError(f"{self.path}: planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.")
+            raise LedgerError(
+                f"planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.", about=self.path
+            )
         promise = spec.terms
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
         steps = {"planned_steps": planned_steps, "data_fingerprint": sealed(data_fingerprint)}
@@ -225,8 +229,9 @@ class Ledger:
         units = sorted({promise.unit for promise in self._file.promises.values()})
         if len(units) > 1:
             raise LedgerError(
-                f"{self.path}: the scopes protect different units ({', '.join(units)}), which have no common "
-                "epsilon: ask for one scope."
+                f"the scopes protect different units ({', '.join(units)}), which have no common "
+                "epsilon: ask for one scope.",
+                about=self.path,
             )
         delta, accountant = common_terms(self._file, scopes)
         return compute_epsilon(self._file.spent(*scopes), delta, accountant, fast)
@@ -254,9 +259,10 @@ class Ledger:
         for name, value in asked.items():
             if known.get(name) != value:
                 raise LedgerError(
-                    f"{self.path}: {what} was opened with {name} = {known.get(name)!r}, now {value!r} is "
+                    f"{what} was opened with {name} = {known.get(name)!r}, now {value!r} is "
                     "asked. Restore the old value to continue it; a training under other terms needs a scope of its "
-                    "own, and spends on top of this one."
+                    "own, and spends on top of this one.",
+                    about=self.path,
                 )
 
 
