@@ -31,21 +31,22 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_what_json_cannot_say_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "value.json", {"loss": float("nan")})
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"file/below cannot be written \(.*\): give another path"):
+    with pytest.raises(DataError, match="file/below"):
         write_json_lines(tmp_path / "file" / "below", [])
 
 
 def test_a_missing_file_and_a_broken_line_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no file .*nowhere.jsonl"):
+    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
         list(read_json_lines(tmp_path / "nowhere.jsonl"))
     path = tmp_path / "lines.jsonl"
     path.write_text('{"a": 1}\n\n[1]\n')
-    with pytest.raises(DataError, match=r"lines.jsonl:3: a JSON list, not an object"):
+    with pytest.raises(DataError, match="list") as refused:
         list(read_json_lines(path))
+    assert refused.value.about == f"{path}:3"

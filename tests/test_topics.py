@@ -39,8 +39,8 @@ def test_names_differ_and_need_no_words() -> None:
 
 
 def test_too_few_texts_and_a_damaged_codebook_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="3 topics are to be made of 2 different texts"):
+    with pytest.raises(DataError, match="3 topics.* 2 "):
         make_codebook(["a b", "c d"] * 5, vectors(["a b", "c d"] * 5), 3, "an encoder")
     (tmp_path / "codebook.jsonl").write_text('{"name": "alarm"}\n')
-    with pytest.raises(DataError, match=r"codebook\.jsonl is no codebook"):
+    with pytest.raises(DataError, match=r"codebook\.jsonl"):
         Codebook.load(tmp_path / "codebook.jsonl")

@@ -169,7 +169,7 @@ class LedgerFile:
         if head and head[1] not in self.chains:
             lost = head[0] - len(self.chains)
             what = f"the last {lost} lines are gone" if lost > 0 else "its lines are not those that were written"
-            raise self._failed(f"{self.path}: {what} ({self.head.name} says so): restore the file from a copy.")
+            raise self._failed(f"{what} ({self.head.name} says so): restore the file from a copy.", self.path)
 
     @property
     def head(self) -> Path:
@@ -343,11 +343,12 @@ class LedgerFile:
             self.mechanisms[mechanism_id].done_steps += sign * steps
 
     def _damaged(self, why: str) -> LedgerError:
-        return self._failed(f"{self.path}, line {self._line}: cannot be read: {why}. Restore the file from a copy.")
+        where = f"{self.path}, line {self._line}"
+        return self._failed(f"cannot be read: {why}. Restore the file from a copy.", where)
 
-    def _failed(self, text: str) -> LedgerError:
+    def _failed(self, text: str, about: str | Path) -> LedgerError:
         """An error that asking again does not end."""
-        self._damage = LedgerError(text)
+        self._damage = LedgerError(text, about=about)
         return self._damage
 
 

@@ -161,7 +161,7 @@ def test_ranks_without_a_common_secret_are_refused(dialogues: str, codec: Codec)
     data.codec = codec
     data.rank_and_world_size = lambda: (1, 2)  # type: ignore[method-assign]
     data.setup("fit")
-    with pytest.raises(RuntimeError, match="several ranks"):
+    with pytest.raises(RuntimeError, match="sampling_seed"):
         data.train_dataloader()
 
 
@@ -209,9 +209,9 @@ def test_a_unit_is_drawn_with_the_sampling_rate_however_many_rows_it_has(
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
-        ({"batch_size": 21}, "batch_size is 21, but .* has 20 units .unit: dialogue.: give"),
-        ({"limit_train_units": 3}, "batch_size is 4, but .* has 3 units"),
-        ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
+        ({"batch_size": 21}, "batch_size is 21.*20 units"),
+        ({"limit_train_units": 3}, "batch_size is 4.*3 units"),
+        ({"batch_size": 0}, "batch_size is 0"),
         ({"max_turns_per_unit": 0}, "max_turns_per_unit is 0"),
     ],
 )
@@ -224,7 +224,7 @@ def test_sizes_that_cannot_be(dialogues: str, codec: Codec, kwargs: dict[str, An
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_nothing_to_evaluate_on(dialogues: str, codec: Codec, stage: str) -> None:
-    with pytest.raises(DataError, match=f"there is nothing to {stage} on: set"):
+    with pytest.raises(DataError, match="val_path" if stage == "validate" else "test_path"):
         getattr(make_trainer(), stage)(Recorder(codec), datamodule=module(dialogues))
 
 
@@ -248,5 +248,6 @@ def test_data_that_cannot_be_used_are_told_before_a_logger_opens(
 
     lines = [{"utterance": "yes", "parse": "(A)"}, {"utterance": "no"}]
     data = module(write_lines(lines, "own.jsonl"), unit="utterance", batch_size=1)
-    with pytest.raises(DataError, match=r"own.jsonl:2: no 'parse', which this model needs: .* utterances alone"):
+    with pytest.raises(DataError, match="'parse'") as refused:
         make_trainer(max_steps=1, logger=Opened(tmp_path)).fit(Recorder(codec), datamodule=data)
+    assert refused.value.about == f"{data.train_path}:2"

@@ -19,7 +19,7 @@ from doppel.errors import DataError
 
 
 def test_a_missing_file_is_told_as_by_the_reader(codec: Codec, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no file"):
+    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
         load_encoded(str(tmp_path / "nowhere.jsonl"), codec, "utterance")
 
 

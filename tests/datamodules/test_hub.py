@@ -96,17 +96,17 @@ for path in sys.argv[1:]:
         check=True,
     )
     several, default, other, dev, nothing = found.stdout.splitlines()
-    assert "several configurations: add &config= and one of ['default', 'other']" in several
+    assert "&config=" in several and "['default', 'other']" in several
     assert default.startswith("['a', 'b', 'c'] ") and other.startswith("['y'] ")
-    assert "the hub has no Parquet file of the split 'dev'" in dev
-    assert "hf:ana/nothing cannot be read from the hub (RepositoryNotFoundError): check the name" in nothing
+    assert dev.startswith(f"{base}?split=dev: ") and "'dev'" in dev
+    assert "hf:ana/nothing" in nothing and "RepositoryNotFoundError" in nothing
     assert not list(tmp_path.rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
-    [("hf:ana/talk?splt=train", "unknown argument 'splt'; known are split"), ("hf:a/b/c", "give hf:OWNER/NAME")],
+    ("path", "named"), [("hf:ana/talk?splt=train", "'splt'.*split"), ("hf:a/b/c", "hf:OWNER/NAME")]
 )
-def test_a_name_that_is_none_is_refused_before_anything_is_asked(path: str, says: str) -> None:
-    with pytest.raises(DataError, match=says):
+def test_a_name_that_is_none_is_refused_before_anything_is_asked(path: str, named: str) -> None:
+    with pytest.raises(DataError, match=named) as refused:
         next(hub_files(path))
+    assert refused.value.about == path

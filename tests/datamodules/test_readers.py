@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -62,55 +63,56 @@ def test_plain_lines_are_units_of_their_own_when_the_unit_is_the_utterance(
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "place"),
     [
-        (f'{{"utterance": "{SECRET}"', ":3: broken JSON at column"),
-        (f'["{SECRET}"]', ":3: a JSON list, not an object"),
+        (f'{{"utterance": "{SECRET}"', ":3"),
+        (f'["{SECRET}"]', ":3"),
         (
             {"utterance": SECRET, "parse": f'(Find "{SECRET}"', "unit": "u"},
-            ":3: unreadable parse tree at character",
+            ":3",
         ),
-        ({"utterance": SECRET, "parse": "", "unit": "u"}, ":3: unreadable parse tree at character 1"),
-        ({"utterance": SECRET, "parse": "(Hello)"}, ":3: no 'unit'"),
-        ({"parse": "(Hello)", "unit": SECRET}, ":3: no 'utterance'"),
-        ({"utterance": SECRET, "parse": [SECRET], "unit": "u"}, ":3: 'parse' is a list"),
-        ({"turns": []}, ":3: no 'dialogue_id'"),
-        ({"dialogue_id": SECRET, "turns": SECRET}, ":3: 'turns' is not a list"),
-        ({"dialogue_id": SECRET, "turns": [{"lispress": "(A)"}]}, ":3, turn 0: no 'user_utterance'"),
+        ({"utterance": SECRET, "parse": "", "unit": "u"}, ":3"),
+        ({"utterance": SECRET, "parse": "(Hello)"}, ":3"),
+        ({"parse": "(Hello)", "unit": SECRET}, ":3"),
+        ({"utterance": SECRET, "parse": [SECRET], "unit": "u"}, ":3"),
+        ({"turns": []}, ":3"),
+        ({"dialogue_id": SECRET, "turns": SECRET}, ":3"),
+        ({"dialogue_id": SECRET, "turns": [{"lispress": "(A)"}]}, ":3, turn 0"),
         (
             {"dialogue_id": SECRET, "turns": [{"user_utterance": {"original_text": SECRET}}]},
-            ":3, turn 0: no 'lispress'",
+            ":3, turn 0",
         ),
         (
             {
                 "dialogue_id": "d",
                 "turns": [{"user_utterance": {"original_text": SECRET}, "lispress": f"({SECRET}"}],
             },
-            ":3, turn 0: unreadable parse tree",
+            ":3, turn 0",
         ),
-        ("[" * 100_000, ":3: "),
+        ("[" * 100_000, ":3"),
     ],
 )
-def test_a_bad_line_is_named_and_never_quoted(write_lines: Callable[..., str], bad: object, says: str) -> None:
+def test_a_bad_line_is_named_and_never_quoted(write_lines: Callable[..., str], bad: object, place: str) -> None:
     path = write_lines([GOOD, "", bad, GOOD])
     with pytest.raises(DataError) as raised:
         read_turns(path, "dialogue")
     message = str(raised.value)
-    assert path + says in message
+    assert raised.value.about == path + place
     assert SECRET not in message
     assert "\n" not in message
-    assert message.count(":") > says.count(":"), "says how to mend it"
+    assert message.removeprefix(raised.value.about).count(":") > 1, "says how to mend it"
 
 
 def test_a_line_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "latin.jsonl"
     path.write_bytes('{"utterance": "café"}\n'.encode("latin-1"))
-    with pytest.raises(DataError, match=r"latin.jsonl:1: byte \d+ is not UTF-8: convert"):
+    with pytest.raises(DataError, match="UTF-8") as raised:
         read_turns(str(path), "utterance")
+    assert raised.value.about == f"{path}:1"
 
 
 def test_a_missing_file_says_what_to_put_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no file .*nowhere.jsonl: put .* cli.py download"):
+    with pytest.raises(DataError, match=r"nowhere\.jsonl.*cli\.py download"):
         read_turns(str(tmp_path / "nowhere.jsonl"), "utterance")
 
 
@@ -118,7 +120,7 @@ def test_a_missing_file_says_what_to_put_there(tmp_path: Path) -> None:
 def test_an_empty_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_text(content)
-    with pytest.raises(DataError, match="holds no user turn"):
+    with pytest.raises(DataError, match=r"empty\.jsonl"):
         read_turns(str(path), "utterance")
 
 
@@ -126,7 +128,7 @@ def test_an_empty_file(tmp_path: Path, content: str) -> None:
 def test_a_file_that_is_not_compressed_as_its_name_says(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"data.jsonl{suffix}"
     path.write_text(json.dumps(GOOD))
-    with pytest.raises(DataError, match="fetch it again"):
+    with pytest.raises(DataError, match=rf"data\.jsonl\{suffix}"):
         read_turns(str(path), "utterance")
 
 
@@ -134,8 +136,9 @@ def test_a_torn_compressed_file(tmp_path: Path) -> None:
     lines = b"".join(b'{"utterance": "%d"}\n' % i for i in range(1000))
     path = tmp_path / "data.jsonl.gz"
     path.write_bytes(gzip.compress(lines)[:-200])
-    with pytest.raises(DataError, match=r"data.jsonl.gz:\d+: the compressed file is damaged here"):
+    with pytest.raises(DataError) as raised:
         read_turns(str(path), "utterance")
+    assert re.fullmatch(rf"{re.escape(str(path))}:\d+", raised.value.about)
 
 
 def test_a_zip_with_two_files(tmp_path: Path) -> None:
@@ -143,7 +146,7 @@ def test_a_zip_with_two_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.jsonl", "")
         archive.writestr("b.jsonl", "")
-    with pytest.raises(DataError, match="holds 2 .jsonl files: it must hold exactly one"):
+    with pytest.raises(DataError, match=r"two\.zip"):
         read_turns(str(path), "utterance")
 
 
@@ -156,20 +159,22 @@ def test_the_embedded_grammar_is_a_function_of_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "argument"),
     [
-        ("embedded:train?size=5", "unknown argument 'size'; known are num, seed, skew"),
-        ("embedded:train?num=many", "num='many' is not a number"),
-        ("embedded:train?num=0", "num is 0"),
+        ("embedded:train?size=5", "size"),
+        ("embedded:train?num=many", "num"),
+        ("embedded:train?num=0", "num"),
     ],
 )
-def test_bad_arguments_of_the_embedded_grammar(path: str, says: str) -> None:
-    with pytest.raises(DataError, match=says):
+def test_bad_arguments_of_the_embedded_grammar(path: str, argument: str) -> None:
+    with pytest.raises(DataError) as raised:
         read_turns(path, "utterance")
+    assert raised.value.about == path
+    assert argument in str(raised.value).removeprefix(path)
 
 
 def test_an_unknown_unit(dialogues: str) -> None:
-    with pytest.raises(DataError, match="unit is 'household': it must be"):
+    with pytest.raises(DataError, match="household"):
         read_turns(dialogues, "household")  # type: ignore[arg-type]
 
 
@@ -177,13 +182,11 @@ def test_users_are_named_by_plain_lines_alone(dialogues: str, write_lines: Calla
     lines = [{"utterance": f"find {i}", "unit": f"user-{i % 3}"} for i in range(7)]
     turns = read_turns(write_lines(lines, "users.jsonl"), "user")
     assert [t.unit for t in turns] == [line["unit"] for line in lines]
-    for path, says in {
-        dialogues: "data.jsonl:1: .* which user held it: give plain lines .* whose .unit. names the user",
-        write_lines([{"utterance": "hello"}], "nobody.jsonl"): "nobody.jsonl:1: no 'unit'",
-        "embedded:train?num=5": "has no users",
-    }.items():
-        with pytest.raises(DataError, match=says) as error:
+    nobody = write_lines([{"utterance": "hello"}], "nobody.jsonl")
+    for path, place in ((dialogues, ":1"), (nobody, ":1"), ("embedded:train?num=5", "")):
+        with pytest.raises(DataError) as error:
             read_turns(path, "user")
+        assert error.value.about == path + place
         assert "\n" not in str(error.value)
 
 

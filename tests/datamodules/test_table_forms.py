@@ -110,33 +110,34 @@ def test_a_fingerprint_knows_the_columns_and_all_files_of_a_folder(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "place"),
     [
-        ("a.csv", f'text,unit\nhi,u\n"{SECRET}\nhi\n', ":3: the row that begins here is broken"),
-        ("a.csv", f'text,unit\nhi,u\n"a\nb",u\n"{SECRET}"x\n', ":5: the row that begins here is broken"),
-        ("a.csv", f"text,unit\nhi,a\n{SECRET}\n", ":3: 1 cells in this row, 2 in the first line"),
-        ("a.csv", f"text,label,text\n{SECRET},a,b\n", ":1: columns 1 and 3 have one name"),
-        ("a.csv", f"{SECRET} is here\nhi\n", ":2: no 'utterance' (its 1 column names are not shown"),
-        ("a.csv", f"review,stars\n{SECRET},5\n", ":2: no 'utterance' (there are review, stars)"),
-        ("a.tsv", f"text\tunit\n{SECRET}\t \n", ":2: 'unit' is empty"),
-        ("a.csv", f"text,unit\n{SECRET},\n", ":2: no 'unit', which says whose line this is (there are text, unit)"),
-        ("a.csv", f"text,unit,parse\nhi,u,(A)\n{SECRET},u,{SECRET}\n", ":3: a word alone is no parse tree"),
-        ("a.json", f'[{{"text": "{SECRET}", "unit": "u"}}, 7]', ", entry 2: a JSON int: every entry"),
-        ("a.json", f'[{{"text": "{SECRET}",\n "unit": }}]', ":2: broken JSON at column"),
-        ("a.json", f'{{"text": ["{SECRET}"], "unit": "u"}}\n', ":1: 'text' is a list, not a string"),
-        ("a.txt", f"{SECRET}\n", ":1: no 'unit', which says whose line this is (there are text)"),
-        ("a.xlsx", SECRET, " is in a form that is not read: save the sheet as .csv"),
-        ("a.parquet", SECRET, " is no readable Parquet file"),
-        ("a.csv", "", " holds no user turn"),
-        ("a.csv", "text,unit\n", " holds no user turn"),
+        ("a.csv", f'text,unit\nhi,u\n"{SECRET}\nhi\n', ":3"),
+        ("a.csv", f'text,unit\nhi,u\n"a\nb",u\n"{SECRET}"x\n', ":5"),
+        ("a.csv", f"text,unit\nhi,a\n{SECRET}\n", ":3"),
+        ("a.csv", f"text,label,text\n{SECRET},a,b\n", ":1"),
+        ("a.csv", f"{SECRET} is here\nhi\n", ":2"),
+        ("a.csv", f"review,stars\n{SECRET},5\n", ":2"),
+        ("a.tsv", f"text\tunit\n{SECRET}\t \n", ":2"),
+        ("a.csv", f"text,unit\n{SECRET},\n", ":2"),
+        ("a.csv", f"text,unit,parse\nhi,u,(A)\n{SECRET},u,{SECRET}\n", ":3"),
+        ("a.json", f'[{{"text": "{SECRET}", "unit": "u"}}, 7]', ", entry 2"),
+        ("a.json", f'[{{"text": "{SECRET}",\n "unit": }}]', ":2"),
+        ("a.json", f'{{"text": ["{SECRET}"], "unit": "u"}}\n', ":1"),
+        ("a.txt", f"{SECRET}\n", ":1"),
+        ("a.xlsx", SECRET, ""),
+        ("a.parquet", SECRET, ""),
+        ("a.csv", "", ""),
+        ("a.csv", "text,unit\n", ""),
     ],
 )
-def test_what_cannot_be_read_is_named_and_never_quoted(tmp_path: Path, name: str, content: str, says: str) -> None:
+def test_what_cannot_be_read_is_named_and_never_quoted(tmp_path: Path, name: str, content: str, place: str) -> None:
     path = tmp_path / name
     path.write_bytes(content.encode())
     with pytest.raises(DataError) as refused:
         read_turns(str(path), "user")
-    assert f"{path}{says}" in str(refused.value)
+    assert refused.value.about == (f"{path}{place}" if place else "")
+    assert str(refused.value).startswith(str(path))
     assert SECRET not in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -144,8 +145,9 @@ def test_what_cannot_be_read_is_named_and_never_quoted(tmp_path: Path, name: str
 def test_latin_1_is_refused_by_its_line(tmp_path: Path, name: str, line: int) -> None:
     start = '[\n"hi",\n"' if name == "a.json" else "text\nhi\n"
     (tmp_path / name).write_bytes(f"{start}café".encode("latin-1"))
-    with pytest.raises(DataError, match=rf"{name}:{line}: byte \d+ is not UTF-8: convert"):
+    with pytest.raises(DataError, match="UTF-8") as refused:
         read_turns(str(tmp_path / name), "utterance")
+    assert refused.value.about == f"{tmp_path / name}:{line}"
 
 
 @pytest.mark.parametrize(("form", "where"), [("csv", "rows.csv:2"), ("parquet", "rows.parquet, row 1")])
@@ -153,23 +155,22 @@ def test_a_wrong_column_names_those_there_are(tmp_path: Path, form: str, where: 
     path = write_table(tmp_path, form, [{"review": SECRET, "stars": "5"}])
     with pytest.raises(DataError) as refused:
         read_turns(path, "utterance", columns=Columns(text="revue"))
-    assert f"{where}: no 'revue' (there are review, stars): name the column" in str(refused.value)
-    with pytest.raises(DataError, match=r"no row has 'star', which data.columns names; there are review, stars"):
-        read_turns(path, "utterance", columns=Columns(text="review", label="star"))
-    with pytest.raises(
-        DataError, match=rf"{where}: no 'star', which this model needs: .* \(there are review, stars\)$"
-    ):
-        read_turns(path, "utterance", needs=("label",), columns=Columns(text="review", label="star"))
+    assert refused.value.about == str(tmp_path / where)
+    assert "'revue'" in str(refused.value) and "review, stars" in str(refused.value)
+    for needs, place in (((), path), (("label",), str(tmp_path / where))):
+        with pytest.raises(DataError, match=r"'star'.*review, stars") as refused:
+            read_turns(path, "utterance", needs=needs, columns=Columns(text="review", label="star"))
+        assert refused.value.about == place
 
 
 def test_folders_that_hold_several_data_sets_are_refused_with_their_names(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "train-00000-of-00001.parquet")
     assert len(read_turns(str(tmp_path), "utterance")) == 1
     parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "test-00000-of-00001.parquet")
-    with pytest.raises(DataError, match=r"Parquet files of 2 names \(test, train\): name one"):
+    with pytest.raises(DataError, match="test, train"):
         read_turns(str(tmp_path), "utterance")
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-    with pytest.raises(DataError, match=r"holds the splits train, test: name the folder of one, .*/train"):
+    with pytest.raises(DataError, match="train, test.*/train"):
         read_turns(str(tmp_path), "utterance")
 
 
@@ -197,8 +198,9 @@ def test_the_labels_of_a_control_code_are_those_that_it_was_made_of(rows: list[t
 
 def test_a_column_that_is_a_label_is_no_tree(tmp_path: Path) -> None:
     path = write_table(tmp_path, "csv", [{"text": "hi", "parse": "calendar"}])
-    with pytest.raises(DataError, match=r"rows.csv:2: a word alone .* data.columns.label=parse and systems=\[labels\]"):
+    with pytest.raises(DataError, match=r"data\.columns\.label=parse.*systems=\[labels\]") as refused:
         read_turns(path, "utterance")
+    assert refused.value.about == f"{path}:2"
     (turn,) = read_turns(path, "utterance", columns=Columns(label="parse"))
     assert (turn.parse, turn.label) == (None, "calendar")
 
@@ -214,12 +216,12 @@ def test_a_reference_of_another_form_is_read_by_its_usual_names(tmp_path: Path) 
 
 @pytest.mark.parametrize("columns", [{"txt": "review"}, {"text": ["a", "b"]}, {"label": []}, ["review"]])
 def test_columns_that_are_none_are_refused(columns: Any) -> None:
-    with pytest.raises(DataError, match=r"data.columns.* give "):
+    with pytest.raises(DataError, match=r"data\.columns"):
         Columns.from_config({"columns": columns})
 
 
 def test_a_column_of_users_is_not_passed_over_where_each_row_would_be_protected(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="each row would be protected by itself: set data.unit=user"):
+    with pytest.raises(DataError, match="data.unit=user"):
         DialogueDataModule(str(tmp_path / "a.csv"), columns=Columns(unit="user_id"))
 
 
@@ -233,9 +235,10 @@ def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_
     assert unknown.startswith(f"{path}:2 has a label that the public list lacks")
     counted = check(path, is_public=True, **known)  # type: ignore[arg-type]
     assert counted[0].endswith("(2 of 3 rows)") and counted[1].endswith("(2 of 3 rows)")
-    with pytest.raises(DataError, match=r"rows.csv:2: no 'parse', which this model needs: add the tree, drop"):
+    with pytest.raises(DataError, match="'parse'") as refused:
         check(path, needs=("utterance", "parse"))
-    with pytest.raises(DataError, match="the environment variable NOWHERE is not set"):
+    assert refused.value.about == f"{path}:2"
+    with pytest.raises(DataError, match="NOWHERE"):
         check("$NOWHERE/own.jsonl")
 
 
@@ -252,5 +255,6 @@ def test_rows_of_schema2qa_have_no_header_and_their_programs_become_trees(tmp_pa
     assert (first.utterance, first.label, second.parse) == ("find emma", "books", "(@org.schema.Book.Book)")
     assert first.parse is not None and from_lispress(first.parse) == program
     path.write_text("books-1\tfind emma\tnow => ( @org.schema.Book.Book => notify\tbooks\n")
-    with pytest.raises(DataError, match=r"rows.tsv:1: unreadable ThingTalk: token 5 of 6"):
+    with pytest.raises(DataError, match="token 5 of 6") as refused:
         read_turns(str(path), "utterance")
+    assert refused.value.about == f"{path}:1"

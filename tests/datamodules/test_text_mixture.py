@@ -110,9 +110,9 @@ def test_validation_is_held_out_and_has_loss_on_the_utterance_alone(
 
 
 def test_bad_arguments(codec: Codec, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="tree_share is 2: give a share"):
+    with pytest.raises(DataError, match="tree_share is 2"):
         TextMixtureDataModule(None, tree_share=2)
     missing = TextMixtureDataModule(str(tmp_path / "none.txt"), grammar_turns=5)
     missing.codec = codec
-    with pytest.raises(DataError, match="no utterances at .* put a text file there"):
+    with pytest.raises(DataError, match=r"none\.txt"):
         missing.setup("fit")
