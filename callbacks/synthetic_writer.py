@@ -8,22 +8,21 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.data import sized_len
-from torch import Tensor
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
 from doppel.files import write_json, write_json_lines
 from doppel.lispress import is_valid
+from doppel.privacy.checkpoint import weights_fingerprint
 from lightning_modules.sampling import Sample
 
 
@@ -273,16 +272,6 @@ class SyntheticWriter(BasePredictionWriter):
                 columns = [name for name in records[0] if any(r[name] is not None for r in records)]
                 data = [[record[name] for name in columns] for record in records]
                 logger.log_table(key="synthetic/samples", columns=columns, data=data)
-
-
-def weights_fingerprint(state_dict: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, shapes, types and values, shortened to 16 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(state_dict.items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
-        values: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        digest.update(values)
-    return digest.hexdigest()[:16]
 
 
 def _read_part(path: Path) -> tuple[list[dict[str, Any]], int]:

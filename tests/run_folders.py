@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import yaml
 
-from callbacks.synthetic_writer import weights_fingerprint
 from commands.pipeline.manifest import declare, enter
 from commands.pipeline.steps import File, Role, Step
 from commands.pipeline.systems import system
+from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacySpec, plan
 

@@ -70,10 +70,9 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
         None where there is none.
     """
     ledger, samples = Ledger(record.folder / FILE_NAME), record.manifest.samples().get(of)
-    own = ledger.summary()["mechanisms"] if ledger.exists() else []
     from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for
 
-    if samples is None or not any(m["scope"] == samples.scope and m.get("kind") == KIND for m in own):
+    if samples is None or samples.scope is None or not ledger.exists() or not ledger.has_spent(samples.scope, KIND):
         return None
     told = _shares(record.manifest, samples)
     if told is None:

@@ -95,12 +95,11 @@ class Attestation:
                 found.setdefault(scope, []).append(text)
         return {scope: list(dict.fromkeys(texts)) for scope, texts in found.items() if texts}
 
-    @cached_property
-    def _counted(self) -> set[str]:
-        """Scopes in which a histogram has been paid for."""
+    def _has_counted(self, scope: str | None) -> bool:
+        """Whether a histogram has been paid for in a scope."""
         from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for
 
-        return {m["scope"] for m in self.ledger.summary()["mechanisms"] if m.get("kind") == KIND}
+        return scope is not None and self.ledger.has_spent(scope, KIND)
 
     def _gaps(self, made: Entry) -> list[str]:
         """Why the ledger does not cover a release, in words that follow its name."""
@@ -118,7 +117,7 @@ class Attestation:
                 is_paid = True
                 found += filter(None, [self._gap(entry, made.scope)])
                 continue
-            if is_private and made.scope not in self._counted:
+            if is_private and not self._has_counted(made.scope):
                 private = ", ".join(entry.private_inputs) or entry.path
                 found.append(
                     f"was made of private text ({private}) by {entry.step}, and the ledger holds no histogram that "

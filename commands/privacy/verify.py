@@ -15,6 +15,7 @@ from commands.privacy.attestation import FILE_NAME, Attestation
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json, write_text
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon
+from doppel.privacy.checkpoint import weights_fingerprint
 
 CARD = "privacy_card"
 #: What a checkpoint, the configuration beside it and the ledger must agree in.
@@ -142,8 +143,6 @@ def _checkpoints(
     attestation: Attestation, summary: dict[str, Any], prevents: list[str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Every private checkpoint of the run, and what no ε covers."""
-    from callbacks.synthetic_writer import weights_fingerprint
-
     mechanisms = {m["id"]: m for m in summary["mechanisms"]}
     record = attestation.record
     found, not_covered = [], []

@@ -1,13 +1,17 @@
-"""What a checkpoint says of the privacy that its weights were trained under. Who goes on from one, starts from one,
-samples from one or vouches for one reads it here."""
+"""What a checkpoint says of the privacy that its weights were trained under, and which weights these are. Who goes on
+from one, starts from one, samples from one or vouches for one reads it here."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doppel.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Under which the callback ``DifferentialPrivacy`` keeps its state.
 KEY = "DifferentialPrivacy"
@@ -37,3 +41,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(checkpoint, dict):
         raise UserError(f"{path} is no checkpoint: it holds {type(checkpoint).__name__}")
     return checkpoint
+
+
+def weights_fingerprint(state_dict: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, shapes, types and values, shortened to 16 hexadecimal digits."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state_dict.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
+        values: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(values)
+    return digest.hexdigest()[:16]

@@ -161,6 +161,12 @@ class Ledger:
         self._file.refresh()
         return self._file.mechanism(mechanism_id).done_steps
 
+    def has_spent(self, scope: str, kind: str) -> bool:
+        """Whether a step of a mechanism of this kind is on file in a scope."""
+        self._file.refresh()
+        own = self._file.of_scope(self._prefix + scope)
+        return any(record.fields["kind"] == kind and record.done_steps > 0 for record in own)
+
     def voids(self, scope: str) -> list[str]:
         """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
         self._file.refresh()

@@ -17,11 +17,11 @@ from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.loggers import WandbLogger
 from tiny_sampling import NUM_SAMPLES, PromptData, TinyModel, read, sample
 
-from callbacks.synthetic_writer import weights_fingerprint
 from datamodules.prompt_data_module import PromptDataModule
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.lispress import is_valid
+from doppel.privacy.checkpoint import weights_fingerprint
 from lightning_modules.sampling import Sample
 
 

@@ -179,6 +179,15 @@ def private_text_unpaid(run: Path) -> None:
     )
 
 
+def a_histogram_that_was_never_paid_for(run: Path) -> None:
+    """It was opened in the scope, and its step is not in the ledger."""
+    counts = PrivacyArguments(3.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=20.0)
+    made = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": KIND}
+    spec = counts.plan_histogram(2000, "utterance")
+    Ledger(run / "ledger.jsonl").open_mechanism(scope="two_stage", stage="histogram", spec=spec, **made)
+    private_text_unpaid(run)
+
+
 def private_rows_as_prompts(run: Path) -> None:
     """A sampling was asked with private trees, which no step made."""
     (run / "trees.jsonl").write_bytes(lines(PRIVATE))
@@ -203,6 +212,7 @@ ATTACKS = {
     a_pool_as_release: "pool_topics.jsonl: its role is release, but sample_topics declared pool",
     a_pool_in_its_place: "synthetic_topics.jsonl was changed after",
     private_text_unpaid: "synthetic.jsonl was made of private text .* by choose_utterances, and the ledger",
+    a_histogram_that_was_never_paid_for: "synthetic.jsonl was made of private text .* by choose_utterances",
     private_rows_as_prompts: "candidates.jsonl was made of trees.jsonl, which no step of this run has made",
     no_manifest: "synthetic.jsonl is in the run folder, but no step of the run made it",
 }
