@@ -20,7 +20,7 @@ from commands.pipeline.yaml_files import Settings
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 
 
-def adaptation(make: StepMaker, given: Adaptation) -> list[Step]:
+def adaptation(make: StepMaker, task: Adaptation) -> list[Step]:
     """Mireshghallah et al., 2023, section 5.4 (Tables 3, 5 and 8).
 
     ==============================  ===============================================================================
@@ -35,36 +35,36 @@ def adaptation(make: StepMaker, given: Adaptation) -> list[Step]:
     """
     experiment, data = make.experiment, make.run / "data"
     sampled = [system for system in systems_of(experiment) if system.learns]
-    steps = [_partition(make, given), make.fit_parser("parser_none", "parser_low", [str(data / "public.jsonl")])]
+    steps = [_partition(make, task), make.fit_parser("parser_none", "parser_low", [str(data / "public.jsonl")])]
     make.columns = None  # what the split writes has the usual ones
-    steps += _score(make, given, "none", make.checkpoint("parser_none"))
+    steps += _score(make, task, "none", make.checkpoint("parser_none"))
     steps.append(make.annotate_private(make.checkpoint("parser_none"), str(data / "private.jsonl"), "dialogue"))
     if make.parser is None:
         steps.append(make.fit_parser("parser_full", "parser_full", [str(data / "full.jsonl")]))
         make.parser = make.checkpoint("parser_full")
     if "full" in experiment.systems:
-        steps += _score(make, given, "full", make.parser)
+        steps += _score(make, task, "full", make.parser)
     for system in sampled:
         steps += make.steps(system)
     for system in sampled:
-        steps += _retrain(make, given, system)
+        steps += _retrain(make, task, system)
     return steps
 
 
-def _partition(make: StepMaker, given: Adaptation) -> Step:
+def _partition(make: StepMaker, task: Adaptation) -> Step:
     """Split the annotated turns."""
-    options: Settings = {name: getattr(given, name) for name in _SPLIT}
+    options: Settings = {name: getattr(task, name) for name in _SPLIT}
     options |= {"seed": make.experiment.seed or 1, "out": make.run / "data", "columns": make.columns}
     writes = [File(f"data/{part}.jsonl", "private") for part in PRIVATE_PARTS]
     writes += [File(f"data/{part}", "data") for part in ("public.jsonl", "test.jsonl", "partition.json")]
-    reads = [given.train, given.test]
+    reads = [task.train, task.test]
     return make.tool("partition", "tool", ["partition"], options, writes=writes, reads=reads, protected=reads[:1])
 
 
-def _score(make: StepMaker, given: Adaptation, name: str, parser: str) -> list[Step]:
+def _score(make: StepMaker, task: Adaptation, name: str, parser: str) -> list[Step]:
     """Accuracy of a parser on the test."""
     test, predicted, out = make.run / "data" / "test.jsonl", f"parsed_test/{name}.jsonl", f"parser_metrics/{name}.json"
-    options = {"predicted": make.run / predicted, "function": given.missing, "gold": test, "out": make.run / out}
+    options = {"predicted": make.run / predicted, "function": task.missing, "gold": test, "out": make.run / out}
     writes, reads = [File(out, "metrics", name)], [make.run / predicted, test]
     return [
         make.annotate(f"test_{name}", test, parser, predicted),
@@ -72,12 +72,12 @@ def _score(make: StepMaker, given: Adaptation, name: str, parser: str) -> list[S
     ]
 
 
-def _retrain(make: StepMaker, given: Adaptation, system: System) -> list[Step]:
+def _retrain(make: StepMaker, task: Adaptation, system: System) -> list[Step]:
     """Annotate the samples as experts would, all or those that are worth most, and teach them to a new parser."""
     name, samples, steps = system.name, make.run / system.synthetic, []
-    if given.num_annotated is not None and system.has_trees:
+    if task.num_annotated is not None and system.has_trees:
         chosen = make.run / f"chosen_{name}.jsonl"
-        options: Settings = {"num": given.num_annotated, "method": given.annotate_by, "out": chosen}
+        options: Settings = {"num": task.num_annotated, "method": task.annotate_by, "out": chosen}
         options["seed"] = make.experiment.seed
         writes = [File(chosen.name, "release", name, system.scope)]
         steps = [make.tool(f"diverse_{name}", "tool", ["choose", samples], options, writes=writes, reads=[samples])]
@@ -88,5 +88,5 @@ def _retrain(make: StepMaker, given: Adaptation, system: System) -> list[Step]:
         *steps,
         make.annotate(name, samples, str(make.parser), annotated, system),
         make.fit_parser(f"parser_{name}", "parser_augmented", files),
-        *_score(make, given, name, make.checkpoint(f"parser_{name}")),
+        *_score(make, task, name, make.checkpoint(f"parser_{name}")),
     ]

@@ -68,14 +68,14 @@ def check(experiment: Experiment, path: Path) -> None:
     wanted = experiment.calibration
     if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
         raise UserError("a calibration of utterances draws from all of them: leave out candidates", about=path)
-    given = experiment.adaptation
+    adaptation = experiment.adaptation
     own_files = [name for name, sections in experiment.variants.items() if "train_path" in sections.get("data", {})]
-    if experiment.write_parses and (given is not None or own_files):
+    if experiment.write_parses and (adaptation is not None or own_files):
         what = (
             f"variants.{own_files[0]} has a train_path of its own" if own_files else "an adaptation has its own parser"
         )
         raise UserError(f"write_parses is for data.train_path, and {what}: leave one of them out", about=path)
-    has = {"": True, "labels": experiment.labels is not None, "adaptation": given is not None}
+    has = {"": True, "labels": experiment.labels is not None, "adaptation": adaptation is not None}
     for place, used in enumerate(systems_of(experiment)):
         described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}
         if not (has | described)[used.needs]:
@@ -86,11 +86,11 @@ def check(experiment: Experiment, path: Path) -> None:
             )
         if used.models_of is not None and used.scope not in experiment.systems[:place]:
             raise UserError(f"{used.name} samples from the models of {used.scope}: name {used.scope} before it")
-    if given is None:
+    if adaptation is None:
         return
-    if given.num_annotated is not None and not 1 <= given.num_annotated <= experiment.num_samples:
+    if adaptation.num_annotated is not None and not 1 <= adaptation.num_annotated <= experiment.num_samples:
         raise UserError(
-            f"adaptation.num_annotated is {given.num_annotated}, of {experiment.num_samples} samples: give a "
+            f"adaptation.num_annotated is {adaptation.num_annotated}, of {experiment.num_samples} samples: give a "
             "number between, or leave it out to annotate all",
             about=path,
         )

@@ -50,15 +50,15 @@ def _code_files() -> list[str]:
     """
     if (ROOT / ".git").exists():
         command = ["git", "ls-files", "--exclude-standard", "-z"]
-        found = []
+        listed = []
         for which in ("--cached", "--others"):
             words = [*command, which, "--", ".", ":!models", ":!.venv"]
             names = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
-            found.append([name for name in names if name and (ROOT / name).exists()])
-        new = [name for name in found[1] if Path(name).suffix in _CODE]
+            listed.append([name for name in names if name and (ROOT / name).exists()])
+        new = [name for name in listed[1] if Path(name).suffix in _CODE]
         if new:
             say(f"── code: with {', '.join(new)}, which git does not track")
-        return [*found[0], *new]
+        return [*listed[0], *new]
     left_out, names = {".git", ".venv", "__pycache__"}, []
     for place, folders, files in os.walk(ROOT):
         top = Path(place) == ROOT

@@ -79,10 +79,10 @@ class Configs:
         way = arguments.setdefault("sampling", {})
         if stage != "parse_tree":
             way.pop("grammar", None)  # of trees alone
-        given: Settings = {"trainer": {name: trainer[name] for name in _OF_EVERY_PASS if name in trainer}}
+        top: Settings = {"trainer": {name: trainer[name] for name in _OF_EVERY_PASS if name in trainer}}
         if self.experiment.seed is not None:
-            way["seed"] = given["seed_everything"] = self.experiment.seed
-        return {**given, "model": {**model, "init_args": arguments}, "data": {"init_args": data}}
+            way["seed"] = top["seed_everything"] = self.experiment.seed
+        return {**top, "model": {**model, "init_args": arguments}, "data": {"init_args": data}}
 
     def annotation(self, path: str, unit: str, columns: Settings | None, max_rows: int | None) -> Settings:
         """Of a pass of a parser over the utterances of a file, without its checkpoint.
@@ -112,10 +112,10 @@ class Configs:
         return fill_in(read_yaml(ROOT / path), {**os.environ, **self.experiment.environment}, path)
 
     def _merged(self, system: System, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
-        given = self.experiment
-        common = {name: getattr(given, name) for name in SECTIONS}
-        own = (common, given.stages.get(stage, {}), changes, given.variants.get(system.name, {}))
-        return merge(self.file(MODEL_FILES[stage]), *map(in_yaml, own), *more, in_yaml(given.overrides))
+        experiment = self.experiment
+        common = {name: getattr(experiment, name) for name in SECTIONS}
+        layers = (common, experiment.stages.get(stage, {}), changes, experiment.variants.get(system.name, {}))
+        return merge(self.file(MODEL_FILES[stage]), *map(in_yaml, layers), *more, in_yaml(experiment.overrides))
 
     def _trained(self, config: Settings) -> Settings:
         """With seed, rhythm of saving and the usual optimizer."""
@@ -143,6 +143,6 @@ def in_yaml(sections: Mapping[str, Any]) -> Settings:
     model = dict(sections.get("model") or {})
     if sections.get("sampling"):
         model["sampling"] = sections["sampling"]
-    given = {"trainer": sections.get("trainer"), "privacy": sections.get("privacy")}
-    given |= {name: {"init_args": part} for name, part in (("model", model), ("data", sections.get("data"))) if part}
-    return {name: part for name, part in given.items() if part}
+    parts = {"trainer": sections.get("trainer"), "privacy": sections.get("privacy")}
+    parts |= {name: {"init_args": part} for name, part in (("model", model), ("data", sections.get("data"))) if part}
+    return {name: part for name, part in parts.items() if part}

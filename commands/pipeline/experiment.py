@@ -36,17 +36,17 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         UserError: The file, or one that it is based on, is not an experiment.
     """
     content = merge({"name": path.stem}, _read(path, ()))
-    given: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in (changes or {}).items():
         words = key.split(".")
         for word in reversed(["overrides", *words] if words[0] in SECTIONS else words):
             value = {word: value}
-        given = merge(given, value)
-    epsilon = given.get("epsilon", content.get("epsilon", 8.0))
+        nested = merge(nested, value)
+    epsilon = nested.get("epsilon", content.get("epsilon", 8.0))
     for key, fields in (content.pop("at_epsilon", None) or {}).items():
         if _number(key, path) == _number(epsilon, path):
             content = merge(content, fields or {})
-    content = merge(content, given)
+    content = merge(content, nested)
     if "epsilon" in content:
         content["epsilon"] = _number(content["epsilon"], path)
     named = {**(content.pop("environment", None) or {})}

@@ -76,8 +76,9 @@ def run(
     folder = Path(os.path.abspath(run_dir))
 
     def make(point: Point, name: str = "") -> Runner:
-        own = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # it is none of the table's
-        return Runner(load(experiment, {**changes, **own}), folder / name, cluster)
+        is_of_table = point.keys() <= {"epsilon", "seed"}
+        settings = point if is_of_table else {**point, "table": None}
+        return Runner(load(experiment, {**changes, **settings}), folder / name, cluster)
 
     if grid:
         points = [(folder_name(point), point) for point in read_grid(grid)]

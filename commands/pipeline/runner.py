@@ -231,8 +231,8 @@ class Runner:
         self._repeated = set()
         path = self.run / "experiment.yaml"
         systems = load(path).systems if path.is_file() else []
-        own = self.experiment.systems
-        save(replace(self.experiment, systems=[*systems, *(name for name in own if name not in systems)]), path)
+        asked = self.experiment.systems
+        save(replace(self.experiment, systems=[*systems, *(name for name in asked if name not in systems)]), path)
         for step in self.steps:
             file = folder / f"{step.name}.yaml"
             if step.config is not None and (overwrite or not file.exists()):
@@ -261,11 +261,11 @@ class Runner:
         report = RunRecord(self.run).report()
         if report is not None:
             spent = report["privacy"]["systems"] if report["privacy"] else {}
-            told = ", ".join(
+            epsilons = ", ".join(
                 f"{name} {'NOT PRIVATE' if values['epsilon'] is None else format(values['epsilon'], '.4g')}"
                 for name, values in spent.items()
             )
-            say(f"   ε spent  {told or 'NOT PRIVATE: the run has epsilon inf'}")
+            say(f"   ε spent  {epsilons or 'NOT PRIVATE: the run has epsilon inf'}")
         if (self.run / "report.html").is_file():
             say(f"   page     {self.run / 'report.html'}")
         if report is not None:
@@ -282,7 +282,7 @@ def _refusal(words: list[str]) -> str | None:
 
     from commands.lightning import train
 
-    given = sys.argv
+    argv = sys.argv
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             getattr(train, words[0])([*words[1:], "--print_config"])
@@ -291,7 +291,7 @@ def _refusal(words: list[str]) -> str | None:
     except UserError as error:
         return str(error)
     finally:
-        sys.argv = given
+        sys.argv = argv
     return None
 
 

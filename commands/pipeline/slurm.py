@@ -71,8 +71,8 @@ class Site:
     @property
     def exported(self) -> dict[str, str]:
         """Variables that jobs need, which sbatch takes from where it is called."""
-        own = {"DOPPEL_MODULES": self.modules, "DOPPEL_SCRATCH": self.scratch}
-        return {**{name: value for name, value in own.items() if value}, **self.environment}
+        variables = {"DOPPEL_MODULES": self.modules, "DOPPEL_SCRATCH": self.scratch}
+        return {**{name: value for name, value in variables.items() if value}, **self.environment}
 
     def sbatch(self, kind: Kind, root: Path, code: Path) -> list[str]:
         """``sbatch`` with what a job of a kind asks for.
@@ -118,12 +118,12 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
         UserError: There is no such file or profile, or one holds what a site has not.
     """
     file = path or SLURM / "site.yaml"
-    own = merge(read_yaml(file) if path or file.is_file() else {}, changes or {})
-    profile = SLURM / "profiles" / f"{own.get('profile', 'generic')}.yaml"
+    fields = merge(read_yaml(file) if path or file.is_file() else {}, changes or {})
+    profile = SLURM / "profiles" / f"{fields.get('profile', 'generic')}.yaml"
     if not profile.is_file():
-        known = ", ".join(sorted(each.stem for each in profile.parent.glob("*.yaml")))
+        known = ", ".join(sorted(path.stem for path in profile.parent.glob("*.yaml")))
         raise UserError(f"there is no profile {profile.stem} in {profile.parent}: give one of {known}")
-    return Site(**build(Site, merge(read_yaml(profile), own), file))
+    return Site(**build(Site, merge(read_yaml(profile), fields), file))
 
 
 def queued(run: Path, name: str) -> str | None:

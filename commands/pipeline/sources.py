@@ -48,8 +48,8 @@ def check_sources(experiment: Experiment) -> None:
         _check_public_parser(experiment)
     if "label" in chosen:
         _check_encoder("candidates of the system labels need", "minilm")
-    given = experiment.adaptation
-    train = data.get("train_path") if given is None else given.train
+    adaptation = experiment.adaptation
+    train = data.get("train_path") if adaptation is None else adaptation.train
     if train is None:
         raise UserError(
             f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
@@ -80,39 +80,39 @@ def read_sources(experiment: Experiment) -> list[str]:
     from datamodules.columns import Columns, check_unit, reference_columns
     from datamodules.sources import is_copy
 
-    data, given = experiment.section("data"), experiment.adaptation
+    data, adaptation = experiment.section("data"), experiment.adaptation
     learnt = {used.learns for used in systems_of(experiment)}
     needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
     needs += ["label"] if "label" in learnt else []
     unit, columns, is_over_long = data.get("unit", "utterance"), Columns.from_config(data), _over_long(experiment)
-    told: list[str] = []
-    if given is None and any(used.learns for used in systems_of(experiment)):
+    notes: list[str] = []
+    if adaptation is None and any(used.learns for used in systems_of(experiment)):
         check_unit(unit, columns)
         paths = {data["train_path"]: columns}
         for used in systems_of(experiment):
-            own = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
-            paths[own["train_path"]] = Columns.from_config(own)
+            settings = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
+            paths[settings["train_path"]] = Columns.from_config(settings)
         labels = read_labels(Path(experiment.labels)) if experiment.labels and "label" in learnt else None
-        for path, own_columns in paths.items():
-            told += check(path, unit, needs, own_columns, is_over_long=is_over_long, labels=labels)
-    elif given is not None:
-        for path in filter(None, (given.train, given.test)):
-            told += check(path, needs=["parse"], columns=columns, is_over_long=is_over_long)
-    if given is None and experiment.reference is None and any(used.learns for used in systems_of(experiment)):
-        told.append(
+        for path, their_columns in paths.items():
+            notes += check(path, unit, needs, their_columns, is_over_long=is_over_long, labels=labels)
+    elif adaptation is not None:
+        for path in filter(None, (adaptation.train, adaptation.test)):
+            notes += check(path, needs=["parse"], columns=columns, is_over_long=is_over_long)
+    if adaptation is None and experiment.reference is None and any(used.learns for used in systems_of(experiment)):
+        notes.append(
             "the experiment names no reference, so nothing says how near the samples come to what people say: add "
             "--set reference=PUBLIC, human turns that anybody may see"
         )
-    train = data.get("train_path") if given is None else given.train
+    train = data.get("train_path") if adaptation is None else adaptation.train
     texts = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
     val_is_public = data.get("val_is_public", False)
     for path, is_public in ((data.get("val_path"), val_is_public), (experiment.reference, True), (texts, True)):
         if path is not None:
-            told += check(path, columns=reference_columns(columns), is_public=is_public, is_over_long=is_over_long)
+            notes += check(path, columns=reference_columns(columns), is_public=is_public, is_over_long=is_over_long)
     for path, refusal in ((experiment.reference, _PRIVATE_REFERENCE), (texts, _PRIVATE_TOPICS)):
         if path is not None and is_copy(path, [train]):  # opens none of them again
             raise UserError(refusal.format(path))
-    return told
+    return notes
 
 
 def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
@@ -146,7 +146,7 @@ def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
 
 def _check_public_parser(experiment: Experiment) -> None:
     """The parser that chooses is named, and its run, if it lies beside it, read none of the private files."""
-    parser, given = experiment.public_parser, experiment.adaptation
+    parser, adaptation = experiment.public_parser, experiment.adaptation
     if parser is None or not Path(parser).is_file():
         raise UserError(
             f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
@@ -155,7 +155,7 @@ def _check_public_parser(experiment: Experiment) -> None:
     config = Path(parser).resolve().parents[1] / "config.yaml"
     if not experiment.is_private or not config.is_file():
         return
-    private = {experiment.section("data").get("train_path"), None if given is None else given.train}
+    private = {experiment.section("data").get("train_path"), None if adaptation is None else adaptation.train}
     private |= {variant.get("data", {}).get("train_path") for variant in experiment.variants.values()}
     real = {os.path.realpath(expand_path(path)) for path in private if path is not None}
     for path in read_yaml(config).get("data", {}).get("init_args", {}).get("train_paths") or ():

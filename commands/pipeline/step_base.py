@@ -114,8 +114,8 @@ class StepBase:
         protected: Iterable[object] = (),
     ) -> Step:
         """A step that trains nothing; options without a value are left out."""
-        given = {f"--{option.replace('_', '-')}": value for option, value in options.items() if value is not None}
-        argv = (*words, *(word for option, value in given.items() for word in (option, value)))
+        flags = {f"--{option.replace('_', '-')}": value for option, value in options.items() if value is not None}
+        argv = (*words, *(word for option, value in flags.items() for word in (option, value)))
         return self._step(name, kind, tuple(map(str, argv)), None, writes, reads, protected)
 
     def checkpoint(self, folder: str) -> str:

@@ -41,18 +41,18 @@ class StepMaker(StepBase):
             shares: What its samples are drawn by, which its budget pays for.
             changes: Sections of an experiment that the system sets.
         """
-        given, folder = self.experiment, system.model(stage)
-        epochs = {name: _plain(given.epochs_of(name)) for name in system.stages}
+        experiment, folder = self.experiment, system.model(stage)
+        epochs = {name: _plain(experiment.epochs_of(name)) for name in system.stages}
         derived: Settings = {"trainer": {"max_epochs": epochs[stage]}, "data": {}, "privacy": {}}
-        if given.is_private:
-            budget = {"target_epsilon": given.epsilon, "epochs": list(epochs.values()), "scope": system.scope}
+        if experiment.is_private:
+            budget = {"target_epsilon": experiment.epsilon, "epochs": list(epochs.values()), "scope": system.scope}
             derived["privacy"] = budget
-            if given.exact_histogram or shares is not None:
-                sigma = None if given.exact_histogram or shares is None else shares.noise_multiplier
+            if experiment.exact_histogram or shares is not None:
+                sigma = None if experiment.exact_histogram or shares is None else shares.noise_multiplier
                 derived["privacy"] = {**budget, "histogram_noise_multiplier": sigma}
         else:
             derived["data"] = {"sampling": "shuffle"}
-        config = self.configs.training(system, stage, changes or {}, derived, given.is_private)
+        config = self.configs.training(system, stage, changes or {}, derived, experiment.is_private)
         data = config["data"]["init_args"]
         if self.train_path is not None:  # wins over --set, whose file it was made of
             data["train_path"] = self.train_path
@@ -108,34 +108,34 @@ class StepMaker(StepBase):
 
     def histogram(self, system: System, stage: str) -> Step:
         """Prompts of a model of labels, from a noised histogram of the private ones."""
-        given, prompts = self.experiment, str(system.prompts)
-        train, told = self._private_file(system), f"{Path(prompts).stem}.histogram.json"
-        options = {"out": self.run / prompts, "num_samples": given.num_samples, "labels": given.labels}
+        experiment, prompts = self.experiment, str(system.prompts)
+        train, record = self._private_file(system), f"{Path(prompts).stem}.histogram.json"
+        options = {"out": self.run / prompts, "num_samples": experiment.num_samples, "labels": experiment.labels}
         return self.tool(
             "histogram",
             "tool",
             ["histogram", self.run / system.model(stage), *self._exact()],
-            {**options, "seed": given.seed},
-            writes=[self._file(prompts, "prompts", system), self._shares(told, system)],
-            reads=[self.checkpoint(system.model(stage)), given.labels, train],
+            {**options, "seed": experiment.seed},
+            writes=[self._file(prompts, "prompts", system), self._shares(record, system)],
+            reads=[self.checkpoint(system.model(stage)), experiment.labels, train],
             protected=[train],
         )
 
     def evaluate(self, system: System) -> list[Step]:
         """Compare a system's samples with the reference, if there are both."""
-        given, data = self.experiment, self.experiment.section("data")
-        if not system.learns or (given.reference is None and given.adaptation is None):
+        experiment, data = self.experiment, self.experiment.section("data")
+        if not system.learns or (experiment.reference is None and experiment.adaptation is None):
             return []
-        reference = given.reference or self.run / "data" / "test.jsonl"
-        private = (self.train_path or data.get("train_path")) if given.compare_with_private else None
+        reference = experiment.reference or self.run / "data" / "test.jsonl"
+        private = (self.train_path or data.get("train_path")) if experiment.compare_with_private else None
         out, parsed = f"evaluation/{system.name}.json", f"evaluation/{system.name}.parsed.jsonl"
         options = {
             "synthetic": self.run / system.synthetic,
             "reference": reference,
             "out": self.run / out,
-            "featurizer": given.featurizer,
+            "featurizer": experiment.featurizer,
             "private": private,
-            "seed": given.seed,
+            "seed": experiment.seed,
             "parser": self.parser,
             "save_parsed": self.run / parsed if self.parser else None,
             "keep_function": data.get("keep_function"),
@@ -177,9 +177,9 @@ class StepMaker(StepBase):
 
     def _keep_best(self, system: System, stage: str) -> Step:
         """Keep one of the candidates of each tree, or of each label."""
-        given, candidates = self.experiment, candidates_of(system.synthetic)
-        parser = given.public_parser if system.has_trees else None
-        words = json.dumps(given.label_words) if given.label_words and not system.has_trees else None
+        experiment, candidates = self.experiment, candidates_of(system.synthetic)
+        parser = experiment.public_parser if system.has_trees else None
+        words = json.dumps(experiment.label_words) if experiment.label_words and not system.has_trees else None
         files = {"candidates": candidates, "prompts": str(system.prompts), "out": system.synthetic}
         return self.tool(
             f"choose_{system.part(stage)}",
@@ -189,7 +189,7 @@ class StepMaker(StepBase):
                 **{option: self.run / file for option, file in files.items()},
                 "parser": parser,
                 "label_words": words,
-                "seed": given.seed,
+                "seed": experiment.seed,
             },
             writes=[
                 self._file(system.synthetic, "release", system),
@@ -200,11 +200,11 @@ class StepMaker(StepBase):
 
     def _calibrate(self, system: System, stage: str, writes: str, shares: Shares) -> Step:
         """Draw from an over-sample; a system that samples from another's models reads what that released."""
-        given, folder, options = self.experiment, system.model(stage), Settings()
+        experiment, folder, options = self.experiment, system.model(stage), Settings()
         if isinstance(shares, Topics):
             options = {"num_topics": shares.num_topics, "texts": shares.texts, "encoder": shares.encoder}
         elif shares.of == "utterances":
-            options = {"parser": given.public_parser}
+            options = {"parser": experiment.public_parser}
         role: Role = "release" if writes == system.synthetic else "prompts"
         made = [self._file(writes, role, system), self._file(f"{writes}.calibration.json", "metrics", system)]
         released = [self._shares(f"{folder}/marginals.json", system)]
@@ -217,7 +217,7 @@ class StepMaker(StepBase):
             f"calibrate_{system.part(stage)}",
             "metrics" if options else "tool",  # a parser or an encoder runs
             ["calibrate", self.run / folder, *self._exact()],
-            {**files, "num_samples": given.num_samples, **options, "seed": given.seed},
+            {**files, "num_samples": experiment.num_samples, **options, "seed": experiment.seed},
             writes=[*made, *(released if releases else [])],
             reads=[
                 files["pool"],
@@ -240,8 +240,8 @@ class StepMaker(StepBase):
 
     def _private_file(self, system: System) -> str | None:
         """What a system trains on."""
-        own = self.experiment.variants.get(system.name, {}).get("data", {})
-        merged: dict[str, Any] = merge(self.experiment.data, own, self.experiment.overrides.get("data", {}))
+        variant = self.experiment.variants.get(system.name, {}).get("data", {})
+        merged: dict[str, Any] = merge(self.experiment.data, variant, self.experiment.overrides.get("data", {}))
         return self.train_path or merged.get("train_path")
 
 

@@ -22,12 +22,12 @@ class Supported:
     Attributes:
         patterns: Names, or starts of names with a star, that it supports; empty: all but the others.
         without: Those that it does not, whatever ``patterns`` say.
-        told: Where that is said, in words.
+        source: Where that is said, in words.
     """
 
     patterns: frozenset[str]
     without: frozenset[str]
-    told: str
+    source: str
 
     def holds(self, name: str) -> bool:
         """Whether it supports a function or label."""
@@ -39,11 +39,11 @@ class Supported:
         return sorted(p for p in self.without - {_FENCES} if not any(_matches(name, frozenset([p])) for name in names))
 
 
-def read_supported(given: Sequence[str] | str | None, tables: Sequence[str] = ()) -> Supported | None:
+def read_supported(named: Sequence[str] | str | None, tables: Sequence[str] = ()) -> Supported | None:
     """What the assistant supports.
 
     Args:
-        given: Names of functions or labels; a star at the end takes all that begin so, ``!NAME`` is not supported, and
+        named: Names of functions or labels; a star at the end takes all that begin so, ``!NAME`` is not supported, and
             where there are such names alone, all others are. Or a file of them, one a line, or a ``.csv`` table of the
             API. None: what follows from ``tables``.
         tables: Public tables of the API under which trees were sampled.
@@ -54,32 +54,34 @@ def read_supported(given: Sequence[str] | str | None, tables: Sequence[str] = ()
     Raises:
         UserError: A file cannot be read, or says nothing.
     """
-    if given is None and tables:
+    if named is None and tables:
         names = [read_api_names([_place(table)]).functions for table in tables]
-        told = f"the functions of {' and '.join(Path(table).name for table in tables)}, but for {_FENCES}"
-        return Supported(frozenset(name for own in names for name in own), frozenset([_FENCES]), told)
-    if given is None:
+        source = f"the functions of {' and '.join(Path(table).name for table in tables)}, but for {_FENCES}"
+        return Supported(frozenset(name for table in names for name in table), frozenset([_FENCES]), source)
+    if named is None:
         return None
-    words, told = list(given), "the field supported of the experiment"
-    if isinstance(given, str) or (len(words) == 1 and _place(words[0]).is_file()):
-        path = _place(given if isinstance(given, str) else words[0])
-        told = path.name
+    words, source = list(named), "the field supported of the experiment"
+    if isinstance(named, str) or (len(words) == 1 and _place(words[0]).is_file()):
+        path = _place(named if isinstance(named, str) else words[0])
+        source = path.name
         if path.suffix == ".csv":
-            return Supported(frozenset(read_api_names([path]).functions), frozenset(), told)
+            return Supported(frozenset(read_api_names([path]).functions), frozenset(), source)
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
-                f"supported is {str(given)!r}, which cannot be read ({error}): give a list of functions, or a file"
+                f"supported is {str(named)!r}, which cannot be read ({error}): give a list of functions, or a file"
             ) from None
         words = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    found, without = {w for w in words if not w.startswith("!")}, {w[1:].strip() for w in words if w.startswith("!")}
-    for word in [*found, *without]:
+    included, without = {w for w in words if not w.startswith("!")}, {w[1:].strip() for w in words if w.startswith("!")}
+    for word in [*included, *without]:
         if not word.removesuffix("*").strip() or "*" in word[:-1]:
             raise UserError(f"supported has {word!r}: give a name, or the start of one and a star")
     if not words:
-        raise UserError(f"{told} names nothing: give functions that the assistant supports, or !NAME for one it lacks")
-    return Supported(frozenset(found), frozenset(without), told)
+        raise UserError(
+            f"{source} names nothing: give functions that the assistant supports, or !NAME for one it lacks"
+        )
+    return Supported(frozenset(included), frozenset(without), source)
 
 
 def _matches(name: str, patterns: frozenset[str]) -> bool:
@@ -88,5 +90,5 @@ def _matches(name: str, patterns: frozenset[str]) -> bool:
 
 def _place(path: str) -> Path:
     """A file, also one beside the code."""
-    given = Path(os.path.expanduser(os.path.expandvars(path)))
-    return given if given.is_file() or not (_ROOT / given).is_file() else _ROOT / given
+    place = Path(os.path.expanduser(os.path.expandvars(path)))
+    return place if place.is_file() or not (_ROOT / place).is_file() else _ROOT / place

@@ -10,8 +10,8 @@ from commands.pipeline.settings import Experiment
 from commands.pipeline.system import Recipe, System
 
 
-def _with_trees(name: str, label: str, recipe: Recipe = recipes.two_stage, **given: Any) -> System:
-    return System(name, label, recipe, ("parse_tree", "parse2utterance"), "parse", **given)
+def _with_trees(name: str, label: str, recipe: Recipe = recipes.two_stage, **fields: Any) -> System:
+    return System(name, label, recipe, ("parse_tree", "parse2utterance"), "parse", **fields)
 
 
 _MAIN = _with_trees("two_stage", "2-stage", is_main=True)

@@ -63,13 +63,13 @@ def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
         UserError: A variable has no value.
     """
 
-    def found(match: re.Match[str]) -> str:
+    def value_of(match: re.Match[str]) -> str:
         if match[1] not in variables:
             raise UserError(f"{where} names ${match[1]}, which is not set: set it in the shell")
         return variables[match[1]]
 
     if isinstance(value, str):
-        return re.sub(r"\$\{(\w+)\}", found, value)
+        return re.sub(r"\$\{(\w+)\}", value_of, value)
     if isinstance(value, Mapping):
         return {key: fill_in(inner, variables, where) for key, inner in value.items()}
     return [fill_in(inner, variables, where) for inner in value] if isinstance(value, list) else value
@@ -125,8 +125,8 @@ def build(
             raise UserError(f"{cls.__name__.lower()} has no field {key!r}{hint}", about=path)
     from jsonargparse import ArgumentError
 
-    given = {key: content.get(key) or {} for key in known if key in mappings}
-    for key, value in given.items():
+    parts = {key: content.get(key) or {} for key in known if key in mappings}
+    for key, value in parts.items():
         if not isinstance(value, dict):
             raise UserError(f"{key} is {value!r}: give keys with values", about=path)
     try:
@@ -134,4 +134,4 @@ def build(
     except ArgumentError as error:
         lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
         raise UserError(" ".join(lines)[:500], about=path) from error
-    return {**vars(values), **given}
+    return {**vars(values), **parts}
