@@ -58,7 +58,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
             try:
                 values[key] = part(**vars(values[key]))
             except UserError as error:
-                raise UserError(f"{path}: {error}") from None
+                raise UserError(str(error), about=path) from None
     experiment = Experiment(**values)
     check(experiment, path)
     return experiment
