@@ -278,7 +278,7 @@ class PerSampleClipper:
         return norms
 
     def _norms(self, rules: list[LayerRule]) -> Tensor:
-        """Norms as computed, and such that the true ones are not above [2, U]."""
+        """Norm of each unit [2, U]: as computed, and a bound that the true one does not exceed."""
         terms = [rule.squared_norms for rule in rules] + [rule.cross_term() for rule in rules]
         squared, may_hide = torch.stack([term for term in terms if term is not None]).sum(0).clamp_(min=0.0)
         return torch.stack([squared, squared + may_hide]).sqrt_()
