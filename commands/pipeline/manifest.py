@@ -187,7 +187,7 @@ class Manifest:
             if other is not None and other.sha256 != digest:
                 found.append(
                     f"{path} was made of another {name} than the one that {other.step} has made since: delete "
-                    f"RUN/.done/{entry.step} and give the command of the run again"
+                    f"it and RUN/.done/{entry.step}, and give the command of the run again"
                 )
         return found
 
@@ -252,7 +252,8 @@ def enter(run: Path, name: str) -> None:
     """Enter what a step has left, once it has ended well, in place of what an earlier pass of it left.
 
     Jobs of one run may call this at the same time, on several nodes: a lock orders them, and the file is replaced as a
-    whole. A step that declared nothing enters nothing.
+    whole. A step that declared nothing enters nothing. A sampling leaves a finished file as it is: its entry stays too,
+    with the inputs that it was made of.
 
     Formal guarantees:
         The digest of a private file is keyed (:func:`doppel.privacy.fingerprint.sealed`), whether the step names it as
@@ -284,13 +285,17 @@ def enter(run: Path, name: str) -> None:
     lock = FileLock(run / f".{FILE}.lock", mode=0o600)
     try:
         with lock.acquire(timeout=_PATIENCE):
-            files = {path: entry for path, entry in Manifest.read(run).files.items() if entry.step != name}
+            before = Manifest.read(run).files
+            files = {path: entry for path, entry in before.items() if entry.step != name}
             hidden |= {path for path, entry in files.items() if entry.is_sealed}
             inputs = {path: _told(digest, path in hidden) for path, digest in read.items()}
             for path, file in made.items():
                 own = {"step": name, "command": told["command"], "inputs": inputs}
                 own["sha256"] = _told(digests[path], file["role"] == "private")
-                files[path] = _entry(path, **{key: file[key] for key in ("role", "system", "scope")}, **own)
+                entry = _entry(path, **{key: file[key] for key in ("role", "system", "scope")}, **own)
+                old = before.get(path)
+                is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
+                files[path] = old if old is not None and is_kept else entry
             content = {path: {k: v for k, v in vars(entry).items() if k != "path"} for path, entry in files.items()}
             write_json(run / FILE, {"version": _VERSION, "files": content})
     except Timeout:

@@ -108,6 +108,7 @@ def unmade_behind(run: Path) -> None:
 def other_private_file(run: Path) -> None:
     private = run.parent / "private.jsonl"
     private.write_text("other people\n")
+    write(run / TREES.path, "[]\n")
     end_step(run, "trees", ["predict"], [TREES], [WEIGHTS.path], private=str(private))
     end_step(run, "samples", ["predict"], [SAMPLES], [WEIGHTS.path, TREES.path])
 
@@ -140,10 +141,17 @@ def test_where_a_chain_is_not_whole_is_said(run: Path, change, said: str) -> Non
 
 def test_a_step_that_runs_again_replaces_what_it_left(run: Path) -> None:
     made_anew(run)
+    write(run / SAMPLES.path, "[]\n")
     end_step(run, "samples", ["predict"], [SAMPLES], [WEIGHTS.path, TREES.path])
     assert Manifest.read(run).breaks("synthetic.jsonl") == []
     end_step(run, "samples", ["predict"], [File("synthetic_shuffled.jsonl", "release")], [])
     assert "synthetic.jsonl" not in Manifest.read(run).files
+
+
+def test_a_finished_file_that_a_sampling_left_alone_is_not_said_to_be_of_new_prompts(run: Path) -> None:
+    made_anew(run)
+    end_step(run, "samples", ["predict"], [SAMPLES], [WEIGHTS.path, TREES.path])
+    assert Manifest.read(run).breaks("synthetic.jsonl"), "its mark was deleted, and the file was not"
 
 
 def test_lines_that_no_step_made_are_found(run: Path) -> None:

@@ -194,6 +194,7 @@ def private_rows_as_prompts(run: Path) -> None:
     sample(run, "two_stage", "candidates.jsonl", "candidates", lines("yes", "yes please", "no"))
     files = [File("candidates.jsonl", "candidates", "two_stage", "two_stage")]
     files.append(File("candidates.jsonl.metrics.json", "metrics", "two_stage", "two_stage"))
+    edit_manifest(run, "candidates.jsonl")
     end_step(run, "sample_two_stage", ["predict"], files, ["model_two_stage/checkpoints/last.ckpt", "trees.jsonl"])
 
 
