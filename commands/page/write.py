@@ -16,7 +16,6 @@ from commands.page.released import read_release
 from commands.page.tree_paths import tree_paths
 from commands.pipeline.manifest import Entry
 from commands.pipeline.run_record import RunRecord
-from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.supported import Supported, read_supported
 from commands.pipeline.systems import in_order, system
 from commands.privacy.attestation import FILE_NAME
@@ -171,13 +170,10 @@ def _text(line: Mapping[str, Any], key: str) -> str | None:
 
 def _supported(record: RunRecord, given: Sequence[str] | None) -> Supported | None:
     """What the assistant supports: as given, as the experiment says, or by the API table of the sampled trees."""
-    sampled = [entry for entry in record.manifest.find(verb="predict") if entry.scope is not None and entry.folder]
-    configs = [StageConfig.read(record.folder / str(entry.folder), "predict.yaml") for entry in sampled]
-    tables = (config.model.get("sampling", {}).get("grammar") or [] for config in configs)
-    files = (file for own in tables for file in ([own] if isinstance(own, str) else own) if str(file).endswith(".csv"))
+    files = (file for entry in record.manifest.find(verb="predict") for file in entry.inputs if file.endswith(".csv"))
     wanted = given if given is not None else record.experiment.get("supported")
     try:
-        return read_supported(wanted, list(dict.fromkeys(map(str, files))))
+        return read_supported(wanted, list(dict.fromkeys(files)))
     except UserError:
         if wanted is not None:
             raise

@@ -165,7 +165,8 @@ class StepMaker(StepBase):
         config = self.configs.sampling(system, stage, changes or {}, data)
         source, checkpoint = system.source(stage), self.checkpoint(system.model(stage))
         overlay = self.configs.writing("sample", str(self.run / writes.path), source)
-        tables = config["model"]["init_args"]["sampling"].get("grammar") or ()
+        grammar = config["model"]["init_args"]["sampling"].get("grammar") or ()
+        tables = (grammar,) if isinstance(grammar, str) else grammar
         return self._lightning(
             f"sample_{system.part(stage)}",
             "predict",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from page_content import Element, make_samples, read_html
-from run_folders import evaluate, make_run, sample
+from run_folders import end_step, evaluate, make_run, sample
 
 import cli
 from commands.page import charts
 from commands.page.html import TEMPLATES
+from commands.pipeline.steps import File
 from doppel.grammar import generate
 from doppel.lispress import function_types
 
@@ -195,6 +197,10 @@ def test_a_run_that_says_nothing_of_support_is_told_how(tmp_path: Path) -> None:
     assert read.all("tr", class_="lacking")[0].all("th")[0].words == "ask Ask"
     assert "api.csv" in read.words
     assert "misspelt: Asked" in page(run, "--supported", "!Asked").words
+    sampled = File("synthetic.jsonl", "release", "two_stage", "two_stage")
+    (run / "synthetic.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    end_step(run, "sample_two_stage", ["predict"], [sampled], [str(tmp_path / "api.csv")])
+    assert "the functions of api.csv" in page(run).words, "a step that sampled under a table has read it"
 
 
 def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
