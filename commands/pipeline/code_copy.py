@@ -33,7 +33,7 @@ def copy_code(folder: Path, site: Site) -> bool:
         return False
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    for name in _code_files():
+    for name in code_files():
         (partial / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, partial / name, follow_symlinks=False)
     (partial / "slurm" / "site.yaml").write_text(dump(asdict(site)), encoding="utf-8")
@@ -43,7 +43,7 @@ def copy_code(folder: Path, site: Site) -> bool:
     return True
 
 
-def _code_files() -> list[str]:
+def code_files() -> list[str]:
     """What git tracks, and new source, which is named; without git, all but what is never code.
 
     Other new files stay where they are: a run folder is handed on, and they may be private data.

@@ -338,8 +338,9 @@ class _Guard:
         promise, spent = self._file.promise(record.scope), self._file.spent(record.scope)
         now, after = promise.epsilon(spent), promise.epsilon([*spent, record.mechanism(1)])
         return BudgetExceededError(
-            f"{self._file.path}: one more step of {record.id!r} would take scope {record.scope!r} from epsilon "
-            f"{now:.6g} to {after:.6g}, past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, "
-            f"{promise.accountant}). Nothing was spent. Use the last checkpoint: this budget is used up, and "
-            "another training on the same people would spend on top of it."
+            f"one more step of {record.id!r} would take scope {record.scope!r} from epsilon {now:.6g} to {after:.6g}, "
+            f"past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, {promise.accountant}). Nothing "
+            "was spent. Use the last checkpoint: this budget is used up, and another training on the same people "
+            "would spend on top of it.",
+            about=self._file.path,
         )

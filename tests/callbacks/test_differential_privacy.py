@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 from private_training import data_module, fit, privacy, sgd, weights
 
-from callbacks.differential_privacy import DifferentialPrivacy, PrivateTrainingError
+from callbacks.differential_privacy import PrivateTrainingError
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
@@ -299,7 +300,7 @@ def test_ledger_holds_every_step_and_a_full_one_is_refused(tmp_path: Path, tiny_
     ledger = Ledger(tmp_path / "ledger.jsonl")
     assert ledger.summary()["mechanisms"][0]["done_steps"] == 10
     assert 7.0 < ledger.epsilon("default") <= 8.0
-    with pytest.raises(BudgetExceededError, match="no step left"):
+    with pytest.raises(BudgetExceededError, match="'default'"):
         run()
     assert (tmp_path / "ledger.jsonl").read_text() == before
 
@@ -336,9 +337,9 @@ def test_weights_that_the_ledger_has_not_paid_for_are_refused(tmp_path: Path, ti
 
     run([])
     run([privacy(tmp_path / "first")])
-    with pytest.raises(PrivateTrainingError, match="training without privacy"):
+    with pytest.raises(PrivateTrainingError, match="ckpt_path"):
         run([privacy(tmp_path / "first")], tmp_path / "0" / "step=6.ckpt")
-    with pytest.raises(PrivateTrainingError, match="its 6 steps were paid from another ledger than"):
+    with pytest.raises(PrivateTrainingError, match="6 .*second"):
         run([privacy(tmp_path / "second")], tmp_path / "1" / "step=6.ckpt")
 
 
@@ -376,16 +377,18 @@ def test_a_lower_precision_than_the_clipping_norms_allow_for_is_refused(
         torch.set_float32_matmul_precision("highest")
 
 
-class _Secrets(Callback):
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        callback = next(c for c in trainer.callbacks if isinstance(c, DifferentialPrivacy))
-        self.secret: bytes = callback.step._noise._secret._Secret__bytes  # type: ignore[attr-defined]
+def test_nothing_private_and_no_seed_is_written(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets: list[bytes] = []
+    share = GaussianNoise.share_secret
 
+    def listen(noise: GaussianNoise, broadcast: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        share(noise, lambda own: (secrets.append(bytes(own.tolist())), broadcast(own))[1])
 
-def test_nothing_private_and_no_seed_is_written(tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    secrets = _Secrets()
+    monkeypatch.setattr(GaussianNoise, "share_secret", listen)
     logger = CSVLogger(tmp_path)
-    callbacks = [privacy(tmp_path, seed=None), secrets, _checkpoints(tmp_path)]
+    callbacks = [privacy(tmp_path, seed=None), _checkpoints(tmp_path)]
     data = data_module(corpus, val_path=corpus)
     fit(
         tmp_path,
@@ -395,9 +398,10 @@ def test_nothing_private_and_no_seed_is_written(tmp_path: Path, tiny_model: str,
         logger=logger,
         enable_checkpointing=True,
     )
-    assert len(secrets.secret) >= 16
-    needles = [secrets.secret, secrets.secret.hex().encode(), str(int.from_bytes(secrets.secret)).encode()]
-    needles += [str(int.from_bytes(secrets.secret, "little")).encode(), b"lunch with Ana"]
+    (secret,) = secrets
+    assert len(secret) >= 16
+    needles = [secret, secret.hex().encode(), str(int.from_bytes(secret)).encode()]
+    needles += [str(int.from_bytes(secret, "little")).encode(), b"lunch with Ana"]
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) >= 4
     for path in files:

@@ -257,7 +257,7 @@ def test_a_run_folder_is_never_shared_by_tasks_of_an_array(
 ) -> None:
     claim(tmp_path, owner)
     if is_refused:
-        with pytest.raises(UserError, match="belongs to array task 7_1, this is task 7_2"):
+        with pytest.raises(UserError, match="7_1.*7_2"):
             claim(tmp_path, claimant)
     else:
         claim(tmp_path, claimant)
@@ -267,7 +267,7 @@ def test_a_run_folder_is_never_shared_by_tasks_of_an_array(
 
 @pytest.mark.parametrize("name", ["SIGKILL", "USR1", ""])
 def test_a_signal_that_cannot_be_caught_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="signals has"):
+    with pytest.raises(UserError, match="signals"):
         Preemption(signals=[name])
 
 

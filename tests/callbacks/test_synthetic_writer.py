@@ -151,7 +151,7 @@ def test_samples_that_were_written_but_not_merged_are_merged(output: Path) -> No
 
 
 def test_a_limited_run_is_not_taken_for_a_finished_one(output: Path) -> None:
-    with pytest.warns(UserWarning, match="not written yet: only 8 samples"):
+    with pytest.warns(UserWarning, match=r"trees\.jsonl.* 8 "):
         sample(output, limit_predict_batches=2)
     assert not output.exists()
     assert sample(output).asked == list(range(8, NUM_SAMPLES))
@@ -192,7 +192,7 @@ def test_what_is_no_sample_has_no_line_and_is_counted(output: Path, redraws: int
 
 def test_a_model_that_writes_no_sample_is_told_of(output: Path) -> None:
     data = PromptData([None] * 4)
-    with pytest.raises(UserError, match=r"none of the 4 texts for .* is a sample \(a tree 4\)"):
+    with pytest.raises(UserError, match=r"4 .*trees\.jsonl.*\(a tree 4\)"):
         sample(output, model=Brackets(target="utterance"), data=data)
     assert not output.exists()
 
@@ -201,15 +201,16 @@ def test_damage_is_named_without_its_content(output: Path) -> None:
     output.parent.mkdir()
     part = output.with_name("trees.jsonl.rank0.jsonl.part")
     part.write_text('a secret\n{"index": 1}\n')
-    with pytest.raises(UserError, match=r"rank0\.jsonl\.part, line 1") as error:
+    with pytest.raises(UserError, match="delete") as error:
         sample(output)
+    assert error.value.about == f"{part}, line 1"
     assert "secret" not in str(error.value)
 
 
 def test_parts_of_another_stage_are_refused(output: Path) -> None:
     with pytest.raises(RuntimeError, match="plug"):
         sample(output, StopAfter(1))
-    with pytest.raises(UserError, match="stage 'tree'"):
+    with pytest.raises(UserError, match="'tree'.*'utterance'"):
         sample(output, stage="utterance")
 
 
@@ -222,7 +223,7 @@ def test_parts_of_other_weights_are_refused_and_kept(output: Path, tmp_path: Pat
         sample(output, StopAfter(2), ckpt_path=checkpoint)
     before = read_parts(output)
     model = TinyModel()
-    with pytest.raises(UserError, match=r"trees.jsonl hold samples of other weights") as error:
+    with pytest.raises(UserError, match=r"trees\.jsonl") as error:
         sample(output, model=model)
     assert "\n" not in str(error.value)
     assert model.asked == [] and read_parts(output) == before
@@ -235,7 +236,7 @@ def test_parts_without_a_fingerprint_are_refused_even_if_they_are_complete(outpu
     part = output.with_name("trees.jsonl.rank0.jsonl.part")
     lines = [json.loads(part_line(i, {"parse": "(Yield)", "stage": "tree"})) for i in range(NUM_SAMPLES)]
     part.write_text("".join(json.dumps({k: v for k, v in x.items() if k != "weights"}) + "\n" for x in lines))
-    with pytest.raises(UserError, match="other weights"):
+    with pytest.raises(UserError, match=r"trees\.jsonl"):
         sample(output)
     assert not output.exists() and part.exists()
 
@@ -260,7 +261,7 @@ def test_a_fingerprint_tells_names_shapes_types_and_values(data: st.DataObject) 
 def test_an_index_is_never_written_twice(output: Path) -> None:
     with pytest.raises(RuntimeError, match="plug"):
         sample(output, StopAfter(1))
-    with pytest.raises(RuntimeError, match=r"sample 0 of .* came twice"):
+    with pytest.raises(RuntimeError, match=r"sample 0 .*trees\.jsonl"):
         sample(output, data=PromptData([None] * NUM_SAMPLES, obedient=False))
 
 

@@ -130,16 +130,16 @@ def test_default_delta_is_below_one_over_n():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: calibrate_noise_multiplier(1e-6, 1e-6, [(0.5, 10**6)]), "raise the target epsilon"),
+        (lambda: calibrate_noise_multiplier(1e-6, 1e-6, [(0.5, 10**6)]), "epsilon 1e-06"),
         (lambda: calibrate_noise_multiplier(0.05, 1e-6, [(0.01, 100)], "rdp"), "pld"),
         (lambda: calibrate_noise_multiplier(-1.0, 1e-6, [(0.01, 100)]), "target_epsilon is -1.0"),
         (lambda: calibrate_noise_multiplier(1.0, 1.5, [(0.01, 100)]), "delta is 1.5"),
-        (lambda: calibrate_noise_multiplier(1.0, 1e-6, []), "no steps"),
-        (lambda: compute_epsilon([], 1e-6, "gdp"), "choose one of pld, prv, rdp"),
+        (lambda: calibrate_noise_multiplier(1.0, 1e-6, []), "schedule"),
+        (lambda: compute_epsilon([], 1e-6, "gdp"), "gdp.*pld, prv, rdp"),
         (lambda: Mechanism(1.5, 1.0, 1), "sample_rate is 1.5"),
         (lambda: Mechanism(0.5, -1.0, 1), "noise_multiplier is -1.0"),
         (lambda: Mechanism(0.5, 1.0, -1), "steps is -1"),
-        (lambda: default_delta(1), "at least 2 units"),
+        (lambda: default_delta(1), "num_units is 1"),
     ],
 )
 def test_what_cannot_be_is_one_line_that_mends(call, words):

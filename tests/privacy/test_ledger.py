@@ -72,11 +72,9 @@ def test_a_step_past_the_budget_is_refused_and_nothing_is_written(path):
     while ledger.affordable(name):  # what rounding left over
         ledger.spend(name)
     before = path.read_bytes()
-    with pytest.raises(
-        BudgetExceededError, match=r"'two_stage' from epsilon 5\.9\d* to 6\.0\d*, past its target 6"
-    ) as error:
+    with pytest.raises(BudgetExceededError, match=r"'two_stage' .* 5\.9\d* .* 6\.0\d*, .* 6 ") as error:
         ledger.spend(name)
-    assert "\n" not in str(error.value) and "Nothing was spent" in str(error.value)
+    assert "\n" not in str(error.value) and error.value.about == str(path)
     assert path.read_bytes() == before
     assert ledger.epsilon("two_stage") <= SPEC.target_epsilon
     fresh, same = opened(path, steps=100)
@@ -244,46 +242,50 @@ def append_chained(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    "line",
     [
-        ("not json\n" + SPEND.decode() + "\n", "never settled"),
-        ('{"type": "spend", "mechanism": "two_stage/trees"}\n', "field is missing"),
-        ('{"type": "spend", "mechanism": "elsewhere", "steps": 1}\n', "field is missing"),
-        ('{"type": "spend", "mechanism": "two_stage/trees", "steps": -5}\n', "less than one step"),
-        ('{"type": "repair", "charged": {"two_stage/trees": -5}}\n', "takes steps back"),
-        ('{"type": "refund"}\n', "unknown"),
+        "not json\n" + SPEND.decode() + "\n",
+        '{"type": "spend", "mechanism": "two_stage/trees"}\n',
+        '{"type": "spend", "mechanism": "elsewhere", "steps": 1}\n',
+        '{"type": "spend", "mechanism": "two_stage/trees", "steps": -5}\n',
+        '{"type": "repair", "charged": {"two_stage/trees": -5}}\n',
+        '{"type": "refund"}\n',
     ],
 )
-def test_damage_in_the_middle_is_an_error_with_its_line(path, line, words):
+def test_damage_in_the_middle_is_an_error_with_its_line(path, line):
     ledger, name = opened(path)
     ledger.spend(name)
     append_chained(path, line)
-    with pytest.raises(LedgerError, match=rf"ledger\.jsonl, line [56].*{words}"):
+    places = {f"{path}, line {number}" for number in (5, 6)}
+    with pytest.raises(LedgerError) as error:
         Ledger(path).summary()
+    assert error.value.about in places
     for _ in range(2):  # and it does not go away by asking again
-        with pytest.raises(LedgerError, match="line [56]"):
+        with pytest.raises(LedgerError) as error:
             ledger.spend(name)
+        assert error.value.about in places
 
 
 def test_a_shortened_file_is_noticed(path):
     ledger, name = opened(path)
     ledger.spend(name)
     os.truncate(path, 50)
-    with pytest.raises(LedgerError, match="shorter"):
+    with pytest.raises(LedgerError) as error:
         ledger.spend(name)
+    assert error.value.about == str(path)
 
 
 def test_a_lock_that_stays_taken_is_a_clear_error(path):
     _, name = opened(path)
-    with FileLock(f"{path}.lock"), pytest.raises(LedgerError, match="another process has held the lock"):
+    with FileLock(f"{path}.lock"), pytest.raises(LedgerError, match="lock_timeout"):
         Ledger(path, lock_timeout=0.05).spend(name)
 
 
 def test_an_unwritable_place_and_an_unknown_mechanism_are_clear_errors(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LedgerError, match="must be writable"):
+    with pytest.raises(LedgerError, match=r"file.ledger\.jsonl"):
         opened(tmp_path / "file" / "ledger.jsonl")
-    with pytest.raises(LedgerError, match="open it before spending"):
+    with pytest.raises(LedgerError, match="'a/b'"):
         Ledger(tmp_path / "ledger.jsonl").spend("a/b")
     assert Ledger(tmp_path / "none.jsonl").epsilon() == 0.0 and not (tmp_path / "none.jsonl").exists()
 

@@ -150,7 +150,7 @@ def test_secret_is_in_no_repr_pickle_copy_or_dict() -> None:
     assert not hasattr(noise, "state_dict")
     for leak in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="secret"):
-            leak(noise._secret)
+            leak(Secret())
     for leak in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match="secret"):
             leak(noise)

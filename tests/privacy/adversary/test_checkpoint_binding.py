@@ -15,7 +15,7 @@ from private_training import data_module, fit, privacy
 from callbacks.differential_privacy import PrivateTrainingError
 from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
-from doppel.privacy.ledger import Ledger
+from doppel.privacy.ledger import Ledger, LedgerError
 from doppel.privacy.spec import PrivacySpec
 from lightning_modules.causal_lm import UtteranceLM
 
@@ -87,35 +87,35 @@ def _cut(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attack", "said"),
+    ("attack", "error"),
     [
-        (_deleted, "paid from another ledger"),
-        (_emptied, "lines are gone"),
-        (_cut, "no longer holds the line that was its last"),
-        (_another_run, "paid from another ledger"),
+        (_deleted, PrivateTrainingError),
+        (_emptied, LedgerError),
+        (_cut, PrivateTrainingError),
+        (_another_run, PrivateTrainingError),
     ],
 )
 def test_steps_that_the_ledger_does_not_show_are_not_gone_on_from(
-    run: Path, tiny_model: str, corpus: str, attack: Callable[[Path], None], said: str
+    run: Path, tiny_model: str, corpus: str, attack: Callable[[Path], None], error: type[UserError]
 ) -> None:
     attack(run)
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(error, match=r"ledger\.jsonl") as refused:
         train(run, tiny_model, corpus, [privacy(run)], run / "step=6.ckpt")
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_another_scope_or_stage_does_not_take_over_a_checkpoint(run: Path, tiny_model: str, corpus: str) -> None:
     checkpoint = Path(shutil.copy(run / "step=6.ckpt", run / "kept.ckpt"))
     train(run, tiny_model, corpus, [privacy(run, scope="other")])  # which has paid for ten steps of its own
     for change in ({"scope": "other"}, {"stage": "other"}):
-        with pytest.raises(PrivateTrainingError, match="paid as default/fit, and this training is"):
+        with pytest.raises(PrivateTrainingError, match="default/fit"):
             train(run, tiny_model, corpus, [privacy(run, **change)], checkpoint)
 
 
 def test_another_run_folder_does_not_take_over_a_checkpoint(
     run: Path, tiny_model: str, corpus: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(PrivateTrainingError, match="paid from another ledger"):
+    with pytest.raises(PrivateTrainingError, match=r"new.ledger\.jsonl"):
         train(tmp_path / "new", tiny_model, corpus, [privacy(tmp_path / "new")], run / "step=6.ckpt")
 
 
@@ -130,7 +130,7 @@ def test_a_checkpoint_without_privacy_does_not_go_on_under_a_claim(
     tiny_model: str, corpus: str, tmp_path: Path
 ) -> None:
     train(tmp_path, tiny_model, corpus, [])
-    with pytest.raises(PrivateTrainingError, match="training without privacy"):
+    with pytest.raises(PrivateTrainingError, match="ckpt_path"):
         train(tmp_path, tiny_model, corpus, [privacy(tmp_path)], tmp_path / "step=6.ckpt")
     assert not (tmp_path / "ledger.jsonl").exists()
 
@@ -149,7 +149,7 @@ def test_weights_of_the_same_people_are_no_start_under_a_claim(
     run(tmp_path / "plain", [], None)
     start, callback = tmp_path / "plain" / "last.ckpt", privacy(tmp_path, seed=None)
     if is_public is False:
-        with pytest.raises(PrivateTrainingError, match="on data that nobody declared public"):
+        with pytest.raises(PrivateTrainingError, match="data.is_public"):
             run(tmp_path / "private", [callback], start)
         return
     run(tmp_path / "private", [callback], start)

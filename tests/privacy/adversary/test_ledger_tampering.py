@@ -30,47 +30,48 @@ def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "place"),
     [
-        pytest.param(lambda lines: lines[:4] + lines[5:], "line 5.*chain is broken", id="a-step-is-removed"),
-        pytest.param(lambda lines: lines[:3] + lines[6:], "line 4.*chain is broken", id="three-steps-are-removed"),
-        pytest.param(lambda lines: lines[1:], "line 1.*chain is broken", id="the-first-line-is-removed"),
-        pytest.param(lambda lines: lines[:-1], "the last 1 lines are gone", id="the-caveat-is-removed-from-the-end"),
-        pytest.param(lambda lines: lines[:-3], "the last 3 lines are gone", id="the-last-steps-are-removed"),
-        pytest.param(lambda lines: [], "the last 9 lines are gone", id="the-file-is-emptied"),
-        pytest.param(lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], "line 4.*broken", id="two-lines-swap"),
-        pytest.param(lambda lines: [*lines, lines[3]], "line 10.*chain is broken", id="a-line-is-copied"),
+        pytest.param(lambda lines: lines[:4] + lines[5:], ", line 5", id="a-step-is-removed"),
+        pytest.param(lambda lines: lines[:3] + lines[6:], ", line 4", id="three-steps-are-removed"),
+        pytest.param(lambda lines: lines[1:], ", line 1", id="the-first-line-is-removed"),
+        pytest.param(lambda lines: lines[:-1], "", id="the-caveat-is-removed-from-the-end"),
+        pytest.param(lambda lines: lines[:-3], "", id="the-last-steps-are-removed"),
+        pytest.param(lambda lines: [], "", id="the-file-is-emptied"),
+        pytest.param(lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], ", line 4", id="two-lines-swap"),
+        pytest.param(lambda lines: [*lines, lines[3]], ", line 10", id="a-line-is-copied"),
         pytest.param(
             lambda lines: [line.replace('"num_units": 2000', '"num_units": 9000') for line in lines],
-            "line 3.*chain is broken",
+            ", line 3",
             id="a-number-is-changed",
         ),
         pytest.param(
             lambda lines: [line.replace('"voids": true', '"voids": false') for line in lines],
-            "line 9.*chain is broken",
+            ", line 9",
             id="a-caveat-is-softened",
         ),
         pytest.param(
             lambda lines: [*lines, '{"type": "spend", "mechanism": "one_stage/fit", "steps": 1}\n'],
-            "line 10.*no chain",
+            ", line 10",
             id="a-line-is-written-by-hand",
         ),
     ],
 )
 def test_a_ledger_that_was_edited_is_refused_with_the_place(
-    path: Path, change: Callable[[list[str]], list[str]], said: str
+    path: Path, change: Callable[[list[str]], list[str]], place: str
 ) -> None:
     edit(path, change)
-    with pytest.raises(LedgerError, match=said) as error:
+    with pytest.raises(LedgerError) as error:
         Ledger(path).summary()
-    assert "estore" in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(LedgerError, match=said):
+    assert error.value.about == f"{path}{place}" and "\n" not in str(error.value)
+    with pytest.raises(LedgerError) as again:
         Ledger(path).spend("one_stage/fit")
+    assert again.value.about == error.value.about
 
 
 def test_a_ledger_that_was_deleted_does_not_begin_anew(path: Path) -> None:
     path.unlink()
-    with pytest.raises(LedgerError, match="the file is gone, but ledger.jsonl.head beside it is not"):
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl\.head"):
         Ledger(path).open_mechanism(scope="a", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
     assert not path.exists()
 
@@ -79,7 +80,7 @@ def test_a_ledger_put_back_from_an_older_copy_is_refused(path: Path) -> None:
     before = path.read_bytes()
     Ledger(path).spend("one_stage/fit")
     path.write_bytes(before)
-    with pytest.raises(LedgerError, match="the last 1 lines are gone"):
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl\.head"):
         Ledger(path).summary()
 
 
@@ -89,7 +90,7 @@ def test_a_ledger_of_another_run_in_its_place_is_refused(path: Path, tmp_path: P
     for _ in range(10):
         other.spend(name)
     path.write_bytes(other.path.read_bytes())
-    with pytest.raises(LedgerError, match="its lines are not those that were written"):
+    with pytest.raises(LedgerError, match=r"ledger\.jsonl\.head"):
         Ledger(path).summary()
 
 

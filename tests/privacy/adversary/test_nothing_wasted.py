@@ -86,7 +86,7 @@ def test_a_disk_that_is_full_costs_nothing(tmp_path: Path, tiny_model: str, corp
     for size in (weights // 2, weights * 2):  # room for no checkpoint; for weights, but not for the optimiser's state
         folder = tmp_path / str(size)
         assert size < whole
-        with files_of_at_most(size), pytest.raises(UserError, match="a checkpoint cannot be kept.*no step was spent"):
+        with files_of_at_most(size), pytest.raises(UserError, match=str(folder / "checkpoints")):
             train(folder, tiny_model, corpus)
         assert done_steps(folder) == 0 and not list((folder / "checkpoints").iterdir())
 

@@ -68,7 +68,7 @@ class WithMemory(UtteranceLM):
 
 def test_a_model_that_looks_at_the_longest_row_is_refused(tiny_model: str, corpus: str, tmp_path: Path) -> None:
     module = UtteranceLM(base_model=phi3(tiny_model, tmp_path / "long", LONG))
-    with pytest.raises(UserError, match=r"UtteranceLM cannot .*the gradient by .*longrope"):
+    with pytest.raises(UserError, match=r"UtteranceLM.*gradient.*longrope"):
         fit(tmp_path, module, data_module(corpus), [privacy(tmp_path)], max_epochs=1)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     assert ledger.spent_steps(ledger.mechanism_id("default", "fit")) == 0

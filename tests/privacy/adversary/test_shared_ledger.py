@@ -90,13 +90,14 @@ def test_a_caveat_of_one_run_voids_what_all_spend_and_not_the_other(tmp_path: Pa
 def test_a_run_does_not_change_its_ledger(tmp_path: Path, shared: Path) -> None:
     own, joined = tmp_path / "own" / "ledger.jsonl", tmp_path / "joined" / "ledger.jsonl"
     train(own.parent, steps=1)
-    with pytest.raises(LedgerError, match="begun with a ledger of its own"):
+    with pytest.raises(LedgerError) as refused:
         join(own, shared)
+    assert refused.value.about == str(own)
     join(joined, shared)
     before = joined.read_bytes()
     join(joined, shared)
     assert joined.read_bytes() == before
-    with pytest.raises(LedgerError, match=r"begun with .*people\.jsonl, now .*other\.jsonl is asked"):
+    with pytest.raises(LedgerError, match=r"people\.jsonl.*other\.jsonl"):
         join(joined, tmp_path / "other.jsonl")
 
 
@@ -129,7 +130,7 @@ def test_a_folder_in_no_ledger_is_told_so_and_not_what_its_neighbour_spent(tmp_p
     train(tmp_path)
     assert find(tmp_path / "fit") == tmp_path / "ledger.jsonl"
     (tmp_path / "public").mkdir()
-    with pytest.raises(LedgerError, match=r"public is in no ledger: .*ledger\.jsonl knows the stages fit"):
+    with pytest.raises(LedgerError, match=r"public.*ledger\.jsonl.* fit"):
         find(tmp_path / "public")
 
 
