@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,22 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("corpus") / "train.jsonl"
     write_corpus(path)
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def private_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: str) -> Path:
+    """Run folder of a tiny private training, for tests that read it; see `private_training.write_private_run`."""
+    from tests.private_training import write_private_run
+
+    run = tmp_path_factory.mktemp("private") / "run"
+    write_private_run(run, tiny_model, corpus)
+    return run
+
+
+@pytest.fixture
+def own_private_run(private_run: Path, tmp_path: Path) -> Path:
+    """A copy of that run, for a test that writes into it."""
+    return Path(shutil.copytree(private_run, tmp_path / "private_run"))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A private training of a tiny model, for the tests of callbacks."""
+"""A private training of a tiny model, and the run folder that it leaves."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.privacy.spec import PrivacyArguments
+from lightning_modules.causal_lm import UtteranceLM
+
+#: Of a run folder: the checkpoint after six of ten steps.
+STEP_6 = "fit/checkpoints/step=6.ckpt"
 
 
 def sgd(params: Any) -> torch.optim.Optimizer:
@@ -51,6 +55,16 @@ def fit(
     )
     trainer.fit(model, data, ckpt_path=ckpt_path)
     return trainer
+
+
+def write_private_run(run: Path, tiny_model: str, corpus: str) -> None:
+    """Write a run folder of ten private steps with AdamW: its ledger, and checkpoints after 3, 6, 9 and 10 steps."""
+    stage = run / "fit"
+    keeper = ModelCheckpoint(stage / "checkpoints", "{step}", every_n_train_steps=3, save_top_k=-1)
+    model = UtteranceLM(base_model=tiny_model, optimizer=torch.optim.AdamW)
+    data = data_module(corpus, sampling_seed=None)
+    trainer = fit(stage, model, data, [privacy(run, seed=None), keeper], enable_checkpointing=True)
+    trainer.save_checkpoint(stage / "checkpoints" / "last.ckpt")
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:

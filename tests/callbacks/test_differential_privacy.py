@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
-from private_training import data_module, fit, privacy, sgd, weights
+from private_training import STEP_6, data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import PrivateTrainingError
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
@@ -291,18 +291,15 @@ def test_a_unit_with_many_rows_moves_the_gradient_by_at_most_the_clipping_norm(
     assert "one user (all their turns, however many; each step uses at most 3 of them" in scope["protects"]
 
 
-def test_ledger_holds_every_step_and_a_full_one_is_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    def run() -> Trainer:
-        return fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)])
-
-    assert run().global_step == 10
-    before = (tmp_path / "ledger.jsonl").read_text()
-    ledger = Ledger(tmp_path / "ledger.jsonl")
+def test_ledger_holds_every_step_and_a_full_one_is_refused(own_private_run: Path, tiny_model: str, corpus: str) -> None:
+    before = (own_private_run / "ledger.jsonl").read_text()
+    ledger = Ledger(own_private_run / "ledger.jsonl")
     assert ledger.summary()["mechanisms"][0]["done_steps"] == 10
     assert 7.0 < ledger.epsilon("default") <= 8.0
+    callback, data = privacy(own_private_run, seed=None), data_module(corpus, sampling_seed=None)
     with pytest.raises(BudgetExceededError, match="'default'"):
-        run()
-    assert (tmp_path / "ledger.jsonl").read_text() == before
+        fit(own_private_run, UtteranceLM(base_model=tiny_model), data, [callback])
+    assert (own_private_run / "ledger.jsonl").read_text() == before
 
 
 def test_two_stages_share_one_noise_multiplier_and_one_budget(tmp_path: Path, tiny_model: str, corpus: str) -> None:
@@ -318,29 +315,10 @@ def test_two_stages_share_one_noise_multiplier_and_one_budget(tmp_path: Path, ti
     assert 7.0 < summary["scopes"]["two_stage"]["epsilon_of_mechanisms"] <= 8.0  # void, for its seeds are fixed
 
 
-def test_resuming_under_another_specification_is_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    def run(epsilon: float, ckpt_path: str | None = None) -> None:
-        callbacks = [privacy(tmp_path, target_epsilon=epsilon), _checkpoints(tmp_path)]
-        model = UtteranceLM(base_model=tiny_model)
-        fit(tmp_path, model, data_module(corpus), callbacks, enable_checkpointing=True, ckpt_path=ckpt_path)
-
-    run(8.0)
+def test_resuming_under_another_specification_is_refused(own_private_run: Path, tiny_model: str, corpus: str) -> None:
+    callbacks, model = [privacy(own_private_run, target_epsilon=4.0)], UtteranceLM(base_model=tiny_model)
     with pytest.raises(PrivateTrainingError, match="target_epsilon"):
-        run(4.0, str(tmp_path / "step=6.ckpt"))
-
-
-def test_weights_that_the_ledger_has_not_paid_for_are_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    def run(callbacks: list[Callback], ckpt_path: Path | None = None) -> None:
-        model, checkpoints = UtteranceLM(base_model=tiny_model), _checkpoints(tmp_path / str(len(callbacks)))
-        given = None if ckpt_path is None else str(ckpt_path)
-        fit(tmp_path, model, data_module(corpus), [*callbacks, checkpoints], enable_checkpointing=True, ckpt_path=given)
-
-    run([])
-    run([privacy(tmp_path / "first")])
-    with pytest.raises(PrivateTrainingError, match="ckpt_path"):
-        run([privacy(tmp_path / "first")], tmp_path / "0" / "step=6.ckpt")
-    with pytest.raises(PrivateTrainingError, match="6 .*second"):
-        run([privacy(tmp_path / "second")], tmp_path / "1" / "step=6.ckpt")
+        fit(own_private_run, model, data_module(corpus), callbacks, ckpt_path=str(own_private_run / STEP_6))
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
 
-from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.errors import UserError
-from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.backbone.warm_start import WarmStartError
 from lightning_modules.causal_lm import CausalLM, ParseTreeLM, UtteranceLM
@@ -93,17 +91,11 @@ def test_the_record_is_in_the_configuration_and_travels_with_the_checkpoint(
 
 
 def test_privately_trained_weights_are_said_to_be_so(
-    tiny_model: str, corpus: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_model: str, private_run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    private = DifferentialPrivacy(
-        PrivacyArguments(
-            target_epsilon=8.0, accountant="rdp", ledger_path=str(tmp_path / "ledger.jsonl"), scope="earlier", seed=1
-        )
-    )
-    fit(tmp_path, UtteranceLM(base_model=tiny_model), corpus, [private])
     with caplog.at_level(logging.WARNING):
-        warm = UtteranceLM(base_model=tiny_model, init_weights=str(tmp_path))
-    assert "scope 'earlier'" in caplog.text and "counts beside" in caplog.text
+        warm = UtteranceLM(base_model=tiny_model, init_weights=str(private_run / "fit"))
+    assert "'default'" in caplog.text
     assert warm.warm_start is not None and warm.warm_start["private"]["target_epsilon"] == 8.0
 
 

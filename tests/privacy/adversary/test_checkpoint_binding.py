@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from private_training import data_module, fit, privacy
+from private_training import STEP_6, data_module, fit, privacy
 
 from callbacks.differential_privacy import PrivateTrainingError
 from doppel.errors import UserError
@@ -29,22 +29,13 @@ def train(folder: Path, model: str, corpus: str, callbacks: list[Callback], ckpt
     fit(folder, lm, data_module(corpus), callbacks, enable_checkpointing=True, ckpt_path=given)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: str) -> Path:
-    """A private run of 10 steps, with its ledger and its checkpoints after 3, 6 and 9."""
-    folder = tmp_path_factory.mktemp("private")
-    train(folder, tiny_model, corpus, [privacy(folder)])
-    return folder
-
-
 @pytest.fixture
-def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of that run."""
-    return Path(shutil.copytree(trained, tmp_path / "run"))
+def run(own_private_run: Path) -> Path:
+    return own_private_run
 
 
 def test_a_checkpoint_carries_mechanism_scope_steps_and_the_ledger(run: Path) -> None:
-    state = privacy_state(read_checkpoint(run / "step=6.ckpt"))
+    state = privacy_state(read_checkpoint(run / STEP_6))
     assert state is not None
     assert (state["mechanism_id"], state["scope"], state["num_steps"]) == ("default/fit", "default", 6)
     ledger = Ledger(run / "ledger.jsonl")
@@ -54,7 +45,7 @@ def test_a_checkpoint_carries_mechanism_scope_steps_and_the_ledger(run: Path) ->
 
 def _another_run(folder: Path) -> None:
     """The ledger of a run of as many steps of the same mechanism."""
-    state: Any = privacy_state(read_checkpoint(folder / "step=6.ckpt"))
+    state: Any = privacy_state(read_checkpoint(folder / STEP_6))
     recorded = Ledger(folder / "ledger.jsonl").summary()["mechanisms"][0]
     other = Ledger(folder / "other" / "ledger.jsonl")
     name = other.open_mechanism(
@@ -100,12 +91,12 @@ def test_steps_that_the_ledger_does_not_show_are_not_gone_on_from(
 ) -> None:
     attack(run)
     with pytest.raises(error, match=r"ledger\.jsonl") as refused:
-        train(run, tiny_model, corpus, [privacy(run)], run / "step=6.ckpt")
+        train(run, tiny_model, corpus, [privacy(run)], run / STEP_6)
     assert "\n" not in str(refused.value)
 
 
 def test_another_scope_or_stage_does_not_take_over_a_checkpoint(run: Path, tiny_model: str, corpus: str) -> None:
-    checkpoint = Path(shutil.copy(run / "step=6.ckpt", run / "kept.ckpt"))
+    checkpoint = Path(shutil.copy(run / STEP_6, run / "kept.ckpt"))
     train(run, tiny_model, corpus, [privacy(run, scope="other")])  # which has paid for ten steps of its own
     for change in ({"scope": "other"}, {"stage": "other"}):
         with pytest.raises(PrivateTrainingError, match="default/fit"):
@@ -116,13 +107,13 @@ def test_another_run_folder_does_not_take_over_a_checkpoint(
     run: Path, tiny_model: str, corpus: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PrivateTrainingError, match=r"new.ledger\.jsonl"):
-        train(tmp_path / "new", tiny_model, corpus, [privacy(tmp_path / "new")], run / "step=6.ckpt")
+        train(tmp_path / "new", tiny_model, corpus, [privacy(tmp_path / "new")], run / STEP_6)
 
 
 def test_a_private_checkpoint_does_not_go_on_without_privacy(run: Path, tiny_model: str, corpus: str) -> None:
     before = (run / "ledger.jsonl").read_bytes()
     with pytest.raises(UserError, match="may not go on without privacy"):
-        train(run, tiny_model, corpus, [], run / "step=6.ckpt")
+        train(run, tiny_model, corpus, [], run / STEP_6)
     assert (run / "ledger.jsonl").read_bytes() == before
 
 
@@ -161,7 +152,7 @@ def test_weights_that_another_ledger_paid_for_are_a_start_that_is_noted(
     run: Path, tiny_model: str, corpus: str, tmp_path: Path
 ) -> None:
     for folder, is_noted in ((run, False), (tmp_path / "new", True)):
-        model = UtteranceLM(base_model=tiny_model, init_weights=str(run / "step=6.ckpt"))
+        model = UtteranceLM(base_model=tiny_model, init_weights=str(run / STEP_6))
         fit(folder, model, data_module(corpus), [privacy(folder, scope="second")], max_epochs=1)
         caveats = " ".join(Ledger(folder / "ledger.jsonl").summary()["scopes"]["second"]["caveats"])
         assert ("whose private training another ledger has paid for" in caveats) == is_noted
@@ -170,7 +161,7 @@ def test_weights_that_another_ledger_paid_for_are_a_start_that_is_noted(
 def test_a_checkpoint_that_does_not_say_which_ledger_has_paid_is_not_gone_on_from(
     run: Path, tiny_model: str, corpus: str
 ) -> None:
-    path = run / "step=6.ckpt"
+    path = run / STEP_6
     checkpoint = torch.load(path, weights_only=True)
     del checkpoint["callbacks"]["DifferentialPrivacy"]["ledger"]
     torch.save(checkpoint, path)

@@ -54,7 +54,7 @@ def shared_linears() -> nn.Module:
         (lambda: nn.Sequential(nn.Linear(4, 4), FakeRMSNorm()), "'1' \\(FakeRMSNorm\\)"),
         (lambda: nn.MultiheadAttention(4, 2), "'in_proj_weight'.*MultiheadAttention"),
         (lambda: nn.Sequential(nn.Embedding(4, 4, max_norm=1.0)), "'0'.*max_norm"),
-        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "parametrizations.weight.original"),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), "ParametrizedLinear"),
         (shared_linears, "'0', '1'"),
     ],
 )
