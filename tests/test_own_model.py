@@ -64,7 +64,7 @@ def test_the_rows_that_the_page_makes_up_tell_a_mean_over_the_batch(
     check_row_independence(classifier())
     per_row = classifier.losses
     classifier.losses = lambda self, batch: per_row(self, batch) * 0 + per_row(self, batch).mean()
-    with pytest.raises(UserError, match="Classifier cannot be trained privately"):
+    with pytest.raises(UserError, match="Classifier"):
         check_row_independence(classifier())
 
 

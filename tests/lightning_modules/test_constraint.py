@@ -121,7 +121,7 @@ def test_the_tightest_limits_hold(tokenizer: PreTrainedTokenizerFast, limit: int
     codec = make_codec(tokenizer)
     arguments = SamplingArguments(max_new_tokens=limit, grammar="lispress")
     if limit < 5:
-        with pytest.raises(UserError, match="max_new_tokens to at least 5"):
+        with pytest.raises(UserError, match="max_new_tokens.* 5"):
             sample_texts(make_model(codec), codec, [[codec.bos_id]], arguments)
         return
     texts = sample_texts(make_model(codec), codec, [[codec.bos_id]] * 40, arguments, stream=[2])
@@ -268,16 +268,16 @@ def test_the_law_is_the_models_cut_to_the_grammar() -> None:
 def test_misuse_is_named(tokenizer: PreTrainedTokenizerFast, table: str) -> None:
     utterances = Codec(tokenizer, None, "utterance", 96)
     model = make_model(utterances)
-    with pytest.raises(UserError, match="is for models that write parse trees"):
+    with pytest.raises(UserError, match="sampling.grammar"):
         sample_texts(model, utterances, [[0]], SamplingArguments(max_new_tokens=9, grammar="lispress"))
     words = Tokenizer(models.WordLevel({"<eos>": 0, "(": 1}, unk_token="<eos>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     other = Codec(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>"), None, "parse", 96)
     with pytest.raises(UserError, match="byte-level BPE"):
         sample_texts(make_model(other), other, [[0]], SamplingArguments(max_new_tokens=9, grammar="lispress"))
-    with pytest.raises(UserError, match="no token for"):
+    with pytest.raises(UserError, match="token"):
         TreeConstraint(Recognizer(), [b"", b"("], 0)
-    with pytest.raises(UserError, match="cannot read the API table"):
+    with pytest.raises(UserError, match=r"\.missing"):
         sample_texts(
             model, make_codec(tokenizer), [[0]], SamplingArguments(max_new_tokens=9, grammar=table + ".missing")
         )

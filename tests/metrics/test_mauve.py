@@ -63,10 +63,10 @@ def test_mauve_keeps_faiss_quiet_but_passes_other_messages(tiny_model: str, capf
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./none"])
 def test_a_missing_folder_is_named(name: str) -> None:
-    with pytest.raises(FeaturizerError, match=f"{name}: no such folder"):
+    with pytest.raises(FeaturizerError, match=name):
         TextFeaturizer(name)(["yes"])
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FeaturizerError, match=r"cannot be loaded .*give a folder"):
+    with pytest.raises(FeaturizerError, match=str(tmp_path)):
         TextFeaturizer(tmp_path)(["yes"])

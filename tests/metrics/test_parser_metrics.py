@@ -142,7 +142,7 @@ def test_the_list_of_apis_decides() -> None:
     gold, predicted = ["(plan (Find (Now)))"], ["(Find (Now))"]
     assert parser_metrics(predicted, gold)["api_recall"] is None
     assert parser_metrics(predicted, gold, apis=TREEDST_APIS)["api_recall"] == 0.5
-    with pytest.raises(ValueError, match="name at least one"):
+    with pytest.raises(ValueError, match="APIs"):
         ApiMatch(apis=())
 
 
@@ -165,14 +165,14 @@ def test_turns_are_grouped_by_the_gold_tree() -> None:
 
 @pytest.mark.parametrize("pattern", ["", "*", "Event*Date", "a**"])
 def test_bad_patterns_are_refused_at_once(pattern: str) -> None:
-    with pytest.raises(ValueError, match="no function pattern"):
+    with pytest.raises(ValueError, match="pattern"):
         GraphMatch([pattern])
 
 
 def test_bad_sides_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 predicted trees but 2 gold"):
+    with pytest.raises(ValueError, match="1 .*2"):
         parser_metrics(["(A)"], ["(A)", "(B)"])
-    with pytest.raises(ValueError, match="gold tree 1 .*only predictions may be wrong"):
+    with pytest.raises(ValueError, match="gold tree 1"):
         parser_metrics(["(A)", "(A"], ["(A)", "(A"])
 
 

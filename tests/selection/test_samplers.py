@@ -99,7 +99,7 @@ def test_an_interrupted_sample_goes_on_as_an_undisturbed_one(
 def test_a_file_that_holds_no_choices_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "rows.part"
     file.write_text("my notes")
-    with pytest.raises(DataError, match="move it away"):
+    with pytest.raises(DataError, match=r"rows\.part"):
         cmaxent(pool_of([5]), 2, 1, file)
     assert file.read_text() == "my notes"
 
@@ -107,7 +107,7 @@ def test_a_file_that_holds_no_choices_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num", [0, 7])
 @pytest.mark.parametrize("method", SAMPLERS)
 def test_what_the_pool_does_not_have_is_refused(method: str, num: int) -> None:
-    with pytest.raises(ValueError, match=f"{num} rows are asked of a pool of 6"):
+    with pytest.raises(ValueError, match=f"{num} .*6"):
         SAMPLERS[method](pool_of([1, 2, 3]), num, 1)
 
 

@@ -60,7 +60,7 @@ def test_a_wide_node_has_few_compounds() -> None:
 
 
 def test_counts_must_fit() -> None:
-    with pytest.raises(ValueError, match="1 trees, 2 counts"):
+    with pytest.raises(ValueError, match="1 .*2"):
         structures([tree("(F)")], np.array([1, 1]))
 
 
@@ -83,9 +83,7 @@ def test_divergence_is_what_hand_and_paper_compute() -> None:
     assert divergence(np.array([99.0, 1.0]), np.array([0.0, 1.0]), 0.1) == pytest.approx(1 - 0.01**0.1)
 
 
-@pytest.mark.parametrize(
-    ("second", "alpha", "said"), [([0.0, 0.0], 0.5, "without any weight"), ([1.0, 1.0], 1, "is 1")]
-)
+@pytest.mark.parametrize(("second", "alpha", "said"), [([0.0, 0.0], 0.5, "weight"), ([1.0, 1.0], 1, "is 1")])
 def test_no_divergence_of_nothing(second: list[float], alpha: float, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         divergence(np.array([1.0, 1.0]), np.array(second), alpha)

@@ -146,9 +146,9 @@ def test_a_split_trains_on_the_basic_templates_and_drops_unseen_names() -> None:
         trained = {templates[row] for row in split["train"]}
         assert "basic" in trained and len(split["comp_dev"] + split["comp_test"]) >= 1
         assert 11 not in split["comp_dev"] + split["comp_test"]
-    with pytest.raises(ValueError, match="no row is left"):
+    with pytest.raises(ValueError, match="shares"):
         compositional_split(["a", "b"], [set(), set()], comp_share=0.5)
-    with pytest.raises(ValueError, match="shares are"):
+    with pytest.raises(ValueError, match="0.6"):
         compositional_split(["a"], [set()], comp_share=0.6)
-    with pytest.raises(ValueError, match="one for each row"):
+    with pytest.raises(ValueError, match="1 templates, 0"):
         compositional_split(["a"], [])

@@ -279,7 +279,7 @@ def test_a_public_parser_writes_the_trees_of_private_utterances_one_by_one(tmp_p
     "changes", [{"variants.mine.data.train_path": "other.jsonl"}, {"adaptation": {"train": "a", "missing": "B"}}]
 )
 def test_parses_are_written_for_one_file(changes: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="write_parses is for data.train_path"):
+    with pytest.raises(UserError, match="write_parses"):
         load(EXPERIMENTS / "own-data.yaml", {"write_parses": True, "public_parser": "P", **changes})
 
 

@@ -46,7 +46,7 @@ def test_a_file_that_is_there_is_not_fetched_again(datasets: Path, tmp_path: Pat
 def test_another_digest_is_refused_and_nothing_is_kept(datasets: Path, tmp_path: Path) -> None:
     describe(datasets, sha256="0" * 64)
     folder = tmp_path / "data"
-    with pytest.raises(DataError, match="the sha256 of .* remove the file and fetch it again"):
+    with pytest.raises(DataError, match="sha256"):
         fetch("toy", folder, datasets)
     assert list(folder.iterdir()) == []
 
@@ -73,7 +73,7 @@ def test_a_closed_network_says_which_file_to_put_where(datasets: Path, tmp_path:
 
 
 def test_an_unknown_release_lists_those_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no data set 'gpt': .*|choose from smcalflow, treedst"):
+    with pytest.raises(DataError, match="'gpt'.*smcalflow"):
         fetch("gpt", tmp_path)
 
 

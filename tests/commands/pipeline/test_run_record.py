@@ -30,7 +30,7 @@ def test_a_new_run_is_read_from_its_experiment(tmp_path: Path) -> None:
     evaluate(tmp_path, "two_stage", '{"mauve": ')
     found, problems = values(record, "evaluate")
     assert found == {"one_stage": {"mauve": 0.5}}
-    assert "two_stage.json is no JSON" in problems["two_stage"]
+    assert "two_stage.json" in problems["two_stage"]
     edit_manifest(tmp_path, "evaluation/two_stage.json")
     assert "half-done" in values(RunRecord(tmp_path), "evaluate")[1]["two_stage"]
 
@@ -64,7 +64,7 @@ def test_a_snapshot_of_code_is_no_run(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "experiment.yaml").write_text("name: a\n")
     assert [record.folder for record in RunRecord.find(tmp_path)] == [tmp_path / "grid" / "b", tmp_path / "run"]
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="nowhere"):
         list(RunRecord.find(tmp_path / "nowhere"))
 
 

@@ -121,12 +121,12 @@ def test_a_checkpoint_annotates_and_its_annotations_serve_again(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--parsed", "{reference}"), r"--parsed lacks 20 of the 20 compared utterances"),
-        (("--parsed-reference", "{synthetic}"), r"--parsed-reference lacks 20 of the 20 compared"),
-        (("--save-parsed", "here.jsonl"), r"--save-parsed: there is nothing to save"),
+        (("--parsed", "{reference}"), "--parsed .*20 of .*20"),
+        (("--parsed-reference", "{synthetic}"), "--parsed-reference .*20 of .*20"),
+        (("--save-parsed", "here.jsonl"), "--save-parsed"),
         (("--parser", "/no/such.ckpt"), r"/no/such.ckpt"),
-        (("--parsed", "/no/such.jsonl"), r"no file /no/such.jsonl"),
-        (("--parsed", "{synthetic}", "--save-parsed", "{synthetic}/here"), "its folder cannot be made"),
+        (("--parsed", "/no/such.jsonl"), "/no/such.jsonl"),
+        (("--parsed", "{synthetic}", "--save-parsed", "{synthetic}/here"), "/here"),
     ],
 )
 def test_bad_options(options: tuple[str, ...], message: str, sides: tuple[str, ...]) -> None:
@@ -150,7 +150,7 @@ def test_trees_must_be_as_many_as_the_compared_utterances() -> None:
     side, other = compared_sides(corpus, corpus, num_samples=5, seed=3)
     assert side == other
     assert len(side.utterances) == 5
-    with pytest.raises(ValueError, match="30 parsed trees for 5 compared synthetic"):
+    with pytest.raises(ValueError, match="30 .* 5 "):
         compare(corpus, corpus, parsed=corpus.trees, num_samples=5, seed=3)
     values = compare(corpus, corpus, parsed=side.trees, num_samples=5, seed=3)
     assert (values["parsed_function_overlap"], values["parsed_own_tree_match"]) == (1, 1)

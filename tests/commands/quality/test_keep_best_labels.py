@@ -76,7 +76,7 @@ def test_wrong_files_and_words_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="these very prompts"):
         call(keep_best, words, "keep-best")
     words = [*given(tmp_path, [INN_BAD], [("an inn", INN_BAD)]), "--label-words", '{"2": "so so"}']
-    with pytest.raises(DataError, match="describes '2', which no code has: there are 1, inn"):
+    with pytest.raises(DataError, match="label_words.*'2'.*1, inn"):
         call(keep_best, words, "keep-best")
     assert not (tmp_path / "synthetic.jsonl").exists()
 
@@ -148,7 +148,7 @@ def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path("configs/experiments/own-data.yaml")
     monkeypatch.setattr(sources, "find_spec", lambda package: None)
-    with pytest.raises(UserError, match="candidates of the system labels need sentence embeddings"):
+    with pytest.raises(UserError, match="sentence_transformers"):
         check_sources(load(file, changes(tmp_path)))
     with pytest.raises(UserError, match="candidates is 1"):
         load(file, changes(tmp_path) | {"candidates": 1})
@@ -156,5 +156,5 @@ def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeyp
 
 def test_words_of_labels_say_nothing_of_trees(tmp_path: Path) -> None:
     words = given(tmp_path, [INN_BAD], [("an inn", INN_BAD)])
-    with pytest.raises(UserError, match="--label-words does not belong to --parser"):
+    with pytest.raises(UserError, match="--label-words.*--parser"):
         call(keep_best, [*words, "--parser", "x.ckpt", "--label-words", json.dumps(STARS)], "keep-best")

@@ -126,7 +126,7 @@ def test_the_command_counts_and_the_evaluation_knows_who_chose(
         values.append(json.loads((tmp_path / "o.json").read_text()))
     assert [v["chosen_by_this_parser"] for v in values] == [True, False]
     assert [CHOSEN_BY_JUDGE in v["notes"] for v in values] == [True, False]
-    with pytest.raises(UserError, match="these very prompts"):
+    with pytest.raises(UserError, match=r"other\.jsonl"):
         call(
             keep_best, [*given, "--prompts", write_lines(tmp_path / "other.jsonl", [{"parse": "(Other)"}])], "keep-best"
         )
@@ -155,7 +155,7 @@ def test_the_stages_draw_choose_and_judge(tmp_path: Path, checkpoint: Path) -> N
 
 def test_a_parser_that_saw_the_private_turns_does_not_choose(tmp_path: Path, checkpoint: Path) -> None:
     file = Path("configs/experiments/quickstart.yaml")
-    with pytest.raises(UserError, match="never saw the private turns"):
+    with pytest.raises(UserError, match="public_parser"):
         check_sources(load(file, {"candidates": 2}))
     with pytest.raises(UserError, match="no/such"):
         check_sources(load(file, {"candidates": 2, "public_parser": "no/such.ckpt"}))
@@ -168,7 +168,7 @@ def test_a_parser_that_saw_the_private_turns_does_not_choose(tmp_path: Path, che
         (checkpoint.parents[1] / "config.yaml").write_text(json.dumps(config))
         experiment = load(file, changes)
         if is_refused:
-            with pytest.raises(UserError, match="may not choose"):
+            with pytest.raises(UserError, match=str(private)):
                 check_sources(experiment)
             check_sources(load(file, changes | {"epsilon": "inf"}))
         else:

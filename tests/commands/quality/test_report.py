@@ -54,12 +54,12 @@ def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> N
 
 
 def test_a_folder_without_ledger_or_metrics_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no ledger.jsonl"):
+    with pytest.raises(UserError, match=r"ledger\.jsonl"):
         build_report(RunRecord(tmp_path))
     Ledger(tmp_path / "ledger.jsonl").open_mechanism(
         scope="two_stage", stage="fit", spec=SPEC, planned_steps=1, data_fingerprint="f00d"
     )
-    with pytest.raises(UserError, match="has no metrics"):
+    with pytest.raises(UserError, match="metrics"):
         build_report(RunRecord(tmp_path))
 
 
