@@ -148,7 +148,7 @@ class DialogueDataModule(TrainingDataModule):
     @property
     def num_units(self) -> int:
         """N: number of privacy units that are trained on; known after ``setup("fit")``."""
-        return len(self._train_units())
+        return len(self.train_units())
 
     @property
     def max_rows_per_unit(self) -> int:
@@ -172,7 +172,7 @@ class DialogueDataModule(TrainingDataModule):
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
-        units = self._train_units()
+        units = self.train_units()
         batches = LogicalBatches(
             units,
             self.require_codec(),
@@ -192,7 +192,8 @@ class DialogueDataModule(TrainingDataModule):
             return self.steps(ShuffledBatches(len(units), self.batch_size, self.seed), make)
         return self.steps(self.poisson(len(units), self.batch_size, self.sampling_seed), make)
 
-    def _train_units(self) -> EncodedUnits:
+    def train_units(self) -> EncodedUnits:
+        """The units that are trained on, known after ``setup("fit")``."""
         if self._units is None:
             raise RuntimeError('the training data is not loaded yet: call setup("fit") first')
         return self._units

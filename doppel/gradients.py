@@ -36,12 +36,15 @@ class GradientReducer:
     Args:
         parameters: Trainable parameters, in the same order on every rank.
         bucket_megabytes: Size from which a buffer is closed.
+
+    Attributes:
+        num_launched: Buffers of this step whose sum over ranks has begun.
     """
 
     def __init__(self, parameters: Iterable[Parameter], bucket_megabytes: float = BUCKET_MEGABYTES) -> None:
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[int, _Bucket] = {}
-        self._launched = 0
+        self.num_launched = 0
         open_groups: dict[tuple[torch.dtype, torch.device], list[Parameter]] = {}
         for parameter in reversed(list({id(p): p for p in parameters}.values())):  # about the order of completion
             group = open_groups.setdefault((parameter.dtype, parameter.device), [])
@@ -61,7 +64,7 @@ class GradientReducer:
 
     def zero(self) -> None:
         """Start a step: every gradient is zero."""
-        self._launched = 0
+        self.num_launched = 0
         for bucket in self._buckets:
             bucket.flat.zero_()
             bucket.waiting = set(bucket.views)
@@ -74,7 +77,7 @@ class GradientReducer:
         if bucket is None or not _several_ranks():
             return
         bucket.waiting.discard(id(parameter))
-        while self._launched < len(self._buckets) and not self._buckets[self._launched].waiting:
+        while self.num_launched < len(self._buckets) and not self._buckets[self.num_launched].waiting:
             self._launch()
 
     @contextmanager
@@ -92,12 +95,12 @@ class GradientReducer:
 
     def sum(self) -> None:
         """End a step: replace every gradient by its sum over all ranks."""
-        for bucket in self._buckets[self._launched :]:
+        for bucket in self._buckets[self.num_launched :]:
             for parameter, view in bucket.views.values():  # whoever replaced a gradient is followed
                 if parameter.grad is not None and parameter.grad is not view:
                     view.copy_(parameter.grad)
                 parameter.grad = view
-        while _several_ranks() and self._launched < len(self._buckets):
+        while _several_ranks() and self.num_launched < len(self._buckets):
             self._launch()
         for bucket in self._buckets:
             if bucket.work is not None:
@@ -114,9 +117,9 @@ class GradientReducer:
             bucket.flat.div_(divisor)
 
     def _launch(self) -> None:
-        bucket = self._buckets[self._launched]
+        bucket = self._buckets[self.num_launched]
         bucket.work = dist.all_reduce(bucket.flat, async_op=True)
-        self._launched += 1
+        self.num_launched += 1
 
 
 def _several_ranks() -> bool:

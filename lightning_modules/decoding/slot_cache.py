@@ -69,10 +69,11 @@ class SlotCache(Cache):
 
     def move_rows(self, source: Tensor, target: Tensor, num_columns: int) -> None:
         """Copy the first ``num_columns`` entries of rows ``source`` over those of rows ``target``."""
-        for buffer in self._buffers():
+        for buffer in self.buffers():
             buffer[target, :num_columns] = buffer[source, :num_columns]
 
-    def _buffers(self) -> list[Tensor]:
+    def buffers(self) -> list[Tensor]:
+        """Keys and values of every layer."""
         return [buffer for layer in self._slot_layers for buffer in layer.buffers]
 
     def _reserve(self, num_columns: int) -> None:

@@ -201,4 +201,4 @@ def test_autocast_is_followed() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
         written = decoder.write(requests)
     assert all(written)
-    assert {buffer.dtype for buffer in decoder.cache._buffers()} == {torch.bfloat16}
+    assert {buffer.dtype for buffer in decoder.cache.buffers()} == {torch.bfloat16}

@@ -64,7 +64,7 @@ def train(rank: int, world_size: int, private: bool) -> tuple[list[Tensor], list
                     losses(model, part).sum().backward()
             else:
                 losses(model, part).sum().backward()
-        early.append(reducer._launched)
+        early.append(reducer.num_launched)
         reducer.sum()
         reducer.divide(4.0)
         found += [p.grad.clone() for p in model.parameters() if p.grad is not None]

@@ -81,7 +81,7 @@ class SlurmCluster:
         self.num_cpus = num_cpus
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
-        self._daemons: list[subprocess.Popen[bytes]] = []
+        self.daemons: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         """Start the daemons and wait until the node takes jobs."""
@@ -112,12 +112,12 @@ class SlurmCluster:
 
     def stop(self) -> None:
         """Cancel the jobs, end the daemons, remove the folder."""
-        if len(self._daemons) == 3:
+        if len(self.daemons) == 3:
             subprocess.run(["scancel", "--user=root"], env=self.environment, capture_output=True, timeout=60)
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline and self.run("squeue", "--noheader", check=False).strip():
                 time.sleep(0.5)
-        for daemon in reversed(self._daemons):
+        for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
             try:
                 daemon.wait(timeout=30)
@@ -165,7 +165,7 @@ class SlurmCluster:
 
     def _spawn(self, command: list[str], **options: object) -> None:
         with open(self.folder / f"{command[0]}.out", "wb") as output:
-            self._daemons.append(
+            self.daemons.append(
                 subprocess.Popen(  # type: ignore[call-overload]
                     command, env=self.environment, stdout=output, stderr=output, start_new_session=True, **options
                 )
@@ -174,7 +174,7 @@ class SlurmCluster:
     def _wait_for(self, is_up: Callable[[], bool], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not is_up():
-            dead = any(daemon.poll() is not None for daemon in self._daemons)
+            dead = any(daemon.poll() is not None for daemon in self.daemons)
             if dead or time.monotonic() > deadline:
                 files = [path for pattern in ("*.out", "*.log") for path in self.folder.glob(pattern)]
                 logs = "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in files)

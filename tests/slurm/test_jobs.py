@@ -198,7 +198,7 @@ def test_a_stopped_cluster_leaves_nothing_behind() -> None:
     cluster = SlurmCluster()
     try:
         cluster.start()
-        processes = [daemon.pid for daemon in cluster._daemons]
+        processes = [daemon.pid for daemon in cluster.daemons]
     finally:
         cluster.stop()
     listed = subprocess.run(["ps", "-o", "pid=", "-p", ",".join(map(str, processes))], capture_output=True, text=True)

@@ -90,6 +90,7 @@ class PerSampleClipper:
 
     Attributes:
         max_grad_norm: The bound C.
+        rules: The layers that are clipped, each with how.
         num_nonfinite: How many units have contributed zero because their norm was not finite. It is a private
             number.
 
@@ -108,13 +109,13 @@ class PerSampleClipper:
         if not self._parameters:
             raise ValueError("the model has no trainable parameter, so there is nothing to clip: unfreeze some")
         self._trainable = frozenset(id(p) for _, p in self._parameters)
-        self._rules = build_rules(model)
-        self._observer = ModelObserver(self._rules)
+        self.rules = build_rules(model)
+        self._observer = ModelObserver(self.rules)
         self._layout = UnitLayout(1, 1)
         self._is_active = self._is_closed = self._is_audited = False
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(max_grad_norm={self.max_grad_norm}, num_layers={len(self._rules)})"
+        return f"{type(self).__name__}(max_grad_norm={self.max_grad_norm}, num_layers={len(self.rules)})"
 
     def close(self) -> None:
         """Free all buffers; the clipper cannot be used afterwards."""
@@ -156,12 +157,12 @@ class PerSampleClipper:
                         "seen: use the out-of-place operation (such as ReLU(inplace=False))"
                     ) from error
                 raise
-        self._is_audited = any(rule.is_recorded for rule in self._rules)
+        self._is_audited = any(rule.is_recorded for rule in self.rules)
 
     def _check_ready(self) -> None:
         if self._is_closed:
             raise RuntimeError("this clipper was closed: build a new one")
-        if self._is_active or any(rule.is_recorded for rule in self._rules):
+        if self._is_active or any(rule.is_recorded for rule in self.rules):
             raise RuntimeError("the last capture was not finished: call accumulate() after each capture")
         trainable = frozenset(id(p) for p in self._model.parameters() if p.requires_grad)
         if trainable != self._trainable:
@@ -181,7 +182,7 @@ class PerSampleClipper:
             parameter.requires_grad_(True)
 
     def _reset(self) -> None:
-        for rule in self._rules:
+        for rule in self.rules:
             rule.reset()
 
     # -------------------------------------------------------------------------------- compiled
@@ -212,7 +213,7 @@ class PerSampleClipper:
             )
         return CompiledFunction(
             function,
-            self._rules,
+            self.rules,
             lambda: self._layout if self._is_active else None,
             lambda: self._is_audited,
             self._observer.paused,
@@ -239,11 +240,11 @@ class PerSampleClipper:
         Raises:
             RuntimeError: If no backward ran inside a capture.
         """
-        rules = [rule for rule in self._rules if rule.squared_norms is not None]
+        rules = [rule for rule in self.rules if rule.squared_norms is not None]
         if not rules:
             self._reset()
             raise RuntimeError("nothing was captured: run forward and backward inside `with clipper.capture(...)`")
-        for rule in self._rules:
+        for rule in self.rules:
             if rule.ran_without_grad and not rule.is_recorded:
                 self._reset()
                 raise reentrant_checkpoint_error(rule)

@@ -68,7 +68,7 @@ def test_both_branches_of_the_linear_rule_are_taken() -> None:
     for length, key in [(48, "weight_grads"), (12, "grads")]:
         with clipper.capture(2):
             mean_losses(model, make_batch(2, length)).sum().backward()
-        layers = [rule for rule in clipper._rules if getattr(rule, "is_transposed", False)]
+        layers = [rule for rule in clipper.rules if getattr(rule, "is_transposed", False)]
         names.append({rule.name for rule in layers if key in rule.kept})
         clipper.accumulate()
     assert names[0] == names[1] and len(names[0]) == 8
