@@ -62,7 +62,7 @@ def test_writes_exactly_the_number_of_turns_asked_for(num_turns: int) -> None:
 
 @pytest.mark.parametrize("arguments", [{"num_turns": -1, "seed": 0}, {"num_turns": 1, "seed": 0, "skew": -0.5}])
 def test_refuses_negative_arguments_at_once(arguments: dict) -> None:
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ValueError, match="num_turns"):
         generate(**arguments)
 
 
@@ -166,7 +166,7 @@ def test_heads_are_functions_of_the_published_api(heads: Counter[str]) -> None:
 
 
 def test_rules_that_cannot_agree_are_refused() -> None:
-    with pytest.raises(GrammarError, match="may lack"):
+    with pytest.raises(GrammarError, match="slots"):
         SynchronousGrammar({"a": [rule(1, "(X {b})", "[{b}|]")], "b": [rule(1, "1L", "one")]})
     with pytest.raises(GrammarError, match="unknown"):
         SynchronousGrammar({"a": [rule(1, "(X)", "{nowhere}")]})

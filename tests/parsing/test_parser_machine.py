@@ -169,16 +169,16 @@ def test_only_what_is_allowed_can_be_done() -> None:
     machine = ParserMachine(VOCABULARY, 0, 100)
     assert not machine.allowed()[[PAD, BOS, END, COPY, STRING_CLOSE]].any()
     for action in (END, -1, len(VOCABULARY)):
-        with pytest.raises(ValueError, match="not allowed"):
+        with pytest.raises(ValueError, match=r"allowed\(\)"):
             machine.apply(action)
-    with pytest.raises(ValueError, match="not finished"):
+    with pytest.raises(ValueError, match="done"):
         machine.graph([])
     with pytest.raises(ValueError, match="read-only"):
         machine.allowed()[END] = True
     machine.apply(STRING_OPEN)
     assert not machine.allowed()[COPY], "there is nothing to copy"
     machine.apply(STRING_CLOSE)
-    with pytest.raises(ValueError, match="may not point"):
+    with pytest.raises(ValueError, match=r"allowed_pointers\(\)"):
         machine.apply(VOCABULARY.first_right_arc, 1)
     machine.apply(VOCABULARY.first_right_arc, 0)
     machine.apply(END)

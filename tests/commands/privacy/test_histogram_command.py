@@ -100,10 +100,10 @@ def test_a_run_without_privacy_writes_no_ledger(run: Path) -> None:
 @pytest.mark.parametrize(
     ("sigma", "source", "more", "message"),
     [
-        (5.0, "label", ["--exact"], "leave --exact out"),
+        (5.0, "label", ["--exact"], "--exact"),
         (5.0, None, [], "no model of utterances given a label"),
-        (5.0, "label", ["--num-samples", "0"], "--num-samples: 0 is not above 0"),
-        (5.0, "label", ["--labels", "no/such/file"], "no labels at"),
+        (5.0, "label", ["--num-samples", "0"], "--num-samples: 0"),
+        (5.0, "label", ["--labels", "no/such/file"], "no/such/file"),
     ],
 )
 def test_what_does_not_fit_is_told_and_spends_nothing(

@@ -147,7 +147,7 @@ def test_trained_weights_take_the_place_of_the_first(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--set", "epsilon=inf"], "trains nothing privately"),
+        (["--set", "epsilon=inf"], "epsilon"),
         (["--set", "reference=null"], "--public"),
         (["--num-units", "2"], "--num-units"),
         (["--public", "missing.jsonl"], "missing.jsonl"),

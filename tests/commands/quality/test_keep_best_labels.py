@@ -73,8 +73,9 @@ def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path:
 
 def test_wrong_files_and_words_are_named(tmp_path: Path) -> None:
     words = given(tmp_path, [INN_BAD], [("an inn", INN_GOOD)])
-    with pytest.raises(DataError, match="these very prompts"):
+    with pytest.raises(DataError) as refused:
         call(keep_best, words, "keep-best")
+    assert refused.value.about == str(tmp_path / "candidates.jsonl")
     words = [*given(tmp_path, [INN_BAD], [("an inn", INN_BAD)]), "--label-words", '{"2": "so so"}']
     with pytest.raises(DataError, match="label_words.*'2'.*1, inn"):
         call(keep_best, words, "keep-best")

@@ -89,7 +89,7 @@ def other_samples(run: Path) -> None:
 
 
 def a_caveat(run: Path) -> None:
-    Ledger(run / "ledger.jsonl").add_caveat("two_stage", "the exact histogram was released", voids=True)
+    Ledger(run / "ledger.jsonl").add_caveat("two_stage", "histogram", voids=True)
 
 
 def a_second_checkpoint(run: Path) -> None:
@@ -98,16 +98,16 @@ def a_second_checkpoint(run: Path) -> None:
 
 
 MORE = {
-    unfinished: "two_stage/fit is not finished: 15 of 20",
-    other_noise: "its noise_multiplier is not the ledger's",
-    other_configuration: "max_grad_norm is 99.0, in the ledger 16.0",
-    privacy_off: "it has no privacy, though the checkpoint beside it has",
-    other_weights: "drawn by other weights than those of model_two_stage/checkpoints/last.ckpt",
-    unbound_samples: "nothing tells which weights drew it",
-    no_samples: "synthetic.jsonl is not in the run folder since sample_two_stage made it",
-    other_samples: "synthetic.jsonl was changed after sample_two_stage made it",
-    a_caveat: "the exact histogram was released",
-    a_second_checkpoint: "it has 300 steps, of which",
+    unfinished: "two_stage/fit .*15 of 20",
+    other_noise: "noise_multiplier",
+    other_configuration: "max_grad_norm .*99.0.*16.0",
+    privacy_off: "model_two_stage",
+    other_weights: "weights .*model_two_stage/checkpoints/last.ckpt",
+    unbound_samples: "synthetic.jsonl.*weights",
+    no_samples: "synthetic.jsonl .*sample_two_stage",
+    other_samples: "synthetic.jsonl .*sample_two_stage",
+    a_caveat: "histogram",
+    a_second_checkpoint: "300 ",
 }
 
 
