@@ -21,7 +21,6 @@ from typing import Any
 import llguidance.hf
 import llguidance.torch
 import torch
-from doppel.metrics.type_counts import chi_square_distance, count_function_types
 from llguidance import LLExecutor, LLMatcher
 
 from datamodules.codec import Codec
@@ -29,6 +28,7 @@ from datamodules.tables import read_turns
 from doppel.lispress import is_valid
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.names import ApiNames
+from doppel.metrics.type_counts import chi_square_distance, count_function_types
 from lightning_modules.backbone.base_models import load_model, load_tokenizer
 from lightning_modules.decoding.grammar import tree_constraint
 from lightning_modules.decoding.slots import DrawingRule, Request, decode
