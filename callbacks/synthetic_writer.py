@@ -44,7 +44,8 @@ class SyntheticWriter(BasePredictionWriter):
     ``OUTPUT`` may have fewer lines than samples were asked for.
 
     ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, and the
-    ``sha256`` of what was written.
+    ``sha256`` of what was written and of the file of ``prompts``, where there is one. Prompts stand in what is written,
+    so that their hash tells no more.
 
     *Metrics:* ``synthetic/num_samples``, the lines; ``synthetic/num_missing``, what was given up;
     ``synthetic/num_drawn``, all texts, and ``synthetic/dropped/FAULT``, those of them that were no samples;
@@ -233,8 +234,10 @@ class SyntheticWriter(BasePredictionWriter):
                 "train for longer or at a larger epsilon; --model.init_args.sampling='{redraws: null}' keeps all texts"
             )
         write_json_lines(self.output_path, records)
-        digest = hashlib.sha256(self.output_path.read_bytes()).hexdigest()
-        write_json(f"{self.output_path}.metrics.json", {**metrics, "weights": self._weights, "sha256": digest})
+        prompts = getattr(data, "prompts_path", None)
+        record = {"weights": self._weights, "sha256": _sha256(self.output_path)}
+        record |= {} if prompts is None else {"prompts": _sha256(Path(prompts))}
+        write_json(f"{self.output_path}.metrics.json", {**metrics, **record})
         for path in parts:
             path.unlink()
         self._log(trainer, metrics, records[: self.log_samples])
@@ -272,6 +275,11 @@ class SyntheticWriter(BasePredictionWriter):
                 columns = [name for name in records[0] if any(r[name] is not None for r in records)]
                 data = [[record[name] for name in columns] for record in records]
                 logger.log_table(key="synthetic/samples", columns=columns, data=data)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_part(path: Path) -> tuple[list[dict[str, Any]], int]:

@@ -218,7 +218,7 @@ def _sample(
 
 
 def _drawn_by_others(record: RunRecord, drawn: Entry, checkpoints: list[dict[str, Any]]) -> list[str]:
-    """Why what a model wrote is not bound to the weights of the checkpoint that its step read."""
+    """Why what a model wrote is not bound to the weights of the checkpoint and to the prompts that its step read."""
     manifest = record.manifest
     metrics = manifest.files.get(f"{drawn.path}.metrics.json")
     told = read_json(manifest.path(metrics)) if metrics is not None and manifest.path(metrics).is_file() else {}
@@ -227,6 +227,10 @@ def _drawn_by_others(record: RunRecord, drawn: Entry, checkpoints: list[dict[str
     wrong = manifest.changes(metrics.path)
     if told.get("sha256") != drawn.sha256:
         wrong.append(f"{drawn.path} is not what the sampling wrote that {metrics.path} tells of")
+    asked = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role == "prompts"]
+    if told.get("prompts") not in ({drawn.inputs[name] for name in asked} or {None}):
+        named = " and ".join(asked) or "none"
+        wrong.append(f"{drawn.path} was sampled with other prompts than {drawn.step} declared, which are {named}")
     names = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role == "checkpoint"]
     files = [os.path.relpath((record.folder / name).resolve(), record.folder.resolve()) for name in names]
     known = [told["weights"] for told in checkpoints if told["file"] in files]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import stat
@@ -162,13 +163,18 @@ def test_a_limited_run_is_not_taken_for_a_finished_one(output: Path) -> None:
 def test_the_prompt_is_kept_under_its_name(output: Path, source: Field) -> None:
     prompts: list[str | None] = [["(Yield)", "(Do 1)"][i % 2] for i in range(6)]
     model = TinyModel(source=source, target="utterance")
-    sample(output, model=model, data=PromptData(prompts), stage="utterance")
+    data, file = PromptData(prompts), output.parents[1] / "prompts.jsonl"
+    file.write_text("(Yield)\n")
+    data.prompts_path = str(file)  # type: ignore[attr-defined]
+    sample(output, model=model, data=data, stage="utterance")
     records = read(output)
+    metrics = json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+    assert metrics["prompts"] == hashlib.sha256(b"(Yield)\n").hexdigest()
     assert [r[source] for r in records] == prompts
     assert all(isinstance(r["utterance"], str) for r in records)
     if source == "label":
         assert all(r["parse"] is None for r in records)
-    assert "synthetic/valid_trees" not in json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+    assert "synthetic/valid_trees" not in metrics
 
 
 @pytest.mark.parametrize("redraws", [0, 200])

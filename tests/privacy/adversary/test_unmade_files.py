@@ -198,6 +198,13 @@ def private_rows_as_prompts(run: Path) -> None:
     end_step(run, "sample_two_stage", ["predict"], files, ["model_two_stage/checkpoints/last.ckpt", "trees.jsonl"])
 
 
+def private_prompts_by_hand(run: Path) -> None:
+    """`predict` by hand was given private prompts, and the step of the run took its finished file over."""
+    path = run / "candidates.jsonl.metrics.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "prompts": digest(run.parent / "private.jsonl")}))
+    hide(run, path.name)
+
+
 def no_manifest(run: Path) -> None:
     (run / "manifest.json").unlink()
 
@@ -215,6 +222,7 @@ ATTACKS = {
     private_text_unpaid: "synthetic.jsonl .*private.*choose_utterances.*ledger",
     a_histogram_that_was_never_paid_for: "synthetic.jsonl .*private.*choose_utterances",
     private_rows_as_prompts: "candidates.jsonl .*trees.jsonl",
+    private_prompts_by_hand: "candidates.jsonl .*prompts.*sample_two_stage",
     no_manifest: "synthetic.jsonl ",
 }
 
