@@ -35,7 +35,7 @@ from lightning_modules.backbone.base_models import (
 )
 from lightning_modules.backbone.lora import LoraArguments, check_same_adapters
 from lightning_modules.backbone.warm_start import WarmStart, adapt
-from lightning_modules.decoding.grammar import tree_constraint
+from lightning_modules.decoding.constraint import tree_constraint
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples, sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 

@@ -16,7 +16,7 @@ from datamodules.batch import PromptBatch
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.lispress import holds_tree, is_valid
-from lightning_modules.decoding.grammar import TreeProcessor, tree_constraint
+from lightning_modules.decoding.constraint import TreeProcessor, tree_constraint
 from lightning_modules.decoding.slots import DrawingRule, Request, decode, is_supported
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ class SamplingArguments:
             is drawn again for its prompt before it is given up, see
             :func:`draw_samples`; null keeps every text, as the paper does.
         min_words: Fewest words of an utterance that is a sample; a public bound, which the data do not choose.
-        grammar: Lets a model of parse trees write well-formed Lispress alone, which always ends within max_new_tokens:
-            ``lispress`` with any names, or the CSV table of a public API (or a list of them) with its names only, see
+        grammar: Lets a model of parse trees write well-formed Lispress alone; a tree that does not end within
+            max_new_tokens is no sample. ``lispress`` with any names, or the CSV table of a public API (or a list of
+            them) with its names only, see
             :func:`doppel.lispress.api_table.read_api_names`. Null writes freely, as the paper does. Privacy: a public
             grammar is post-processing and costs nothing; never make a table from the private data.
     """
@@ -281,7 +282,7 @@ def _generate(
             # its padding.
             mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
             config.max_new_tokens = limit
-            processors = [] if constraint is None else [TreeProcessor(constraint, width, limit)]
+            processors = [] if constraint is None else [TreeProcessor(constraint, width, codec.eos_id)]
             output_BT = generate(
                 input_ids=ids_BT, attention_mask=mask_BT, generation_config=config, logits_processor=processors
             )

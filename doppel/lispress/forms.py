@@ -1,6 +1,6 @@
 """The grammar of Lispress in one table: what each form is made of, what may come next in it, and what it becomes.
 
-`doppel.lispress.validity` asks it about whole expressions, `doppel.lispress.incremental` character by character.
+`doppel.lispress.validity` asks it about whole expressions; `doppel.lispress.lark` says the same to a decoder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ class Role(IntEnum):
 
     __hash__ = int.__hash__  # that of Enum takes half the time of a check
 
-    PROGRAM = auto()
     VALUE = auto()
     HEAD = auto()
     FUNCTION = auto()
@@ -32,12 +31,11 @@ class Role(IntEnum):
 
 
 class Kind(IntEnum):
-    """Which form is open: a program (any, or a call alone), a list, or (the last four) a mark without brackets."""
+    """Which form is open: a program, a list, or (the last four) a mark without brackets."""
 
     __hash__ = int.__hash__
 
     ROOT = auto()
-    ROOT_CALL = auto()
     CALL = auto()
     LET = auto()
     LAMBDA = auto()
@@ -52,20 +50,6 @@ class Kind(IntEnum):
     READER = auto()
 
 
-class Signature(NamedTuple):
-    """What a function or a type takes.
-
-    Attributes:
-        min_args: Arguments at least.
-        max_args: Arguments at most; None for any number.
-        keywords: Names of the arguments, each with its colon.
-    """
-
-    min_args: int
-    max_args: int | None
-    keywords: frozenset[str]
-
-
 class Form(NamedTuple):
     """An open form, without the forms around it.
 
@@ -73,9 +57,7 @@ class Form(NamedTuple):
         kind: Which.
         stage: How far it is: a place in the roles of its kind.
         bound: Variables that its items may use.
-        names: Variables that it introduces (bindings, parameters), or keywords that it has used (calls).
-        given: Arguments so far, where a signature counts them.
-        signature: What its function or type takes; None for anything.
+        names: Variables that it introduces (bindings, parameters).
         name: The function or the variable of a typed head or parameter.
     """
 
@@ -83,8 +65,6 @@ class Form(NamedTuple):
     stage: int = 0
     bound: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
-    given: int = 0
-    signature: Signature | None = None
     name: str = ""
 
 
@@ -111,7 +91,6 @@ class _Items(NamedTuple):
 
 _ITEMS = {
     Kind.ROOT: _Items((Role.VALUE,)),
-    Kind.ROOT_CALL: _Items((Role.PROGRAM,)),
     Kind.CALL: _Items((Role.HEAD, Role.VALUE), again=1, closes_at=1),
     Kind.LET: _Items((Role.HEAD, Role.BINDINGS, Role.VALUE), closes_at=3),
     Kind.LAMBDA: _Items((Role.HEAD, Role.PARAMETERS, Role.VALUE), closes_at=3),
@@ -127,7 +106,6 @@ _ITEMS = {
 }
 _AFTER_KEYWORD = 2  # stage of a call that asks for the value of a keyword
 _LISTS: dict[Role | None, Kind] = {
-    Role.PROGRAM: Kind.CALL,
     Role.VALUE: Kind.CALL,
     Role.BINDINGS: Kind.BINDINGS,
     Role.PARAMETERS: Kind.PARAMETERS,
@@ -143,9 +121,8 @@ _HATS: dict[Role | None, Kind] = {
 OPENERS: dict[str, dict[Role | None, Kind]] = {"(": _LISTS, "^": _HATS, "#": {Role.VALUE: Kind.READER}}
 """The form that a mark opens, by the role of the item that it begins."""
 
-_MUST_BE_LISTS = (Role.PROGRAM, Role.BINDINGS, Role.PARAMETERS, Role.TYPE_ARGUMENTS, Role.LITERAL)
+_MUST_BE_LISTS = (Role.BINDINGS, Role.PARAMETERS, Role.TYPE_ARGUMENTS, Role.LITERAL)
 MISPLACED: dict[Role | None, str] = {
-    Role.PROGRAM: "a program must be a call",
     Role.HEAD: "the head of a call must be a function name",
     Role.FUNCTION: "type arguments at the head of a call must stand before a function name",
     Role.NAME: "a name is expected here",
@@ -164,16 +141,12 @@ def role_of(form: Form) -> Role | None:
     """What the next item has to be; None where there may be none."""
     roles, again, _ = _ITEMS[form.kind]
     stage = form.stage
-    if form.signature is not None and stage == 1:
-        most = form.signature.max_args
-        if most is not None and form.given >= most:
-            return None
     return roles[stage] if stage < len(roles) else None if again is None else roles[-1]
 
 
 @lru_cache(1 << 14)
 def after_item(form: Form, info: Info) -> Form:
-    """The form after one more item in it; what its function or type takes is left to the caller.
+    """The form after one more item in it.
 
     Args:
         form: The form, which has room for the item.
@@ -184,8 +157,7 @@ def after_item(form: Form, info: Info) -> Form:
         if stage == 0 and info in BINDERS:
             return Form(Kind.LET if info == "let" else Kind.LAMBDA, 1, form.bound)
         if stage == 1 and is_keyword(info):
-            used = form.names | {info} if form.signature is not None else form.names
-            return form._replace(stage=_AFTER_KEYWORD, names=used)
+            return form._replace(stage=_AFTER_KEYWORD)
     after = _next_stage(kind, stage)
     if kind in (Kind.LET, Kind.LAMBDA):
         return form._replace(stage=after, bound=form.bound | info if isinstance(info, frozenset) else form.bound)
@@ -197,8 +169,6 @@ def after_item(form: Form, info: Info) -> Form:
         if kind is Kind.PARAMETERS:
             return form._replace(stage=after, names=form.names | {info})
         return form._replace(stage=after, name=info)
-    if form.signature is not None:
-        return form._replace(stage=after, given=form.given + 1)
     return form if after == stage else form._replace(stage=after)
 
 
@@ -233,18 +203,7 @@ def holds(kind: Kind, num_items: int) -> bool:
 
 def is_closable(form: Form) -> bool:
     """Whether a bracket may close the form now."""
-    enough = form.signature is None or form.given >= form.signature.min_args
-    return _ITEMS[form.kind].closes_at == form.stage and enough
-
-
-def is_finished(form: Form) -> bool:
-    """Whether the form of a mark is complete."""
-    return form.kind >= Kind.ASCRIPTION and role_of(form) is None
-
-
-def levels_to_come(form: Form) -> int:
-    """How many levels deeper the next item must go at least."""
-    return int(role_of(form) in _MUST_BE_LISTS)
+    return _ITEMS[form.kind].closes_at == form.stage
 
 
 def outcome(form: Form) -> Info:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from llguidance import LLMatcher
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from lightning_modules.decoding.candidates import candidates, draw
-from lightning_modules.decoding.constraint import TreeConstraint, TreeState
+from lightning_modules.decoding.constraint import TreeConstraint
 from lightning_modules.decoding.slot_cache import SlotCache
 
 _NEEDED = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # of a model's forward
@@ -101,12 +102,7 @@ def decode(model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRul
 
     Returns:
         Ids of each text, with the end-of-text id where the model ended it.
-
-    Raises:
-        UserError: The rule's constraint has no room in the shortest of the limits.
     """
-    if rule.constraint is not None and requests:
-        rule.constraint.check_limit(min(request.limit for request in requests))
     return Slots(model, rule, max_rows).write(requests)
 
 
@@ -137,7 +133,7 @@ class Slots:
         self._last_R = torch.empty(0, dtype=torch.long, device=self.device)
         #: What each row has written, and where that is in the grammar.
         self._ids: list[list[int]] = []
-        self._trees: list[TreeState | None] = []
+        self._trees: list[LLMatcher] = []
         self._is_additive = model.config.get_text_config()._attn_implementation == "eager"
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in _forward_arguments(model) else {}
         self.never = torch.tensor(rule.never, dtype=torch.long, device=self.device)
@@ -187,16 +183,14 @@ class Slots:
             if token == rule.eos_id or len(ids) == self.requests[self.texts[row]].limit:
                 ended[row] = ids
             elif rule.constraint is not None:
-                self._trees[row] = rule.constraint.advance(self._trees[row], token)
+                rule.constraint.advance(self._trees[row], token)
         return ended
 
     def _forbid(self, scores_RV: Tensor) -> None:
         """Set the scores of what may not come next to minus infinity, in place."""
         scores_RV.index_fill_(-1, self.never, -torch.inf)
         if self.rule.constraint is not None:
-            limits = [self.requests[text].limit for text in self.texts]
-            num_left = [limit - len(ids) for limit, ids in zip(limits, self._ids, strict=True)]
-            scores_RV.masked_fill_(self.rule.constraint.mask(self._trees, num_left, scores_RV), -torch.inf)
+            scores_RV.masked_fill_(self.rule.constraint.mask(self._trees, scores_RV), -torch.inf)
 
     def forward(self) -> Tensor:
         """Logits of the rows' next tokens in float32 at least, forbidden ones included: shape [rows, vocabulary].
@@ -244,7 +238,8 @@ class Slots:
         self.texts += texts
         self.filled += [len(p) for p in prompts]
         self._ids += [[] for _ in texts]
-        self._trees += [None if self.rule.constraint is None else self.rule.constraint.start] * len(texts)
+        if self.rule.constraint is not None:
+            self._trees += [self.rule.constraint.start() for _ in texts]
         last_R = torch.tensor([r.prompt[-1] for r in requests], device=self.device)
         filled_R = torch.tensor([len(p) for p in prompts], device=self.device)
         self._last_R, self._filled_R = torch.cat([self._last_R, last_R]), torch.cat([self._filled_R, filled_R])
@@ -271,7 +266,9 @@ class Slots:
         source = [row for row in range(num_left, len(self.texts)) if row not in ended]
         for to, row in zip(target, source, strict=True):
             self.texts[to], self.filled[to] = self.texts[row], self.filled[row]
-            self._ids[to], self._trees[to] = self._ids[row], self._trees[row]
+            self._ids[to] = self._ids[row]
+            if self._trees:
+                self._trees[to] = self._trees[row]
         for of_rows in (self.texts, self.filled, self._ids, self._trees):
             del of_rows[num_left:]
         source_M = torch.tensor(source, dtype=torch.long, device=self.device)

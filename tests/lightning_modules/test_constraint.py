@@ -1,16 +1,17 @@
-"""Sampling inside a grammar: every text is a tree, ends in time, and follows the model's law cut to the grammar."""
+"""Sampling inside a grammar: every finished text is a tree, and follows the model's law cut to the grammar."""
 
 from __future__ import annotations
 
-import itertools
-import re
+import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoTokenizer,
@@ -25,24 +26,29 @@ from transformers import (
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.yaml_files import ROOT
 from datamodules.codec import Codec
+from datamodules.linearisation import Linearisation
 from doppel.errors import UserError
+from doppel.grammar import generate
 from doppel.lispress import is_valid, read, write
-from doppel.lispress.api_table import read_api_names
-from doppel.lispress.incremental import Layout, Recognizer
-from lightning_modules.decoding.byte_trie import token_bytes
-from lightning_modules.decoding.constraint import TreeConstraint, TreeState
+from lightning_modules.decoding.constraint import TreeConstraint, tree_constraint
 from lightning_modules.decoding.slots import DrawingRule, Request, decode, is_supported
 from lightning_modules.sampling import SamplingArguments, sample_texts
 
+sys.path.append(str(ROOT / "tests" / "lispress"))
+from lispress_trees import corpus_trees, programs
+
+CONSTANTS = ROOT / "configs" / "grammar" / "smcalflow_constants.csv"
 TABLE = """\
 Yield,Unit,output: Dynamic
-Execute,Dynamic,intension: CalflowIntension[Dynamic]
+FindManager,Recipient,recipient: Recipient
+refer,CalflowIntension[Dynamic],constraint: Constraint[Dynamic]
 Event.subject,String,obj: Event
 ?=,Constraint[String],reference: String
-MDY,Date,day: Number,month: Month
+MDY,Date,day: Number,month: Month,year: Number
 Today,Date
 """
-LIMIT = 30
+LIMIT = 40
+PIECES = [*'()() ^#"\\:x01-.eL', "let ", "lambda ", "(let (", "x0 ", "x1", "(f ", ")) ", "^(T) ", ":a ", "\\(", "é"]
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +63,7 @@ def tokenizer(tiny_model: str) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(tiny_model)
 
 
-def make_codec(tokenizer: PreTrainedTokenizerFast, layout: Layout = "spaced") -> Codec:
-    assert layout != "any"
+def make_codec(tokenizer: PreTrainedTokenizerFast, layout: Linearisation = "spaced") -> Codec:
     return Codec(tokenizer, None, "parse", 96, layout)
 
 
@@ -86,183 +91,135 @@ def make_model(codec: Codec, kind: str = "gpt2", sharpness: float = 4.0) -> PreT
     return MistralForCausalLM(config).eval()
 
 
+def constraint_of(codec: Codec, grammar: str | list[str] = "lispress") -> TreeConstraint:
+    constraint = tree_constraint(codec, grammar)
+    assert constraint is not None
+    return constraint
+
+
+def accepts(codec: Codec, tree: str, grammar: str | list[str] = "lispress") -> bool:
+    state = constraint_of(codec, grammar).start()
+    ids = codec.tokenize([codec.linearise(tree, "parse")])[0]
+    return bool(state.try_consume_tokens(ids) == len(ids) and state.is_accepting())
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join), st.sampled_from(["raw", "spaced"]))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_passes_is_well_formed(tokenizer: PreTrainedTokenizerFast, text: str, layout: Linearisation) -> None:
+    tree = f"(f {text})"
+    assert is_valid(tree) or not accepts(make_codec(tokenizer, layout), tree)
+
+
+@given(programs.map(write), st.data())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_well_formed_call_passes_and_damaged_ones_do_not(
+    tokenizer: PreTrainedTokenizerFast, text: str, data: st.DataObject
+) -> None:
+    tree = f"(Yield {text})"
+    for layout in ("raw", "spaced"):
+        assert accepts(make_codec(tokenizer, layout), tree)
+    place = data.draw(st.integers(0, len(tree) - 1))
+    damaged = tree[:place] + data.draw(st.sampled_from(["", "(", ")", " ", '"', "x9 "])) + tree[place + 1 :]
+    assert is_valid(damaged) or not accepts(make_codec(tokenizer, "raw"), damaged)
+
+
+def test_trees_of_the_embedded_grammar_and_of_the_corpus_pass(
+    tokenizer: PreTrainedTokenizerFast, data_folder: Path
+) -> None:
+    """All under the notation; under the public tables, nearly all: no name was taken from the corpus."""
+    trees = [*(turn.parse for turn in generate(200, 3, 1.0)), *corpus_trees("smcalflow", fields=("lispress",))[::8]]
+    assert all(accepts(make_codec(tokenizer), tree) for tree in trees)
+    tables = [str(data_folder / "smcalflow" / "api_types.csv"), str(CONSTANTS)]
+    assert sum(accepts(make_codec(tokenizer, "raw"), tree, tables) for tree in trees) >= 0.99 * len(trees)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_accepted"),
+    [
+        ('(Yield (Event.subject_? (?= "lunch")))', True),
+        ('(Yield :output (Event.subject_? (?= "lunch")))', True),
+        ("(let (x0 (Today)) (do (Yield x0) (Yield true) (Yield 2L)))", True),
+        ("(let (x1 (Today) x0 (Yield x1)) (Yield x0))", True),
+        ("(Yield (refer (^((Constraint Date)) ?= (Today))))", True),
+        ("(Yield (Foo))", False),
+        ("(Yield Today)", False),
+        ("(Yield)", False),
+        ("(Today 1)", False),
+        ("(MDY 1 2 3 4)", False),
+        ("(Yield :input 1)", False),
+        ("(Yield x0)", False),
+        ("(Yield (let (x0 1) (Yield x0)) x0)", False),
+        ("(Yield (^(Foo) Today))", False),
+        ("(Yield (^(Constraint) Today))", False),
+        ("(Yield (^((Date Date)) Today))", False),
+        ("(Yield (Today.subject_? 1))", False),
+        ("(Yield  (Today))", False),
+        ("(Yield (Today) )", False),
+    ],
+)
+def test_only_names_of_the_table_pass(
+    tokenizer: PreTrainedTokenizerFast, table: str, text: str, is_accepted: bool
+) -> None:
+    assert accepts(make_codec(tokenizer, "raw"), text, [table]) == is_accepted
+
+
 @pytest.mark.parametrize(
     ("kind", "num_beams", "layout"),
     [("gpt2", 1, "spaced"), ("gpt2", 1, "raw"), ("mistral", 1, "spaced"), ("gpt2", 3, "spaced"), ("mistral", 3, "raw")],
 )
-def test_all_texts_are_trees_and_end_in_time(
-    tokenizer: PreTrainedTokenizerFast, table: str, kind: str, num_beams: int, layout: Layout
+def test_all_finished_texts_are_trees(
+    tokenizer: PreTrainedTokenizerFast, table: str, kind: str, num_beams: int, layout: Linearisation
 ) -> None:
     codec = make_codec(tokenizer, layout)
-    model = make_model(codec, kind)
+    model = make_model(codec, kind, sharpness=1.0)
     assert is_supported(model) == (kind == "gpt2")  # the other goes through `generate`
-    prompts = [[codec.bos_id]] * 12
-    shape = {"num_beams": num_beams, "max_new_tokens": LIMIT, "max_rows": 18}
+    prompts = [[codec.bos_id]] * 24
+    shape: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": LIMIT, "max_rows": 18}
     free = sample_texts(model, codec, prompts, SamplingArguments(**shape), stream=[1])
     assert not any(is_valid(text) and text.startswith("(") for text, _ in free)
     for grammar in ("lispress", [table]):
         texts = sample_texts(model, codec, prompts, SamplingArguments(**shape, grammar=grammar), stream=[1])
-        assert all(finished and is_valid(text) and text.startswith("(") for text, finished in texts)
-        assert all(write(read(text)) == text for text, _ in texts)
-        assert all(len(tokenizer(" " + text)["input_ids"]) < 4 * LIMIT for text, _ in texts)
-        assert len(set(texts)) > 3
-        if grammar != "lispress":
-            recognizer = Recognizer(read_api_names([table]), "raw", only_calls=True)
-            for text, _ in texts:
-                state = recognizer.read(text)
-                assert state is not None and recognizer.accepts(state)
-                bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
-                assert set(re.findall(r"[A-Z][a-z]+", bare)) <= set(re.findall(r"[A-Z][a-z]+", TABLE))
+        trees = {text for text, finished in texts if finished}
+        assert all(is_valid(tree) and write(read(tree)) == tree and accepts(codec, tree, grammar) for tree in trees)
+        assert all(text.startswith("(") for text, finished in texts if not finished)
+        assert grammar == "lispress" or trees
 
 
-@pytest.mark.parametrize("limit", [3, 4, 6, 9])
-def test_the_tightest_limits_hold(tokenizer: PreTrainedTokenizerFast, limit: int, tmp_path) -> None:
-    """`" (a)"` and the end of text take at most five tokens."""
-    codec = make_codec(tokenizer)
-    arguments = SamplingArguments(max_new_tokens=limit, grammar="lispress")
-    if limit < 5:
-        with pytest.raises(UserError, match="max_new_tokens.* 5"):
-            sample_texts(make_model(codec), codec, [[codec.bos_id]], arguments)
-        return
-    texts = sample_texts(make_model(codec), codec, [[codec.bos_id]] * 40, arguments, stream=[2])
-    assert all(finished and is_valid(text) for text, finished in texts)
-
-
-def toy() -> tuple[TreeConstraint, list[bytes]]:
-    """Trees of two functions, one of which needs an argument; several tokens spell the same text."""
-    path = "f,T,a: T\ng,T\n"
-    spellings = [b"", b"", *(bytes([c]) for c in sorted(set(b' ()"0^truefalsletambdx-.eLog123456789T:')))]
-    spellings += [b" (", b"))", b"(g)", b" (f", b" 1"]
-    return TreeConstraint(Recognizer(names_of(path), "raw", only_calls=True), spellings, eos_id=1), spellings
-
-
-def names_of(table: str):
-    import tempfile
-
-    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
-        file.write(table)
-        file.flush()
-        return read_api_names([file.name])
-
-
-def reference_mask(constraint: TreeConstraint, spellings: list[bytes], text: bytes, num_left: int) -> np.ndarray:
-    """By definition: the token keeps the text in the grammar, and its shortest end fits."""
-    recognizer = constraint.recognizer
-    allowed = np.zeros(len(spellings), dtype=bool)
-    before = recognizer.read(text.decode(), recognizer.start(after_blank=True))
-    assert before is not None
-    for token, spelling in enumerate(spellings):
-        state = before if token == constraint.eos_id else recognizer.read(spelling.decode(), before)
-        if token == constraint.eos_id:
-            allowed[token] = state is not None and recognizer.accepts(state)
-        elif spelling:
-            allowed[token] = state is not None and recognizer.shortest_end(state) <= num_left - 2
-    return allowed
-
-
-def walks(constraint: TreeConstraint, spellings: list[bytes], number: int) -> Iterator[tuple[TreeState, bytes, int]]:
-    generator = np.random.default_rng(0)
-    for _ in range(number):
-        state, text, num_left = constraint.start, b"", int(generator.integers(constraint.shortest, 30))
-        while True:
-            yield state, text, num_left
-            token = int(generator.choice(np.flatnonzero(constraint.allowed(state, num_left))))
-            if token == constraint.eos_id:
-                break
-            after = constraint.advance(state, token)
-            assert after is not None
-            state, text, num_left = after, text + spellings[token], num_left - 1
-
-
-def test_masks_are_those_of_the_definition() -> None:
-    constraint, spellings = toy()
-    seen = 0
-    for state, text, num_left in walks(constraint, spellings, 60):
-        expected = reference_mask(constraint, spellings, text, num_left)
-        assert expected.any()
-        np.testing.assert_array_equal(constraint.allowed(state, num_left), expected)
-        seen += 1
-    assert seen > 300
-
-
-def test_masks_of_a_real_tokenizer_are_those_of_the_definition(tokenizer: PreTrainedTokenizerFast, table: str) -> None:
-    """Tokens of parts of characters apart: they are allowed inside strings alone."""
-    spellings = token_bytes(tokenizer)
-    whole = np.array([spelling.isascii() for spelling in spellings])
-    for names, layout in itertools.product((None, read_api_names([table])), ("raw", "spaced")):
-        constraint = TreeConstraint(Recognizer(names, layout, only_calls=True), spellings, tokenizer.eos_token_id)
-        for state, text, num_left in walks(constraint, spellings, 4):
-            allowed = constraint.allowed(state, num_left)
-            if state.partial == (0, 0, 0):
-                simple = text.decode()
-                expected = reference_mask(constraint, [s if s.isascii() else b"" for s in spellings], text, num_left)
-                np.testing.assert_array_equal(allowed[whole], expected[whole], err_msg=simple)
-            assert state.state.is_in_string or not allowed[~whole].any()
-
-
-def test_strings_hold_whole_characters(tokenizer: PreTrainedTokenizerFast) -> None:
-    spellings = token_bytes(tokenizer)
-    number_of = {spelling: i for i, spelling in enumerate(spellings) if len(spelling) == 1}
-    constraint = TreeConstraint(Recognizer(layout="raw"), spellings, tokenizer.eos_token_id)
-
-    def after(text: bytes) -> TreeState:
-        state: TreeState | None = constraint.start
-        for byte in text:
-            state = constraint.advance(state, number_of[bytes([byte])])
-        assert state is not None
-        return state
-
-    for character in "é€𝄞":
-        encoded = character.encode()
-        for end in range(1, len(encoded)):
-            state = after(b' (f "' + encoded[:end])
-            allowed = np.flatnonzero(constraint.allowed(state, 30))
-            firsts = {spellings[token][0] for token in allowed}
-            assert encoded[end] in firsts and firsts <= set(range(0x80, 0xC0))
-            # Bytes, quote, bracket, end of text: no token more, none less.
-            assert constraint.allowed(state, len(encoded) - end + 3).any()
-            assert not constraint.allowed(state, len(encoded) - end + 2).any()
-        assert is_valid((b'(f "' + encoded + b'")').decode())
-        assert constraint.advance(after(b" (f "), number_of[encoded[:1]]) is None
-
-
-def test_the_law_is_the_models_cut_to_the_grammar() -> None:
+def test_the_law_is_the_models_cut_to_the_grammar(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     """Whole texts against the product of masked and renormalised softmaxes; candidates are cut after the mask."""
-    constraint, spellings = toy()
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=len(spellings), n_positions=16, n_embd=8, n_layer=1, n_head=1)
-    model = GPT2LMHeadModel(config).eval()
-    model.transformer.ln_f.weight.data *= 20
-    limit, number = constraint.shortest + 1, 3000
-    for top_k in (0, 3):
+    path = tmp_path / "api.csv"
+    path.write_text("a,T\nbe,T\nc,T\n")
+    codec = make_codec(tokenizer, "raw")
+    constraint, model = constraint_of(codec, [str(path)]), make_model(codec, sharpness=2.0)
+    number, limit = 3000, 9
+    for top_k in (0, 2):
         law: dict[tuple[int, ...], float] = {}
 
-        def follow(state: TreeState, ids: tuple[int, ...], probability: float) -> None:
+        def follow(state: LLMatcher, ids: tuple[int, ...], probability: float) -> None:
             with torch.no_grad():
-                logits = model(torch.tensor([[1, 0, *ids]])).logits[0, -1].double()
-            allowed = torch.from_numpy(constraint.allowed(state, limit - len(ids)))
-            logits = logits.masked_fill(~allowed, -torch.inf)
+                logits = model(torch.tensor([[codec.bos_id, *ids]])).logits[0, -1:].double()
+            logits = logits.masked_fill(constraint.mask([state], logits), -torch.inf)[0]
             if top_k:  # noqa: B023
                 logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)  # noqa: B023
-            for token, p in enumerate(logits.softmax(0).tolist()):
-                if token == constraint.eos_id and p:
-                    law[(*ids, token)] = probability * p  # noqa: B023
-                elif p:
-                    after = constraint.advance(state, token)
-                    assert after is not None
-                    follow(after, (*ids, token), probability * p)
+            for token in logits.isfinite().nonzero().flatten().tolist():
+                p = probability * float(logits.softmax(0)[token])
+                if token == codec.eos_id or len(ids) + 1 == limit:
+                    law[(*ids, token)] = p  # noqa: B023
+                elif p > 1e-7:
+                    after = state.deep_copy()
+                    constraint.advance(after, token)
+                    follow(after, (*ids, token), p)
 
-        follow(constraint.start, (), 1.0)
-        assert sum(law.values()) == pytest.approx(1) and len(law) > 5
-        rule = DrawingRule(top_k, 1.0, 1.0, (0,), constraint.eos_id, constraint)
+        # `do` with its many arguments has the rest of the mass, in texts that are not followed to their end
+        follow(constraint.start(), (), 1.0)
+        rule = DrawingRule(top_k, 1.0, 1.0, (), codec.eos_id, constraint)
         torch.manual_seed(1)
-        counts = Counter(map(tuple, decode(model, [Request([1, 0], limit)] * number, rule, max_rows=1000)))
-        assert set(counts) <= set(law)
+        counts = Counter(map(tuple, decode(model, [Request([codec.bos_id], limit)] * number, rule, max_rows=1000)))
         common = [ids for ids in law if law[ids] * number >= 5]
         pairs = [(counts[ids], law[ids]) for ids in common]
         pairs.append((number - sum(n for n, _ in pairs), max(1e-9, 1 - sum(p for _, p in pairs))))
         chi_square = sum((n - number * p) ** 2 / max(number * p, 1) for n, p in pairs)
-        assert chi_square < len(pairs) + 5 * (2 * len(pairs)) ** 0.5
+        assert len(pairs) > 3 and chi_square < len(pairs) + 5 * (2 * len(pairs)) ** 0.5
 
 
 def test_misuse_is_named(tokenizer: PreTrainedTokenizerFast, table: str) -> None:
@@ -273,10 +230,8 @@ def test_misuse_is_named(tokenizer: PreTrainedTokenizerFast, table: str) -> None
     words = Tokenizer(models.WordLevel({"<eos>": 0, "(": 1}, unk_token="<eos>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     other = Codec(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>"), None, "parse", 96)
-    with pytest.raises(UserError, match="byte-level BPE"):
+    with pytest.raises(UserError, match="byte-level"):
         sample_texts(make_model(other), other, [[0]], SamplingArguments(max_new_tokens=9, grammar="lispress"))
-    with pytest.raises(UserError, match="token"):
-        TreeConstraint(Recognizer(), [b"", b"("], 0)
     with pytest.raises(UserError, match=r"\.missing"):
         sample_texts(
             model, make_codec(tokenizer), [[0]], SamplingArguments(max_new_tokens=9, grammar=table + ".missing")
