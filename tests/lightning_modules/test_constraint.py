@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,11 @@ from datamodules.linearisation import Linearisation
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import is_valid, read, write
+from doppel.lispress.api_table import read_api_names
 from lightning_modules.decoding.constraint import TreeConstraint, tree_constraint
 from lightning_modules.decoding.slots import DrawingRule, Request, decode, is_supported
 from lightning_modules.sampling import SamplingArguments, sample_texts
-
-sys.path.append(str(ROOT / "tests" / "lispress"))
-from lispress_trees import corpus_trees, programs
+from tests.lispress.lispress_trees import corpus_trees, programs
 
 CONSTANTS = ROOT / "configs" / "grammar" / "smcalflow_constants.csv"
 TABLE = """\
