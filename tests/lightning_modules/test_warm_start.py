@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import private_training
 import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
+from private_training import data_module
 
-from datamodules.dialogue_data_module import DialogueDataModule
 from doppel.errors import UserError
 from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.backbone.warm_start import WarmStartError
@@ -26,18 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def fit(folder: Path, model: CausalLM, corpus: str, callbacks: list[Callback] | None = None, **kwargs: Any) -> Trainer:
     """One epoch of five steps; the checkpoint is where a run folder has it."""
-    ckpt_path = kwargs.pop("ckpt_path", None)
-    trainer = Trainer(
-        accelerator="cpu",
-        callbacks=callbacks,
-        default_root_dir=folder,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        **({"max_epochs": 1, "logger": False} | kwargs),
-    )
-    trainer.fit(model, DialogueDataModule(corpus, batch_size=12, sampling_seed=3), ckpt_path=ckpt_path)
+    trainer = private_training.fit(folder, model, data_module(corpus), callbacks or [], **({"max_epochs": 1} | kwargs))
     trainer.save_checkpoint(folder / "checkpoints" / "last.ckpt")
     return trainer
 
