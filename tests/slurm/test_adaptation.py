@@ -135,7 +135,7 @@ def test_the_pipeline_ends_with_parsers_compared_and_every_training_paid_for(
     ledger = (run / "ledger.jsonl").read_text()
     capfd.readouterr()
     assert launch(experiment, run, *words) == 0
-    assert "── partition (1 of 21): done already, skipped" in capfd.readouterr().out
+    assert "── partition (1 of 16): done already, skipped" in capfd.readouterr().out
     assert (run / "ledger.jsonl").read_text() == ledger
 
 
