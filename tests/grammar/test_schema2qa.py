@@ -100,7 +100,7 @@ def test_a_pool_has_distinct_rows_that_a_parser_can_learn(tmp_path: Path, capsys
     with gzip.open(out, "rt", encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t"))
     assert len(rows) == len({(row[1], row[2]) for row in rows}) == len({row[0] for row in rows}) == 500
-    turns = read_turns(str(out), "utterance", needs=["parse", "domain"])
+    turns = read_turns(str(out), "utterance", needs=["parse", "label"])
     assert [turn.utterance for turn in turns] == [row[1] for row in rows]
     fewer = tmp_path / "fewer.tsv"
     assert cli.main(["schema2qa-pool", "--num", "100", "--out", str(fewer)]) == 0
@@ -112,5 +112,5 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.Captur
     for words in (["--num", "0"], ["--skew", "-1"]):
         assert cli.main(["schema2qa-pool", "--out", str(tmp_path / "pool.tsv"), *words]) == 2
     assert cli.main(["schema2qa-pool", "--out", str(tmp_path / "pool.csv")]) == 2
-    assert "a .tsv file" in capsys.readouterr().err
+    assert ".tsv" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
