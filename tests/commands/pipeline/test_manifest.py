@@ -116,7 +116,7 @@ def other_private_file(run: Path) -> None:
 def other_public_file(run: Path) -> None:
     parser = run.parent / "parser.ckpt"
     parser.write_text("parser")
-    end_step(run, "samples", ["round-trip"], [SAMPLES], [WEIGHTS.path, TREES.path, str(parser)])
+    end_step(run, "samples", ["keep-best"], [SAMPLES], [WEIGHTS.path, TREES.path, str(parser)])
     parser.write_text("another parser")
 
 
@@ -166,7 +166,7 @@ def test_lines_that_no_step_made_are_found(run: Path) -> None:
 def test_what_a_system_wrote_is_not_what_was_chosen_of_it(run: Path) -> None:
     write(run / "chosen.jsonl", "{}\n")
     end_step(
-        run, "choose", ["sample-diverse"], [File("chosen.jsonl", "release", "two_stage", "two_stage")], [SAMPLES.path]
+        run, "choose", ["choose"], [File("chosen.jsonl", "release", "two_stage", "two_stage")], [SAMPLES.path]
     )
     assert {name: entry.path for name, entry in Manifest.read(run).samples().items()} == {
         "two_stage": "synthetic.jsonl"

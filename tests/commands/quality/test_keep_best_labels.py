@@ -139,7 +139,7 @@ def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None
     (tmp_path / "experiment.yaml").write_text(json.dumps({"systems": ["labels"], **told}))
     for name, role, verb, reads in [
         ("candidates_labels.jsonl", "candidates", "predict", ()),
-        ("synthetic_labels.jsonl", "release", "match-labels", ("candidates_labels.jsonl",)),
+        ("synthetic_labels.jsonl", "release", "keep-best", ("candidates_labels.jsonl",)),
     ]:
         (tmp_path / name).write_text("{}\n")
         end_step(tmp_path, verb, [verb, "--run_dir", str(folder)], [File(name, role, "labels", "labels")], reads)

@@ -59,8 +59,8 @@ def run(tmp_path: Path, private: Path) -> Path:
     sample(run, "topics", "pool_topics.jsonl", "pool", lines("yes", "no", "maybe"))
     leave(run, "calibrate_topics", "calibrate", "synthetic_topics.jsonl", ("no", "no"), "pool_topics.jsonl", private)
     sample(run, "two_stage", "candidates.jsonl", "candidates", lines("yes", "yes please", "no"))
-    leave(run, "choose_utterances", "round-trip", "synthetic.jsonl", ("yes please", "no"), "candidates.jsonl")
-    leave(run, "diverse_two_stage", "sample-diverse", "chosen_two_stage.jsonl", ("no",), "synthetic.jsonl")
+    leave(run, "choose_utterances", "keep-best", "synthetic.jsonl", ("yes please", "no"), "candidates.jsonl")
+    leave(run, "diverse_two_stage", "choose", "chosen_two_stage.jsonl", ("no",), "synthetic.jsonl")
     return run
 
 
@@ -172,7 +172,7 @@ def private_text_unpaid(run: Path) -> None:
     end_step(
         run,
         "choose_utterances",
-        ["round-trip"],
+        ["keep-best"],
         [File("synthetic.jsonl", "release", "two_stage", "two_stage")],
         ["candidates.jsonl"],
         private,
