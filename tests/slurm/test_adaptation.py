@@ -99,7 +99,6 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Pat
 
 
 @pytest.mark.slow
-@pytest.mark.hours
 def test_the_pipeline_ends_with_parsers_compared_and_every_training_paid_for(
     experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,9 +165,7 @@ def test_lines_that_no_step_made_are_found(run: Path) -> None:
 
 def test_what_a_system_wrote_is_not_what_was_chosen_of_it(run: Path) -> None:
     write(run / "chosen.jsonl", "{}\n")
-    end_step(
-        run, "choose", ["choose"], [File("chosen.jsonl", "release", "two_stage", "two_stage")], [SAMPLES.path]
-    )
+    end_step(run, "choose", ["choose"], [File("chosen.jsonl", "release", "two_stage", "two_stage")], [SAMPLES.path])
     assert {name: entry.path for name, entry in Manifest.read(run).samples().items()} == {
         "two_stage": "synthetic.jsonl"
     }
