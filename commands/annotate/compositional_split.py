@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from commands.annotate.pool_file import good_rows
-from commands.quality.table import Table
+from doppel.console.table import Table
 from doppel.errors import UserError
 from doppel.files import write_json_lines
 

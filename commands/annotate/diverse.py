@@ -83,7 +83,7 @@ def format_table(pool: Pool, chosen: NDArray[np.integer]) -> str:
     """
     import numpy as np
 
-    from commands.quality.table import Table
+    from doppel.console.table import Table
     from doppel.selection import divergence
 
     table = Table(["", "rows", "templates", "queries", "H(atoms)", "H(compounds)"])

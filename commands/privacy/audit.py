@@ -14,7 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from commands.lightning.cli import CHECKPOINT, WANDB, DoppelCLI
 from commands.privacy.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
-from commands.quality.table import Table
+from doppel.console.table import Table
 from doppel.errors import UserError
 from doppel.files import write_json, write_text
 

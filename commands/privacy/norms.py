@@ -12,7 +12,7 @@ from commands.pipeline.settings import Experiment
 from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.values import read_values
-from commands.quality.table import Table
+from doppel.console.table import Table
 from doppel.errors import UserError
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from jsonargparse.typing import PositiveInt
 
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
-from commands.quality.table import Table, show
 from datamodules.columns import Columns, reference_columns
 from datamodules.selection import Selection
 from datamodules.sources import content_digest
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.console.command import check_options
+from doppel.console.table import Table, show
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
 from doppel.lispress import Counting

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.quality.table import Table
 from datamodules.columns import Columns, labels_of, reference_columns
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
+from doppel.console.table import Table
 from doppel.errors import DataError, UserError
 
 Labels = dict[str, list[str]]

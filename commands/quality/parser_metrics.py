@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from commands.quality.evaluate import format_value, read_synthetic
-from commands.quality.table import Table
 from datamodules.tables import read_turns
+from doppel.console.table import Table
 from doppel.errors import DataError
 from doppel.files import write_json
 

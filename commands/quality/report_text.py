@@ -8,7 +8,7 @@ from typing import Any
 from commands.pipeline.systems import system
 from commands.quality.evaluate import CHOSEN_BY_JUDGE
 from commands.quality.measures import INSTEAD, human_value, measure
-from commands.quality.table import Table
+from doppel.console.table import Table
 
 _COLUMNS = ("word_overlap", "mauve", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match")
 _OF_PARSERS = ("exact_match", "exact_match@missing")

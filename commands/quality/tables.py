@@ -12,7 +12,7 @@ import pandas as pd
 from commands.pipeline.systems import system as system_of
 from commands.quality.frame import CONTEXT, HUMAN, SETTINGS, VOID, in_order, pool, read_csv
 from commands.quality.measures import SHOWN, measure
-from commands.quality.table import Table
+from doppel.console.table import Table
 from doppel.errors import UserError
 
 if TYPE_CHECKING:

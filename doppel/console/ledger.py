@@ -7,6 +7,7 @@ from json import dumps as to_json
 from pathlib import Path
 from typing import Any
 
+from doppel.console.table import Table
 from doppel.privacy.ledger import Ledger, LedgerError
 
 FILE_NAME = "ledger.jsonl"
@@ -91,6 +92,4 @@ def tables(summary: dict[str, Any]) -> str:
 
 
 def _aligned(records: list[dict[str, str]]) -> str:
-    rows = [list(records[0]), *(list(record.values()) for record in records)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return Table(list(records[0]), [list(record.values()) for record in records]).text("<")
