@@ -44,8 +44,8 @@ class SyntheticWriter(BasePredictionWriter):
     ``OUTPUT`` may have fewer lines than samples were asked for.
 
     ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, and the
-    ``sha256`` of what was written and of the file of ``prompts``, where there is one. Prompts stand in what is written,
-    so that their hash tells no more.
+    ``sha256`` of what was written and of the file of ``prompts``, where there is one. Prompts of a run are released
+    samples or noised shares; of private ones that somebody named by hand, what is written is private, and so is this.
 
     *Metrics:* ``synthetic/num_samples``, the lines; ``synthetic/num_missing``, what was given up;
     ``synthetic/num_drawn``, all texts, and ``synthetic/dropped/FAULT``, those of them that were no samples;

@@ -288,6 +288,7 @@ def enter(run: Path, name: str) -> None:
             before = Manifest.read(run).files
             files = {path: entry for path, entry in before.items() if entry.step != name}
             hidden |= {path for path, entry in files.items() if entry.is_sealed}
+            hidden |= {p for entry in before.values() for p, d in entry.inputs.items() if (d or "").startswith(_SEALED)}
             inputs = {path: _told(digest, path in hidden) for path, digest in read.items()}
             for path, file in made.items():
                 own = {"step": name, "command": told["command"], "inputs": inputs}

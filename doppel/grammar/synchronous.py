@@ -41,14 +41,6 @@ def rule(weight: float, tree: str, *phrases: str) -> Rule:
     return Rule(weight, tree, phrases)
 
 
-def conjunction(*constraints: str) -> str:
-    """Left-nested ``(& (& a b) c)`` of Lispress constraints; a single constraint stands alone."""
-    joined = constraints[0]
-    for constraint in constraints[1:]:
-        joined = f"(& {joined} {constraint})"
-    return joined
-
-
 @dataclass(frozen=True, slots=True)
 class _Slot:
     key: str

@@ -47,8 +47,8 @@ class Tables:
 
     Attributes:
         type_bit: Bit of ``:type``; 0 where the vocabulary lacks it.
-        first_type_argument, type_argument_bits: Number of the bit of ``:type-arg0``; all bits of this kind.
-        first_argument, argument_bits: Likewise for ``:arg0`` ….
+        type_argument_bits: Bits of ``:type-arg0`` ….
+        first_argument, argument_bits: Number of the bit of ``:arg0``; all bits of this kind.
         keyword_bits: The rest but `ROOT`.
         left, left_bits: Number of the bit of every LA label; their bits.
         groups: For every node action and ``<str>``, to which of the `Group` the label belongs, as plain integers.
@@ -64,7 +64,6 @@ class Tables:
         type_arguments = [i for i, found in enumerate(numbers) if found and found[0]]
         arguments = [i for i, found in enumerate(numbers) if found and not found[0]]
         self.type_bit = sum(1 << i for i, label in enumerate(labels) if i and label == TYPE)
-        self.first_type_argument = min(type_arguments, default=0)
         self.type_argument_bits = sum(1 << i for i in type_arguments)
         self.first_argument = min(arguments, default=0)
         self.argument_bits = sum(1 << i for i in arguments)

@@ -229,7 +229,7 @@ def test_parts_of_other_weights_are_refused_and_kept(output: Path, tmp_path: Pat
         sample(output, StopAfter(2), ckpt_path=checkpoint)
     before = read_parts(output)
     model = TinyModel()
-    with pytest.raises(UserError, match=r"trees\.jsonl") as error:
+    with pytest.raises(UserError, match="samples of other weights") as error:
         sample(output, model=model)
     assert "\n" not in str(error.value)
     assert model.asked == [] and read_parts(output) == before
@@ -242,7 +242,7 @@ def test_parts_without_a_fingerprint_are_refused_even_if_they_are_complete(outpu
     part = output.with_name("trees.jsonl.rank0.jsonl.part")
     lines = [json.loads(part_line(i, {"parse": "(Yield)", "stage": "tree"})) for i in range(NUM_SAMPLES)]
     part.write_text("".join(json.dumps({k: v for k, v in x.items() if k != "weights"}) + "\n" for x in lines))
-    with pytest.raises(UserError, match=r"trees\.jsonl"):
+    with pytest.raises(UserError, match="samples of other weights"):
         sample(output)
     assert not output.exists() and part.exists()
 

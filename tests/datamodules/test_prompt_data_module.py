@@ -111,9 +111,9 @@ def test_a_bad_prompts_file(write_lines: Callable[..., str], codec: Codec, lines
 def test_prompts_and_model_must_go_together(prompts: str, codec: Codec, tokenizer: object) -> None:
     with pytest.raises(DataError, match=r"\.missing"):
         batches(PromptDataModule(prompts + ".missing"), codec)
-    with pytest.raises(DataError, match="prompts_path"):
+    with pytest.raises(DataError, match="prompts_path is not set"):
         batches(PromptDataModule(num_samples=3), codec)
-    with pytest.raises(DataError, match="prompts_path"):
+    with pytest.raises(DataError, match="the model takes no prompt"):
         batches(PromptDataModule(prompts), Codec(tokenizer, None, "parse", 64))
     with pytest.raises(DataError, match="num_samples"):
         PromptDataModule()
