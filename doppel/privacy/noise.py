@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.secret import Secret, keyed_words
+from doppel.privacy.secret import KeyedStream, Secret, keyed_words
 
 #: Noisy sums are multiples of 2^-GRID_BITS of the noise's standard deviation.
 GRID_BITS = 30
@@ -26,8 +26,9 @@ class GaussianNoise:
         - *One draw for all ranks.* It is a pure function of (secret, step, place in the parameter list), so ranks that
           share the secret add the same noise to the same reduced sum.
         - *Independent between steps and parameters.* Each step has a cryptographic stream of its own, keyed from a
-          256-bit secret, and the parameters take successive parts of it. A step number must not be used twice with
-          other data: count steps over the whole run, and build a new object for each run or stage.
+          256-bit secret, and the parameters take successive parts of it, each at its place, whatever device it is on:
+          no word is used twice. A step number must not be used twice with other data: count steps over the whole run,
+          and build a new object for each run or stage.
         - *Unknown to the reader.* The secret comes from the operating system and is in no file.
         - *Every coordinate.* A parameter without a gradient gets noise too: whether it has one depends on data.
 
@@ -39,7 +40,8 @@ class GaussianNoise:
 
     *Generator.* Gaussians are made from pairs of 64-bit words of a ChaCha20 stream (:class:`.secret.Secret`) by the
     transformation of Box and Muller, (√(-2 ln u) cos φ, √(-2 ln u) sin φ), with u of 63 bits: nothing beyond 9.3 σ is
-    drawn, which has probability 10⁻²⁰. OpenSSL computes the stream on the CPU, plain tensor operations on a GPU.
+    drawn, which has probability 10⁻²⁰. OpenSSL computes the stream for a parameter on the CPU, plain tensor operations
+    for one on a GPU: the same words at the same places.
 
     Args:
         noise_multiplier: σ ≥ 0, the noise's standard deviation in units of ``max_grad_norm``; 0 adds nothing.
@@ -81,7 +83,7 @@ class GaussianNoise:
             step: Number of the optimiser step, counted from 0 over the whole run, never used twice.
         """
         key, place = self._secret.key("noise", step), 0
-        stream = self._secret.stream("noise", step)
+        stream, stream_place = KeyedStream(key), 0
         std = self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
         grid = 2.0 ** (math.ceil(math.log2(std)) - GRID_BITS) if std else 0.0
         for parameter in {id(p): p for p in params if p.requires_grad}.values():
@@ -95,7 +97,10 @@ class GaussianNoise:
                 if on_gpu:
                     words = keyed_words(key, place, num_words, part.device)
                 else:
+                    if stream_place != place:  # parameters of another device came between
+                        stream = KeyedStream(key, place)
                     words = torch.from_numpy(stream.words(num_words))
+                    stream_place = place + num_words
                 place += num_words
                 noisy = gaussians(words)[: part.numel()].mul_(std / grid).add_(part, alpha=1.0 / grid)
                 part.copy_(noisy.round_().mul_(grid))

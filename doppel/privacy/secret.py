@@ -90,13 +90,15 @@ class KeyedStream(random.Random):
 
     Args:
         key: 32 secret bytes, used for one stream alone: of 256 GB, where its counter ends.
+        start: Place of the first word of 64 bits that is drawn; a multiple of 8, which are one block of the cipher.
     """
 
-    def __new__(cls, key: bytes) -> KeyedStream:
+    def __new__(cls, key: bytes, start: int = 0) -> KeyedStream:
         return super().__new__(cls)  # the base class would seed its own generator, which is never asked
 
-    def __init__(self, key: bytes) -> None:
-        self._cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    def __init__(self, key: bytes, start: int = 0) -> None:
+        counter = (start // 8).to_bytes(16, "little")
+        self._cipher = Cipher(ChaCha20(key, counter), mode=None).encryptor()
 
     def seed(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: the key is all."""
