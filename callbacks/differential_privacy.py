@@ -122,7 +122,7 @@ class DifferentialPrivacy(Callback):
         """
         trainer.fit_loop.epoch_loop.max_steps = self._last_step
         assert isinstance(pl_module, LogicalBatchModule)
-        check_row_independence(pl_module)
+        self._note_unchecked(check_row_independence(pl_module))
         try_checkpoint(trainer)
 
     def on_train_batch_start(
@@ -254,6 +254,15 @@ class DifferentialPrivacy(Callback):
         for text in self._fixed_seeds(data):
             self.ledger.add_caveat(self.privacy.scope, text, voids=True)
         return self.ledger.affordable(self._mechanism_id)
+
+    def _note_unchecked(self, why: str | None) -> None:
+        """Let the ledger, and so every card, name what the row check could not tell."""
+        if why is None:
+            return
+        text = f"that the loss of a row depends on that row alone was not checked: {why}"
+        rank_zero_info(text)
+        if self.ledger is not None:
+            self.ledger.add_caveat(self.privacy.scope, text, voids=False)
 
     def _fixed_seeds(self, data: PrivateData) -> list[str]:
         """What a reader of the configuration could undo, in words."""

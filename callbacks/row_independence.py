@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
@@ -17,7 +16,7 @@ from lightning_modules.training.logical_batch_module import LogicalBatchModule
 _TOLERANCE = 1e-4
 
 
-def check_row_independence(module: LogicalBatchModule) -> None:
+def check_row_independence(module: LogicalBatchModule) -> str | None:
     """Compare the loss and the gradient of a made-up row alone with those of the same row after a long one.
 
     Formal guarantees:
@@ -31,14 +30,17 @@ def check_row_independence(module: LogicalBatchModule) -> None:
     Args:
         module: On its device, before the first step.
 
+    Returns:
+        Why nothing was compared, in words that end a sentence; None if it was.
+
     Raises:
         PrivateTrainingError: One row changes what another one gives; nothing was spent.
+        UserError: The losses are not one for each row; nothing was spent.
     """
     name = type(module).__name__
     rows = module.probe()
     if rows is None:
-        rank_zero_info(f"{name} has no probe(): nothing checks that the loss of a row depends on that row alone")
-        return
+        return f"{name} has no probe()"
     alone, beside = rows
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     try:
@@ -48,8 +50,7 @@ def check_row_independence(module: LogicalBatchModule) -> None:
             own = torch.autograd.grad(before, parameters, allow_unused=True)
             torch.manual_seed(1)
             if _change([before], [_last_loss(module, alone)]) > _TOLERANCE:
-                rank_zero_info(f"{name} draws at random beside dropout: nothing checks that rows are independent")
-                return
+                return f"{name} draws at random beside dropout"
             with_other = _last_loss(module, beside)
             changes = {
                 "loss": _change([before], [with_other]),
@@ -57,8 +58,7 @@ def check_row_independence(module: LogicalBatchModule) -> None:
                 "loss after it": _change([before], [_last_loss(module, alone)]),
             }
     except torch.OutOfMemoryError:
-        rank_zero_info(f"{name}: no memory for two rows of the longest length, so nothing checks their independence")
-        return
+        return f"there was no memory for two rows of {name} of the longest length"
     found = [f"the {what} by {change:.2%}" for what, change in changes.items() if not change <= _TOLERANCE]
     if found:
         raise PrivateTrainingError(
@@ -66,10 +66,11 @@ def check_row_independence(module: LogicalBatchModule) -> None:
             "one unit would move the gradients of others. Look for a mean over the batch, a division by its longest "
             "row, padding that is not masked, or a base model whose rope_scaling is longrope. No step was spent"
         )
+    return None
 
 
 def _last_loss(module: LogicalBatchModule, batch: object) -> Tensor:
-    return module.losses(batch)[-1]
+    return module.row_losses(batch)[-1]
 
 
 def _change(before: tuple[Tensor | None, ...] | list[Tensor], after: tuple[Tensor | None, ...] | list[Tensor]) -> float:

@@ -52,12 +52,36 @@ class LogicalBatchModule(LightningModule):
         """Loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
         raise NotImplementedError(f"{type(self).__name__} does not say the losses of a micro-batch: define losses()")
 
+    def row_losses(self, batch: Any) -> Tensor:
+        """:meth:`losses`, refused if they are not one for each row.
+
+        A scalar is a mean or a sum over rows: the clipper would take one number for the loss of every row, and a mean
+        over the micro-batch lets one unit more change what the others give. Only the shape is looked at, and no number
+        of rows is told: it is private.
+
+        Raises:
+            UserError: They are not.
+        """
+        losses, num_rows = self.losses(batch), batch.num_units * batch.rows_per_unit
+        if isinstance(losses, Tensor) and losses.shape == (num_rows,):
+            return losses
+        found = f"a {type(losses).__name__}"
+        if isinstance(losses, Tensor):
+            found = {0: "a scalar", 1: "another number of losses than rows"}.get(
+                losses.dim(), f"a tensor of {losses.dim()} dimensions"
+            )
+        raise UserError(
+            f"losses() gives {found}, but must give one loss for each row of the micro-batch, of shape [rows]: leave "
+            "out the mean or sum over rows (reduction='none'), and sum over the positions of a row",
+            about=type(self).__name__,
+        )
+
     def probe(self) -> tuple[Any, Any] | None:
         """Two micro-batches that say nothing of anybody, by which a private run checks that rows are independent.
 
         Returns:
             A made-up row alone, and the same row as the last one after one as long as rows come, both on the module's
-            device; None where there is no such check, which the run says.
+            device; None where there is no such check, which the run and its ledger say.
         """
         return None
 
@@ -105,7 +129,7 @@ class LogicalBatchModule(LightningModule):
             is_last = number == len(batch.micro_batches)
             with self.step_policy.micro_batch(micro_batch, reducer if is_last else None):
                 with record_function("doppel/forward"):
-                    losses = self.losses(micro_batch) / micro_batch.rows_per_unit
+                    losses = self.row_losses(micro_batch) / micro_batch.rows_per_unit
                     loss = losses.sum()
                 with record_function("doppel/backward"):
                     self.manual_backward(loss)
