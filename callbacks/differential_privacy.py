@@ -14,7 +14,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
-from callbacks.private_refusals import refusals
+from callbacks.private_origins import notes_on_origins
+from callbacks.private_refusals import refusals, refuse_scheduler
 from callbacks.row_independence import check_row_independence
 from callbacks.trial_checkpoint import try_checkpoint
 from datamodules.batch import LogicalBatch
@@ -84,7 +85,7 @@ class DifferentialPrivacy(Callback):
             if isinstance(pl_module, LogicalBatchModule):
                 pl_module.step_policy = ClosedStep(self.privacy.log_private_diagnostics)
             return
-        reasons = refusals(trainer, pl_module)
+        reasons = refusals(trainer, pl_module, self.privacy.log_private_diagnostics)
         if reasons:
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
         precision = trainer.precision_plugin
@@ -100,8 +101,8 @@ class DifferentialPrivacy(Callback):
         self.spec = spec
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._num_steps = 0 if self._restored is None else self._restored["num_steps"]
-        start = getattr(pl_module, "warm_start", None)
-        affordable = self._open_ledger(data, spec, planned_steps, start) if trainer.is_global_zero else 0
+        origins = pl_module.origins
+        affordable = self._open_ledger(data, spec, planned_steps, origins) if trainer.is_global_zero else 0
         self._last_step = self._afford(wanted_steps, trainer.strategy.broadcast(affordable))
         self.step = pl_module.step_policy = PrivateStep(
             pl_module,
@@ -121,6 +122,7 @@ class DifferentialPrivacy(Callback):
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
         trainer.fit_loop.epoch_loop.max_steps = self._last_step
+        refuse_scheduler(trainer)
         assert isinstance(pl_module, LogicalBatchModule)
         self._note_unchecked(check_row_independence(pl_module))
         try_checkpoint(trainer)
@@ -234,7 +236,7 @@ class DifferentialPrivacy(Callback):
         return spec, spec.stage_steps[epochs.index(max_epochs)]
 
     def _open_ledger(
-        self, data: PrivateData, spec: PrivacySpec, planned_steps: int, start: dict[str, Any] | None
+        self, data: PrivateData, spec: PrivacySpec, planned_steps: int, origins: list[dict[str, Any]]
     ) -> int:
         """Announce the mechanism; how many of its steps the budget affords."""
         if self.privacy.ledger_path is None:
@@ -242,6 +244,7 @@ class DifferentialPrivacy(Callback):
         self.ledger = Ledger(self.privacy.ledger_path)
         if self._restored is not None:
             self._check_paid(self.ledger, self._restored)
+        inherited = notes_on_origins(self.ledger, self.privacy.scope, origins)
         self._mechanism_id = self.ledger.open_mechanism(
             scope=self.privacy.scope,
             stage=self._stage,
@@ -249,8 +252,10 @@ class DifferentialPrivacy(Callback):
             planned_steps=planned_steps,
             data_fingerprint=data.data_fingerprint,
         )
-        for text in filter(None, (data.privacy_caveat, _note_on_start(self.ledger, start))):
-            self.ledger.add_caveat(self.privacy.scope, text, voids=False)
+        if data.privacy_caveat:
+            self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
+        for text, voids in inherited:
+            self.ledger.add_caveat(self.privacy.scope, text, voids=voids)
         for text in self._fixed_seeds(data):
             self.ledger.add_caveat(self.privacy.scope, text, voids=True)
         return self.ledger.affordable(self._mechanism_id)
@@ -346,31 +351,3 @@ class DifferentialPrivacy(Callback):
         self.spent = metrics["dp/epsilon"]
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
-
-
-def _note_on_start(ledger: Ledger, start: dict[str, Any] | None) -> str | None:
-    """What ε does not cover of the weights that a training starts from, the model's ``warm_start``.
-
-    Raises:
-        PrivateTrainingError: They were trained on data that may be the private ones.
-    """
-    if start is None:
-        return None
-    if start["private"] is not None:
-        if ledger.gap(start["private"]) is None:
-            return None
-        return (
-            f"it starts from {start['path']}, whose private training another ledger has paid for: for the same people "
-            "the two add up"
-        )
-    is_public = start.get("is_public")
-    if is_public is False:
-        raise PrivateTrainingError(
-            f"init_weights: {start['path']} was trained without privacy on data that nobody declared public, so no "
-            "ε would cover what comes of it: train it on public data with data.is_public: true, or leave it out"
-        )
-    if is_public:
-        return None
-    return (
-        f"it starts from {start['path']}, which was trained without privacy, and nothing says that its data were public"
-    )

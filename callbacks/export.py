@@ -9,13 +9,17 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from doppel.errors import UserError
+from doppel.privacy.card import not_private_card, write_card
+from doppel.privacy.checkpoint import KEY
 from lightning_modules.backbone.lora import merged_weights
 
 
 class ExportPretrained(Callback):
     """At the end of a fit, writes weights, configuration and tokenizer to a folder that any Hugging Face code loads.
 
-    Adapters are merged into the weights that they adapt: the folder holds a plain model.
+    Adapters are merged into the weights that they adapt: the folder holds a plain model, and a privacy card that says
+    whether the data were declared public. A private training writes none: ``python cli.py export`` asks its ledger.
 
     Give that folder as ``base_model`` to start another training from these weights.
 
@@ -28,17 +32,33 @@ class ExportPretrained(Callback):
         self.folder = folder
         self.dtype: torch.dtype = getattr(torch, dtype)
 
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Refuse a private training.
+
+        Raises:
+            UserError: It is one.
+        """
+        private = {callback.state_key for callback in trainer.callbacks} & {KEY}  # type: ignore[attr-defined]
+        if stage == "fit" and private:
+            raise UserError(
+                "ExportPretrained writes weights without asking a ledger: leave it out of a private training, and give "
+                "`python cli.py export RUN/STAGE OUT` afterwards"
+            )
+
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the folder on rank 0."""
         if not trainer.is_global_zero:
             return
         folder = Path(self.folder or Path(trainer.default_root_dir) / "model")
-        write_pretrained(folder, pl_module.model, pl_module.codec, self.dtype)
+        is_public = getattr(trainer.datamodule, "is_public", None)  # type: ignore[attr-defined]
+        card = not_private_card(is_public, pl_module.origins)
+        write_pretrained(folder, pl_module.model, pl_module.codec, self.dtype, card)
 
 
-def write_pretrained(folder: Path, model: Any, codec: Any, dtype: torch.dtype) -> None:
-    """Write weights, configuration and tokenizer, and nothing else."""
+def write_pretrained(folder: Path, model: Any, codec: Any, dtype: torch.dtype, card: dict[str, Any]) -> None:
+    """Write weights, configuration, tokenizer and privacy card, and nothing else."""
     tied = set(getattr(model, "all_tied_weights_keys", {}))  # stored once, under the name they are tied to
     weights = {k: v.detach().cpu().to(dtype) for k, v in merged_weights(model).items() if k not in tied}
     model.save_pretrained(folder, state_dict=weights)
     codec.tokenizer.save_pretrained(folder)
+    write_card(folder, card)

@@ -2,20 +2,76 @@
 
 from __future__ import annotations
 
+import os
 from typing import cast
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from datamodules.private_data import PrivateData, missing_members
+from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 
-def refusals(trainer: pl.Trainer, module: pl.LightningModule) -> list[str]:
-    """Reasons against training ``module`` privately, in words that say what to set; empty if there is none."""
-    return [*_of_module(module), *_of_data(getattr(trainer, "datamodule", None)), *_of_trainer(trainer)]
+def refusals(trainer: pl.Trainer, module: pl.LightningModule, logs_private: bool = False) -> list[str]:
+    """Reasons against training ``module`` privately, in words that say what to set; empty if there is none.
+
+    Args:
+        trainer: Of the training.
+        module: What it trains.
+        logs_private: Whether ``private/…`` figures are logged.
+    """
+    data = getattr(trainer, "datamodule", None)
+    reasons = [*_of_module(module), *_of_data(data), *_of_trainer(trainer)]
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        reasons += _of_monitor(callback, data)
+    if logs_private and "WANDB_SWEEP_ID" in os.environ:
+        reasons.append(
+            "a sweep chooses among runs by what they log, and log_private_diagnostics logs exact private figures; "
+            "leave it out"
+        )
+    return reasons
+
+
+def refuse_scheduler(trainer: pl.Trainer) -> None:
+    """Refuse a learning rate that follows a metric: no step has one to give.
+
+    Raises:
+        PrivateTrainingError: The scheduler does.
+    """
+    if any(isinstance(config.scheduler, ReduceLROnPlateau) for config in trainer.lr_scheduler_configs):
+        raise PrivateTrainingError(
+            "ReduceLROnPlateau lowers the learning rate by a metric, and a step has none that is not private: give "
+            "lr_scheduler a schedule of steps, such as torch.optim.lr_scheduler.CosineAnnealingLR"
+        )
+
+
+def _of_monitor(callback: object, data: object) -> list[str]:
+    """Against a callback that stops, saves or chooses by a number which follows private data exactly.
+
+    What a private run lets out by itself follows public numbers and public files, and may choose. The other metrics
+    would be missing at the end of the first epoch, which is paid by then.
+    """
+    monitor = getattr(callback, "monitor", None)
+    if not isinstance(monitor, str):
+        return []
+    what = f"{type(callback).__name__} monitors {monitor!r}"
+    if monitor.startswith("private/"):
+        return [
+            f"{what}, an exact private figure, which would choose what is released and when; leave its monitor out, or "
+            "name a metric of a public file"
+        ]
+    if monitor.startswith("val/") and getattr(data, "val_is_public", None) is False:
+        return [
+            f"{what}, and the validation file is not declared public, so that no such figure leaves the process; leave "
+            "its monitor out, or set data.val_path to a public file and data.val_is_public: true"
+        ]
+    if monitor.startswith("train/loss"):
+        return [f"{what}, the loss of private data, which stays in the process; leave its monitor out"]
+    return []
 
 
 def _of_module(module: pl.LightningModule) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from doppel.errors import UserError
 from doppel.metrics.compare import function_metrics, word_overlap
 from doppel.metrics.mauve import mauve
 from doppel.metrics.sampled_texts import SampledTexts
+from doppel.privacy.card import origins_of
 from lightning_modules.backbone.base_models import (
     check_compilable,
     checked_divisor,
@@ -125,6 +127,8 @@ class CausalLM(LogicalBatchModule):
         start = None if init_weights is None else WarmStart.read(expand_path(init_weights), self.codec)
         #: Which weights the training started from; kept in the logger's configuration and in checkpoints.
         self.warm_start = None if start is None else start.record
+        self.origins = [] if init == "random" else origins_of(Path(base_model))
+        self.origins += [] if start is None else [start.record, *start.origins]
         # Adapted: low-rank adapters, and these weights.
         self.lora = lora
         adapt(self.model, lora, start)

@@ -8,9 +8,8 @@ from typing import Any, Literal
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.stage_config import StageConfig
 from doppel.errors import UserError
-from doppel.files import write_json
+from doppel.privacy.card import CARD
 
-CARD = "privacy_card.json"
 _BY_HAND = "that these are the weights which the ledger paid for: no step of `python cli.py run` made the checkpoint"
 
 
@@ -43,8 +42,7 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
         raise UserError(f"there is no {checkpoint}: give the folder of a stage that trained")
     card = _card(stage_dir, checkpoint, config)
     model = trained_model(checkpoint, config)
-    write_pretrained(out, model.model, model.codec, getattr(torch, dtype))
-    write_json(out / CARD, card)
+    write_pretrained(out, model.model, model.codec, getattr(torch, dtype), card)
     caveats = [f"not checked: {text}" for text in card.get("not_checked", ())]
     print("\n".join([f"{out}: weights, tokenizer and {CARD}", card["statement"], *caveats]))
 
@@ -55,12 +53,14 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     A checkpoint of a run must be as its step left it. Of one that was trained by hand nothing but the ledger tells, and
     the card says so under ``not_checked``.
     """
+    from doppel.privacy.card import not_private_card
     from doppel.privacy.checkpoint import privacy_state, read_checkpoint
     from doppel.privacy.ledger import Ledger
 
-    state = privacy_state(read_checkpoint(checkpoint))
+    saved = read_checkpoint(checkpoint)
+    state, origins = privacy_state(saved), saved.get("origins", [])
     if state is None:
-        return {"private": False, "statement": "NOT PRIVATE: the weights were trained without a guarantee"}
+        return not_private_card(saved.get("data_is_public"), origins)
     given = None if config.privacy is None else config.privacy.ledger_path
     ledger = Ledger(given or stage_dir.parent / "ledger.jsonl")
     scope = state["scope"]
@@ -72,11 +72,12 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     if made is not None and made.scope != scope:
         reasons.append(f"{made.path} was made for scope {made.scope!r}, and scope {scope!r} has paid for its steps")
     if reasons:
-        return {"private": False, "statement": f"NOT PRIVATE: {'; '.join(reasons)}"}
+        return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {'; '.join(reasons)}"}
     spent = ledger.summary()["scopes"][scope]
     statement = (
         f"PRIVATE: all that was trained in scope {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
         f"differentially private under adding or removing {spent['protects']}"
     )
-    told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"]}
+    told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
+    told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps", "ledger")}
     return {"private": True, **told, **spent, "not_checked": [] if made is not None else [_BY_HAND]}

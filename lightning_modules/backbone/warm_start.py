@@ -32,22 +32,25 @@ class WarmStart:
     Formal guarantees:
         DP-SGD promises (ε, δ) for the data of *its* run, for any starting point that does not depend on them. So a
         start from weights that were trained on public turns costs nothing. Weights trained on private data without the
-        privacy callback void the guarantee: a private training refuses those whose checkpoint does not call its data
-        public, and notes in its ledger where an older checkpoint says nothing. Weights trained under the callback are a
-        release of their own, and count beside this run: for the same people the two compose, which the ledger does if
-        it is the same one, and else notes. The record of the file (path, SHA-256, what it was trained under) goes into
-        the logger's configuration and into the checkpoint, for whoever wants to check.
+        privacy callback void the guarantee: a private training refuses those whose data were not declared public, and
+        notes in its ledger where nothing says whether they were. Weights trained under the callback are a release of
+        their own, and count beside this run: for the same people the two compose, which the ledger does if it is the
+        same one, and else notes. The same holds for a ``base_model`` with a privacy card, and for what either of them
+        was trained from in its turn (``origins``). The record of the file (path, SHA-256, what it was trained under)
+        goes into the logger's configuration and into the checkpoint, for whoever wants to check.
 
     Attributes:
         weights: State dict of the Hugging Face model.
         lora: Adapters that the weights were trained with, or None.
         record: Path, SHA-256 of the file, ``private`` (specification, mechanism and ledger that it was trained under,
             or None), ``is_public`` (whether its data were declared public, None where it does not say).
+        origins: What those weights came from, likewise.
     """
 
     weights: dict[str, Tensor]
     lora: dict[str, Any] | None
     record: dict[str, Any]
+    origins: list[dict[str, Any]]
 
     @classmethod
     def read(cls, path: str, codec: Codec) -> WarmStart:
@@ -86,7 +89,7 @@ class WarmStart:
         paid = ("scope", "mechanism_id", "num_steps", "ledger")
         under = None if private is None else {**private["spec"], **{key: private.get(key) for key in paid}}
         record = {"path": str(path), "sha256": digest, "private": under, "is_public": checkpoint.get("data_is_public")}
-        start = cls(weights, checkpoint["lora"], record)
+        start = cls(weights, checkpoint["lora"], record, checkpoint.get("origins", []))
         name = codec.other_format(checkpoint["text_format"])
         if name is not None:
             raise start._misfit(f"the two have another {name}")

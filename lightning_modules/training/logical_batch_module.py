@@ -46,6 +46,10 @@ class LogicalBatchModule(LightningModule):
         self.automatic_optimization = False
         #: How a step is taken; ``DifferentialPrivacy`` puts its own here.
         self.step_policy: StepPolicy = PlainStep()
+        #: What its weights come from: a record for each model before it, with ``path``, ``private`` (which ledger paid
+        #: for it, None without privacy) and ``is_public`` (whether its data were declared public, None where it does
+        #: not say); checkpoints keep it.
+        self.origins: list[dict[str, Any]] = []
         self._reducer: GradientReducer | None = None
 
     def losses(self, batch: Any) -> Tensor:
@@ -104,15 +108,23 @@ class LogicalBatchModule(LightningModule):
         """Keep whether the data were declared public, for who starts a private training from these weights."""
         data = None if self._trainer is None else self._trainer.datamodule  # type: ignore[attr-defined]
         checkpoint["data_is_public"] = getattr(data, "is_public", None)
+        checkpoint["origins"] = self.origins
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on without privacy from a private training: no ε would cover the weights any more.
+
+        What goes on from data that were not public stays so, whatever it learns next.
 
         Raises:
             UserError: It would.
         """
         if self._trainer is None or self._trainer.state.fn != TrainerFn.FITTING:
             return
+        self.origins = list(checkpoint.get("origins", self.origins))
+        if privacy_state(checkpoint) is None and not checkpoint.get("data_is_public"):
+            before = {"path": str(self._trainer.ckpt_path), "private": None}  # type: ignore[attr-defined]
+            before["is_public"] = checkpoint.get("data_is_public")
+            self.origins += [] if before in self.origins else [before]
         private = {callback.state_key for callback in self._trainer.callbacks} & {KEY}  # type: ignore[attr-defined]
         if privacy_state(checkpoint) is not None and not private:
             raise UserError(
