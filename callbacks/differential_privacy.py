@@ -258,6 +258,15 @@ class DifferentialPrivacy(Callback):
             self.ledger.add_caveat(self.privacy.scope, text, voids=voids)
         for text in self._fixed_seeds(data):
             self.ledger.add_caveat(self.privacy.scope, text, voids=True)
+        before = self.ledger.spent_steps(self._mechanism_id)
+        if before and self._restored is None:
+            log.warning(
+                "the ledger %s has %d steps of %s, and this training begins anew: it pays on top of them. "
+                "--ckpt_path last goes on from a checkpoint, where there is one",
+                self.ledger.path,
+                before,
+                self._mechanism_id,
+            )
         return self.ledger.affordable(self._mechanism_id)
 
     def _note_unchecked(self, why: str | None) -> None:

@@ -106,7 +106,10 @@ class Preemption(Checkpoint):
         """The step is made: save and leave if any rank was signalled. Checkpoint callbacks come after all others."""
         if self._process is not None and trainer.strategy.reduce_boolean_decision(self._is_signalled, all=False):
             path = self._save(trainer)
-            rank_zero_info(f"Preempted after step {trainer.global_step}: saved {path}.")
+            # A run, and a job that is requeued, go on by themselves.
+            by_hand = "DOPPEL_RUN" not in os.environ and (self._is_interrupted or SlurmJob.current() is None)
+            how = " The same command with --ckpt_path last goes on from there." if by_hand else ""
+            rank_zero_info(f"Preempted after step {trainer.global_step}: saved {path}.{how}")
             self._leave(trainer, is_speaker=trainer.is_global_zero)
         if self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0:
             self._save(trainer)

@@ -24,7 +24,7 @@ from callbacks.progress_lines import ProgressLines
 from callbacks.slurm_job import SlurmJob
 from commands.lightning.hardware import check_hardware, settled_precision
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
-from commands.pipeline.run_folder import claim, hold, last_checkpoint, wandb_id
+from commands.pipeline.run_folder import claim, hold, last_checkpoint, refuse_to_begin_again, wandb_id
 from doppel.errors import UserError
 from doppel.privacy.ledger import join
 from doppel.privacy.spec import PrivacyArguments
@@ -246,6 +246,8 @@ class DoppelCLI(LightningCLI):
             self._lock = hold(run_dir)
         if config.get("ckpt_path") == "last":
             config.ckpt_path = last_checkpoint(run_dir)
+        elif self.subcommand == "fit" and not config.get("ckpt_path") and not trainer.fast_dev_run:
+            refuse_to_begin_again(run_dir, config.privacy is not None)
         trainer.default_root_dir = str(run_dir)
         for logger in _listed(trainer.logger):
             init: Any = getattr(logger, "init_args", {})

@@ -74,6 +74,22 @@ def last_checkpoint(run_dir: Path) -> str | None:
     return str(others[-1]) if last.is_symlink() and others else None
 
 
+def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:
+    """Refuse a training from the start in the folder of another one, which it would overwrite, and pay for again.
+
+    Raises:
+        UserError: The folder holds a checkpoint.
+    """
+    found = last_checkpoint(run_dir)
+    if found is not None:
+        cost = ", and every step would be paid for again" if is_private else ""
+        raise UserError(
+            f"a training from the start would take the place of this checkpoint{cost}: give --ckpt_path last to go on "
+            "from it, or another --run_dir to begin anew",
+            about=found,
+        )
+
+
 def wandb_id(run_dir: Path, job: SlurmJob | None = None) -> str:
     """Id of the W&B run of a stage: whoever goes on in the folder goes on with the run, a requeued job for one.
 
