@@ -18,6 +18,7 @@ from callbacks.private_origins import notes_on_origins
 from callbacks.private_refusals import refusals, refuse_scheduler
 from callbacks.row_independence import check_row_independence
 from callbacks.trial_checkpoint import try_checkpoint
+from callbacks.untrained_state import UntrainedState, refuse_strangers
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData
 from doppel.privacy.checkpoint import privacy_state
@@ -52,7 +53,8 @@ class DifferentialPrivacy(Callback):
     at a lower one, a DDP strategy with a reducer, a checkpoint of steps that the ledger has not. Once the model is on
     its device, a row that changes what another one gives is refused too, see
     :func:`~callbacks.row_independence.check_row_independence`. An optimiser step without noise, or without a line in
-    the ledger, is refused when it comes.
+    the ledger, is refused when it comes; so is one after which the module would have more to tell than its trained
+    weights, see :class:`~callbacks.untrained_state.UntrainedState`.
 
     Precision ``16-mixed``, for devices without bfloat16, trains under a constant loss scale, for Lightning's gradient
     scaler skips steps depending on the data (see :class:`StaticLossScale`). A unit whose gradient is not finite
@@ -75,6 +77,8 @@ class DifferentialPrivacy(Callback):
         self._last_step = 0  # after which the training ends
         self._paid: int | None = None  # the step whose line is in the ledger
         self._restored: dict[str, Any] | None = None
+        self._untrained: UntrainedState | None = None
+        self._first_step = 0  # of this fit
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler.
@@ -112,6 +116,7 @@ class DifferentialPrivacy(Callback):
             self.privacy.log_private_diagnostics,
             self.privacy.seed,
         )
+        self._untrained = UntrainedState(pl_module)
         self._say(f"target ε = {self.privacy.target_epsilon:g}", wanted_steps)
         for logger in trainer.loggers:
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
@@ -124,7 +129,11 @@ class DifferentialPrivacy(Callback):
         trainer.fit_loop.epoch_loop.max_steps = self._last_step
         refuse_scheduler(trainer)
         assert isinstance(pl_module, LogicalBatchModule)
+        self._first_step = trainer.global_step
+        for optimizer in trainer.optimizers:
+            refuse_strangers(pl_module, optimizer)
         self._note_unchecked(check_row_independence(pl_module))
+        self._refuse_change("a made-up row of its probe()", by_value=False)
         try_checkpoint(trainer)
 
     def on_train_batch_start(
@@ -138,15 +147,18 @@ class DifferentialPrivacy(Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Refuse a step without noise, or one more than the ledger was told of.
+        """Refuse a step without noise, or one more than the ledger was told of, or one that changed what has no noise.
 
-        Both come of a module whose own ``training_step`` leaves out the policy, or takes several steps for a batch.
+        The first two come of a module whose own ``training_step`` leaves out the policy, or takes several steps for a
+        batch.
         """
         if self.step is None or self.step.finished != trainer.global_step:
             what = "an optimiser step on gradients without noise"
         elif self._paid != trainer.global_step:
             what = "a second optimiser step for one logical batch"
         else:
+            refuse_strangers(pl_module, optimizer)
+            self._refuse_change("a step", by_value=trainer.global_step == self._first_step)
             return
         raise PrivateTrainingError(
             f"{type(pl_module).__name__} takes {what}: let its training_step be that of LogicalBatchModule, or call "
@@ -169,7 +181,8 @@ class DifferentialPrivacy(Callback):
             self._log(trainer, exact=last)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Say what holds now."""
+        """Say what holds now, of weights that may be taken from here without a checkpoint."""
+        self._refuse_change("the training", by_value=True)
         self._say_spent()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -180,7 +193,7 @@ class DifferentialPrivacy(Callback):
         """Give the module its ordinary step back."""
         if self.step is not None:
             self.step.close()
-            self.step = None
+            self.step = self._untrained = None
         if isinstance(pl_module, LogicalBatchModule):
             pl_module.step_policy = PlainStep()
 
@@ -193,6 +206,13 @@ class DifferentialPrivacy(Callback):
             "num_steps": self._num_steps,
             "ledger": None if self.ledger is None else self.ledger.anchor,
         }
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Refuse to write what a private step has changed without noise."""
+        if self._untrained is not None:
+            self._untrained.refuse_changed(checkpoint["state_dict"])
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -268,6 +288,10 @@ class DifferentialPrivacy(Callback):
                 self._mechanism_id,
             )
         return self.ledger.affordable(self._mechanism_id)
+
+    def _refuse_change(self, what: str, by_value: bool) -> None:
+        if self._untrained is not None:
+            self._untrained.refuse_change(what, by_value)
 
     def _note_unchecked(self, why: str | None) -> None:
         """Let the ledger, and so every card, name what the row check could not tell."""
