@@ -111,12 +111,20 @@ def place_turns(
 
 
 def _told_apart(turns: list[Turn]) -> list[Turn]:
-    """Turns as units of their own: a name that came before gets a number."""
-    seen: Counter[str] = Counter()
+    """Turns as units of their own: a name that came before gets its place, and more until nobody is called so.
+
+    Formal guarantees:
+        No two turns have one name, whatever the file calls them: N counts turns, and each is clipped by itself.
+    """
+    taken, seen = {turn.unit for turn in turns}, set[str]()
     for place, turn in enumerate(turns):
-        seen[turn.unit] += 1
-        if seen[turn.unit] > 1:
-            turns[place] = replace(turn, unit=f"{turn.unit}#{seen[turn.unit]}")
+        name = turn.unit
+        if name in seen:
+            while name in taken:
+                name = f"{name}#{place}"
+            taken.add(name)
+            turns[place] = replace(turn, unit=name)
+        seen.add(name)
     return turns
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from private_training import data_module, fit, privacy
 
 from callbacks.differential_privacy import PrivateTrainingError
@@ -88,3 +91,21 @@ def test_a_name_that_names_nobody_is_refused_by_its_line(tmp_path: Path, name: o
     with pytest.raises(DataError, match="'unit'") as refused:
         read_turns(path, "user")
     assert refused.value.about == f"{path}:2"
+
+
+TURN_IDS = st.sampled_from(["1", "1#1", "1#2", "1#2#2", "1#1#1", "0#2", "0", 1, "#", ""])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "a#2", "a/1"]), st.lists(TURN_IDS, min_size=1)), min_size=1))
+@settings(max_examples=100, deadline=None)
+@example([("a", ["1", "1", "1#2"])])
+@example([("a", ["1", "1#1", "1"])])
+@example([("a", ["0#2", "0", "0"])])
+def test_turns_are_units_of_their_own_whatever_their_ids(dialogues: list[tuple[str, list[object]]]) -> None:
+    with TemporaryDirectory() as folder:
+        records = [dialogue(name, *("hi" for _ in ids)) for name, ids in dialogues]
+        for record, (_, ids) in zip(records, dialogues, strict=True):
+            for turn, index in zip(record["turns"], ids, strict=True):  # type: ignore[call-overload]
+                turn["turn_index"] = index
+        turns = read_turns(write(Path(folder) / "ids.jsonl", records), "utterance")
+    assert len({turn.unit for turn in turns}) == len(turns) == sum(len(ids) for _, ids in dialogues)
