@@ -54,7 +54,8 @@ def adaptation(make: StepMaker, task: Adaptation) -> list[Step]:
 def _partition(make: StepMaker, task: Adaptation) -> Step:
     """Split the annotated turns."""
     options: Settings = {name: getattr(task, name) for name in _SPLIT}
-    options |= {"seed": make.experiment.seed or 1, "out": make.run / "data", "columns": make.columns}
+    seed = 1 if make.experiment.seed is None else make.experiment.seed
+    options |= {"seed": seed, "out": make.run / "data", "columns": make.columns}
     writes = [File(f"data/{part}.jsonl", "private") for part in PRIVATE_PARTS]
     writes += [File(f"data/{part}", "data") for part in ("public.jsonl", "test.jsonl", "partition.json")]
     reads = [task.train, task.test]

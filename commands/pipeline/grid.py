@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,33 @@ from doppel.errors import UserError
 
 
 def folder_name(point: Point) -> str:
-    """Names a combination by its values: ``epsilon=3,lr=0.002``."""
-    plain = {name.rsplit(".", 1)[-1]: re.sub(r"[^\w.+-]+", "-", str(v)).strip("-") for name, v in point.items()}
+    """Names a combination by its values, ``epsilon=3,lr=0.002``: each field by as many last words as no other has."""
+    plain = {_last_words(name, point): re.sub(r"[^\w.+-]+", "-", str(v)).strip("-") for name, v in point.items()}
     return ",".join(f"{name}={value}" for name, value in sorted(plain.items()))
+
+
+def name_points(points: Sequence[Point]) -> list[tuple[str, Point]]:
+    """The combinations of a grid with the names of their folders.
+
+    Raises:
+        UserError: Two would share a folder.
+    """
+    named: dict[str, Point] = {}
+    for point in points:
+        name = folder_name(point)
+        if name in named:
+            raise UserError(
+                f"--grid: {named[name]} and {point} would both be the run {name}: give each value once, and values "
+                "that differ in letters, digits or one of _.+-"
+            )
+        named[name] = point
+    return list(named.items())
+
+
+def _last_words(name: str, names: Iterable[str]) -> str:
+    words, others = name.split("."), [other.split(".") for other in names if other != name]
+    enough = (n for n in range(1, len(words)) if all(other[-n:] != words[-n:] for other in others))
+    return ".".join(words[-next(enough, len(words)) :])
 
 
 def run_grid(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.experiment import load
-from commands.pipeline.grid import folder_name, run_grid
+from commands.pipeline.grid import name_points, run_grid
 from commands.pipeline.runner import Mode, Runner
 from commands.pipeline.slurm import load_site
 from commands.pipeline.values import Point, read_grid, read_values
@@ -81,8 +81,7 @@ def run(
         return Runner(load(experiment, {**changes, **settings}), folder / name, cluster)
 
     if grid:
-        points = [(folder_name(point), point) for point in read_grid(grid)]
-        return run_grid(points, make, folder, cluster, mode, not no_check)
+        return run_grid(name_points(read_grid(grid)), make, folder, cluster, mode, not no_check)
     return make({}).go(mode, not no_check)
 
 

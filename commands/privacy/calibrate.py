@@ -67,7 +67,7 @@ def calibrate(
         raise UserError("--parser and --num-topics count different things: give one of them")
     counted: Counted = Trees() if parser is None else ParsedTrees(parser)
     if num_topics is not None:
-        counted = TopicsOf(stage_dir, num_topics, texts, encoder, seed or 1)
+        counted = TopicsOf(stage_dir, num_topics, texts, encoder, 1 if seed is None else seed)
     lines = [line for _, line in read_json_lines(pool)]
     found = [line[counted.field] if isinstance(line.get(counted.field), str) else "" for line in lines]
     kept = [(line, read) for line, read in zip(lines, counted.read(found, False), strict=True) if read]

@@ -86,7 +86,7 @@ def build_report(record: RunRecord, attestation: Attestation | None = None) -> d
     return {
         "experiment": experiment.get("name"),
         "table": experiment.get("table"),
-        "seed": experiment.get("seed") or 1,
+        "seed": 1 if experiment.get("seed") is None else experiment["seed"],
         "epsilon": None if privacy is None else privacy["target_epsilon"],
         "commit": ", ".join(experiment.get("commit") or ()) or None,
         "base_model": record.trainings[0].model.get("base_model") if record.trainings else None,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commands.pipeline.experiment import load, shipped
+from commands.pipeline.grid import name_points
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.values import read_grid
 from doppel.errors import UserError
@@ -42,6 +43,21 @@ def test_every_point_of_a_grid_changes_what_a_training_runs(words: str, tmp_path
         steps = steps_of(load(shipped("smcalflow-best-small"), point), tmp_path)
         trainings.add(json.dumps([step.config for step in steps if step.kind == "fit"]))
     assert len(trainings) == 2
+
+
+def test_every_point_of_a_grid_has_a_folder_of_its_own() -> None:
+    rates = ["stages.one_stage.model.optimizer.lr=1e-3,2e-3", "model.optimizer.lr=1e-3,2e-3", "epsilon=3"]
+    names = [name for name, _ in name_points(read_grid(rates))]
+    assert len(set(names)) == 4 and all("epsilon=3" in name for name in names)
+    for twice in ("data.train_path=a/b,a-b", "seed=1,1"):
+        with pytest.raises(UserError, match="would both be the run"):
+            name_points(read_grid([twice]))
+
+
+def test_seed_0_is_no_other_seed(tmp_path: Path) -> None:
+    steps = {step.name: step for step in steps_of(load(shipped("adaptation-weather-small"), {"seed": 0}), tmp_path)}
+    words = list(steps["partition"].argv)
+    assert words[words.index("--seed") + 1] == "0"
 
 
 def test_what_a_point_sets_wins_over_what_the_experiment_says_of_single_systems() -> None:

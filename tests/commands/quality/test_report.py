@@ -118,6 +118,12 @@ def test_numbers_of_other_samples_than_those_that_are_there_are_left_out(tmp_pat
     assert list(report["metrics"]) == ["two_stage"] and "one_stage.json" in report["left_out"]["one_stage"]
 
 
+def test_seed_0_is_told_as_it_is(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path, {"one_stage": SPEC})
+    (folder / "experiment.yaml").write_text("name: mine\nsystems: [one_stage]\nseed: 0\n")
+    assert build_report(RunRecord(folder))["seed"] == 0
+
+
 def test_a_report_opens_every_checkpoint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     read = attestation.read_checkpoint
