@@ -8,9 +8,9 @@ import warnings
 from json import dumps as to_json
 from typing import Any
 
-from doppel.privacy.accounting import ACCOUNTANTS, MAX_GRID_STEPS, Accountant, compute_epsilon, default_delta
+from doppel.privacy.accounting import ACCOUNTANTS, MAX_GRID_STEPS, Accountant, compute_epsilon
 from doppel.privacy.mechanism import CalibrationError, Mechanism
-from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import PrivacySpec, note_on_delta
 from doppel.privacy.spec import plan as make_plan
 
 GPT2_SMALL_PARAMETERS = 124_439_808
@@ -72,12 +72,7 @@ def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> di
     """
     if num_parameters < 1:
         raise CalibrationError(f"num_parameters is {num_parameters}: give the number of trained parameters.")
-    notes = []
-    if spec.delta >= 1.0 / spec.num_units:
-        notes.append(
-            f"delta {spec.delta:.3g} is not below 1/N = {1.0 / spec.num_units:.3g}: publishing one random "
-            f"{spec.unit} would satisfy it; take 1/(N ln N) = {default_delta(spec.num_units):.3g} or less"
-        )
+    notes = [note] if (note := note_on_delta(spec.delta, spec.num_units, spec.unit)) is not None else []
     names = ("noise_multiplier", "sample_rate", "target_epsilon", "delta", "accountant", "unit", "num_units")
     noise_to_signal = spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size
     noise_over_training = noise_to_signal / math.sqrt(spec.steps)

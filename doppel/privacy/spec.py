@@ -22,6 +22,8 @@ from doppel.privacy.accounting import (
     poisson_rate,
 )
 
+#: With fewer units, delta 1/(N ln N) is above 1.4e-4: a large one.
+FEW_UNITS, LARGE_DELTA = 1000, 1e-4
 #: Suits the loss of the language models here.
 MAX_GRAD_NORM = 16.0
 
@@ -282,12 +284,9 @@ def plan(
         max_rows_per_unit=max_rows_per_unit,
         histogram_noise_multiplier=histogram_noise_multiplier,
     )
-    if draft.delta >= 1.0 / num_units:
-        warnings.warn(
-            f"delta {draft.delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random unit would "
-            f"satisfy it. Take a smaller delta, such as 1/(N ln N) = {default_delta(num_units):.3g}.",
-            stacklevel=2,
-        )
+    note = note_on_delta(draft.delta, num_units, unit)
+    if note is not None:
+        warnings.warn(note, stacklevel=2)
     sigma = calibrate_noise_multiplier(
         target_epsilon,
         draft.delta,
@@ -296,6 +295,27 @@ def plan(
         beside=draft.histogram,
     )
     return replace(draft, noise_multiplier=sigma)
+
+
+def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | None:
+    """What is to be said of a large delta; None of a small one. 1/(N ln N) is large where there are few units.
+
+    Args:
+        delta: Failure probability.
+        num_units: Number N of units, which is public.
+        unit: What one is called.
+    """
+    if delta >= 1.0 / num_units:
+        return (
+            f"delta {delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random {unit} would satisfy "
+            f"it; take 1/(N ln N) = {default_delta(num_units):.3g} or less"
+        )
+    if num_units < FEW_UNITS and delta > LARGE_DELTA:
+        return (
+            f"delta {delta:.3g} is large, for there are fewer than {FEW_UNITS:,} units: with this probability the "
+            "guarantee may fail altogether; give a smaller delta (privacy.delta), such as 1e-5"
+        )
+    return None
 
 
 def _num_steps(epochs: float, num_units: int, batch_size: int) -> int:

@@ -34,7 +34,8 @@ def test_a_small_data_set_is_told_what_it_gets(capsys):
     small = ["--num-units", "600", "--batch-size", "512", "--epochs", "1", "2", "--target-epsilon", "8"]
     result = json.loads(run(capsys, "--num-parameters", "5853184", "--json", call=small))
     assert result["noise_over_training"] == pytest.approx(result["noise_to_signal"] / math.sqrt(result["steps"]))
-    assert 2 < result["noise_over_training"] < 2.5 and "samples of the public base" in result["warnings"][0]
+    assert 2 < result["noise_over_training"] < 2.5 and "samples of the public base" in result["warnings"][1]
+    assert "fewer than 1,000 units" in result["warnings"][0]
 
 
 def test_the_table_shows_every_accountant_and_questions_a_large_delta(capsys):

@@ -42,6 +42,14 @@ def test_delta_defaults_below_one_over_n_and_a_large_one_is_questioned():
         plan(5000, 100, 1, 8.0, delta=1e-3)
 
 
+def test_a_delta_that_few_units_make_large_is_questioned():
+    with pytest.warns(UserWarning, match="fewer than 1,000 units"):
+        plan(300, 30, 1, 8.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plan(300, 30, 1, 8.0, delta=1e-5).delta == 1e-5
+
+
 def test_dictionary_is_json_and_complete():
     spec = plan(5000, 100, [1, 2], 8.0, unit="dialogue", max_grad_norm=0.3, max_rows_per_unit=4)
     fields = json.loads(json.dumps(spec.to_dict()))
