@@ -15,6 +15,7 @@ from lightning import LightningDataModule
 from datamodules.batch import PromptBatch
 from datamodules.codec import Codec
 from datamodules.loader import Batches, Loader, UnitSampler
+from datamodules.overlap import Source
 from datamodules.sources import expand_path
 from doppel.errors import DataError
 from doppel.privacy.sampling import PoissonSampler
@@ -113,6 +114,7 @@ class TrainingDataModule(DataModule, ABC):
 
     Attributes:
         evaluation: Batches over all ranks, by name: ``val``, ``test``.
+        also_private: Files that its metrics may tell nothing of, beside its own: those that the model learnt from.
     """
 
     def __init__(self, val_path: str | None = None, test_path: str | None = None) -> None:
@@ -120,6 +122,7 @@ class TrainingDataModule(DataModule, ABC):
         self.val_path = None if val_path is None else expand_path(val_path)
         self.test_path = None if test_path is None else expand_path(test_path)
         self.evaluation: dict[str, Batches[Any]] = {}
+        self.also_private: list[Source] = []
         self._is_loaded = False
 
     def prepare_data(self) -> None:
@@ -134,6 +137,9 @@ class TrainingDataModule(DataModule, ABC):
     @abstractmethod
     def load_evaluation(self, name: str, path: str) -> Batches[Any]:
         """Batches of a file, over all ranks; ``name`` is ``val`` or ``test``."""
+
+    def refuse_private(self, name: str, path: str) -> None:
+        """Refuse a file that is declared public and says what a private one does; ``name`` is ``val`` or ``test``."""
 
     @abstractmethod
     def empty_batch(self, name: str) -> Any:
@@ -157,7 +163,9 @@ class TrainingDataModule(DataModule, ABC):
         ):
             if stage in stages and name not in self.evaluation:
                 if path is not None:
-                    self.evaluation[name] = self.load_evaluation(name, path)
+                    batches = self.load_evaluation(name, path)
+                    self.refuse_private(name, path)
+                    self.evaluation[name] = batches
                 elif stage != "fit":
                     raise DataError(f"there is nothing to {stages[-1]} on: set {name}_path")
 

@@ -13,6 +13,7 @@ from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.encoded_turns import load_encoded
 from datamodules.loader import Loader
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
+from datamodules.overlap import Source, refuse_overlap
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
 from datamodules.sources import data_fingerprint, expand_path, is_embedded
@@ -23,6 +24,10 @@ log = logging.getLogger(__name__)
 
 #: Turns that represent a unit unless told otherwise.
 _DEFAULT_TURNS = {"utterance": 1, "dialogue": 4, "user": 4}
+_PRIVATE_EVALUATION = (
+    "NAME_path is {path}, which says what the private file {private} does, in whatever form, but NAME_is_public (or "
+    "is_public) says that metrics on it may leave the process: name a file of other turns, or leave that out"
+)
 
 
 class DialogueDataModule(TrainingDataModule):
@@ -54,7 +59,8 @@ class DialogueDataModule(TrainingDataModule):
             and test files may also have these.
         is_public: Whether all files are public, as those of the embedded grammar are: they may then be trained on
             without privacy, and metrics on them may leave the process.
-        val_is_public: Whether the validation file is public, so that metrics on it may leave the process.
+        val_is_public: Whether the validation file is public, so that metrics on it may leave the process. One that says
+            what the training file does is refused.
         test_is_public: Whether the test file is public, likewise.
         limit_train_units: Train on the first units only, at most this many. Not in a private run, where a unit more
             would take the place of another: use ``keep_share``.
@@ -137,6 +143,21 @@ class DialogueDataModule(TrainingDataModule):
         columns = reference_columns(self.columns)
         encoded = load_encoded(path, codec, "utterance", columns=columns)
         return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
+
+    def refuse_private(self, name: str, path: str) -> None:
+        """Refuse an evaluation file whose metrics may leave the process, and which says what a private one does.
+
+        Raises:
+            DataError: It does, in whatever form (:func:`~datamodules.overlap.overlapping`).
+        """
+        if not self._tells(name):
+            return
+        columns = reference_columns(self.columns)
+        private: list[Source] = [] if self.is_public else [(self.train_path, self.columns)]
+        other, its_path = ("test", self.test_path) if name == "val" else ("val", self.val_path)
+        if its_path is not None and not self._tells(other):
+            private.append((its_path, columns))
+        refuse_overlap(path, columns, [*private, *self.also_private], _PRIVATE_EVALUATION.replace("NAME", name))
 
     def empty_batch(self, name: str) -> LogicalBatch:
         """Without rows."""

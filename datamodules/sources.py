@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,23 +97,16 @@ def data_fingerprint(path: str, selection: Selection | None = None, columns: Col
     return sealed(content_digest(path, selection, columns))
 
 
-def is_copy(path: str, of: Iterable[str | None]) -> bool:
-    """Whether a file is one of these files, or has the same bytes under another name.
-
-    The embedded grammar is public, so it is a copy of nothing. A file that is not there has no copy.
-
-    Args:
-        path: The file.
-        of: Others; None is passed over.
+def state_of(path: str) -> Hashable:
+    """What tells a path, under whatever name, and this state of its files from others; the path itself on the hub.
 
     Raises:
         DataError: The file is missing or may not be read.
     """
-    others = {expand_path(other) for other in of if other and not is_embedded(other)}
-    if is_embedded(path) or not others:
-        return False
-    digest = content_digest(expand_path(path))
-    return any((is_on_hub(other) or os.path.exists(other)) and content_digest(other) == digest for other in others)
+    if is_on_hub(path):
+        return path
+    with _plain_errors(Path(path)):
+        return tuple(_state(file) for file in data_files(path))
 
 
 def expand_path(path: str) -> str:

@@ -7,13 +7,14 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from datamodules.columns import Columns, control_code, listed
-from datamodules.sources import embedded_turns, is_embedded, read_files
-from datamodules.turn import Field, Turn, Unit, unit_name
+from datamodules.sources import embedded_turns, is_embedded, read_files, state_of
+from datamodules.turn import Field, Placed, Turn, Unit, unit_name
+from datamodules.utterances import Utterances, noted, remembered
 from doppel.errors import DataError
 from doppel.files import as_text, read_json_lines, read_lines
 from doppel.lispress import first_error
@@ -32,14 +33,6 @@ _WAYS_OUT = {
 }
 #: Which of the columns holds a field.
 _COLUMN_OF = {"utterance": "text", "parse": "parse", "label": "label"}
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A turn and where it stands, such as ``reviews.csv:7``; None for a row without text, which is no turn."""
-
-    where: str
-    turn: Turn | None
 
 
 #: Forms that are known and not read, and what to do about them.
@@ -102,12 +95,31 @@ def read_turns(
 def place_turns(
     path: str, unit: Unit, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
 ) -> Iterator[Placed]:
-    """The turns of a file with their places, and the places of rows without text; as :func:`read_turns` reads them."""
+    """The turns of a file with their places, and the places of rows without text; as :func:`read_turns` reads them.
+
+    Whoever has read them all has paid for :func:`utterances_of` the same path, which then opens nothing.
+    """
     if unit not in get_args(Unit):
         raise DataError(f"unit is {unit!r}: it must be one of {', '.join(map(repr, get_args(Unit)))}")
     if is_embedded(path):
         return (Placed(path, turn) for turn in embedded_turns(path, unit))
-    return _file_turns(path, unit, with_trees, needs, columns or Columns())
+    columns = columns or Columns()
+    return noted(_file_turns(path, unit, with_trees, needs, columns), (state_of(path), columns.key))
+
+
+def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
+    """The distinct utterances of a file, which is opened only if this process has not read it as it is now.
+
+    Raises:
+        DataError: As for :func:`read_turns`.
+    """
+    key = state_of(path), (columns or Columns()).key
+    if remembered(key) is None:
+        for _ in place_turns(path, "utterance", with_trees=False, columns=columns):
+            pass
+    found = remembered(key)
+    assert found is not None
+    return found
 
 
 def _told_apart(turns: list[Turn]) -> list[Turn]:

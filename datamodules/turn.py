@@ -27,6 +27,14 @@ class Turn:
     label: str | None = None
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A turn and where it stands, such as ``reviews.csv:7``; None for a row without text, which is no turn."""
+
+    where: str
+    turn: Turn | None
+
+
 def unit_name(value: object) -> str:
     """The name of a unit: NFC and without outer spaces, so that two spellings of a name are one person.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datamodules.columns import Columns
+from datamodules.overlap import refuse_overlap
 from datamodules.sources import data_fingerprint, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
@@ -23,6 +24,10 @@ from doppel.files import write_json, write_json_lines
 from doppel.lispress import function_types, uses_function
 
 By = Literal["turn", "dialogue"]
+_PRIVATE_TEST = (
+    "--test is {path}, which says what --train does, {private}, in whatever form: private turns would be a public "
+    "test; name other turns, or leave it out and the test is cut off --train"
+)
 
 
 def partition(
@@ -52,7 +57,7 @@ def partition(
         missing: Function that the public part must lack: a name, or a prefix with a star, such as 'EventOnDate*';
             without it the public part is a uniform share.
         public_share: Share of train that is public.
-        test: Turns of the test; without it they are cut off train.
+        test: Turns of the test, other ones than train's, of which most are private; without it they are cut off train.
         test_share: Share of --test (default: all of it), or of train without --test (default: 0.1).
         seed: Seed of the split.
         by: Split turns (as the paper) or whole dialogues.
@@ -60,12 +65,15 @@ def partition(
         columns: What the columns of both files are called; those of what is written have the usual names.
 
     Raises:
-        DataError: An input cannot be used, or the function does not occur.
+        DataError: An input cannot be used, the function does not occur, or the turns of the test are those of train.
     """
     turns = _read(train, by, columns)
+    tested = None if test is None else _read(test, by, columns)
+    if test is not None:
+        refuse_overlap(test, columns, [(train, columns)], _PRIVATE_TEST)
     parts = split(
         turns,
-        None if test is None else _read(test, by, columns),
+        tested,
         missing=missing,
         public_share=public_share,
         test_share=test_share,

@@ -24,7 +24,11 @@ from callbacks.progress_lines import ProgressLines
 from callbacks.slurm_job import SlurmJob
 from commands.lightning.hardware import check_hardware, settled_precision
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
+from commands.pipeline.private_files import of_data, of_runs
 from commands.pipeline.run_folder import claim, hold, last_checkpoint, refuse_to_begin_again, wandb_id
+from commands.pipeline.stage_config import StageConfig
+from datamodules.data_module import TrainingDataModule
+from datamodules.overlap import Source
 from doppel.errors import UserError
 from doppel.privacy.ledger import join
 from doppel.privacy.spec import PrivacyArguments
@@ -160,6 +164,16 @@ class DoppelCLI(LightningCLI):
             lines = str(error).splitlines()
             reasons = [line.strip(" -") for line in lines if line.startswith("  - ")] or lines
             raise UserError(f"the configuration does not build: {reasons[0]}") from error
+        if isinstance(self.datamodule, TrainingDataModule) and self.subcommand in ("validate", "test"):
+            self.datamodule.also_private = self._learnt_from()
+
+    def _learnt_from(self) -> list[Source]:
+        """The private files of the runs of the checkpoint that is evaluated, and of this folder."""
+        checkpoint, run_dir = self._get(self.config_init, "ckpt_path"), self._get(self.config_init, "run_dir")
+        stages = [Path(checkpoint).resolve().parents[1]] if checkpoint and Path(checkpoint).is_file() else []
+        stages += [Path(os.path.expandvars(run_dir))] if run_dir else []
+        own = [StageConfig.read(stage).data for stage in stages if (stage / "config.yaml").is_file()]
+        return [*(source for data in own for source in of_data(data)), *of_runs(*stages)]
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """A trainer with the guarantee that is asked for, whose requeueing is left to Preemption.

@@ -12,12 +12,14 @@ from typing import Any
 from markupsafe import Markup
 
 from commands.page.asked import Sample
+from commands.pipeline.private_files import of_runs
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import system
 from commands.pipeline.yaml_files import merge
 from commands.quality.measures import INSTEAD, UP, Measure, human_value, measure
 from datamodules.columns import Columns, reference_columns
 from datamodules.hub import is_on_hub
+from datamodules.overlap import refuse_overlap
 from datamodules.sources import expand_path, is_embedded
 from datamodules.tables import read_turns
 from doppel.errors import UserError
@@ -77,21 +79,22 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
     """The human turns that the samples were compared with, and why there are none.
 
     Formal guarantees:
-        The reference is a file that is declared public: a run refuses one that is its private file
-        (:func:`commands.pipeline.sources.check_sources`), and so does this. Only shares of it are shown.
+        The reference is a file that is declared public: a run refuses one that says what its private file does
+        (:func:`datamodules.overlap.overlapping`), and so does this. Only shares of it are shown.
     """
     given = record.experiment.get("reference") or str(record.folder / "data" / "test.jsonl")
     if "reference" not in record.experiment and record.split() is None:
         return [], "the run names no reference: human turns that anybody may see"
     settings = (record.experiment, record.experiment.get("overrides") or {})  # what --set gave stands in the second
     data = merge(*(section.get("data") or {} for section in settings))
-    if given == data.get("train_path"):
-        return [], "the reference is the private file itself"
     try:
         path = expand_path(given)
         if not is_embedded(path) and not is_on_hub(path) and not Path(path).exists():
             return [], f"the reference {given} is not there any more"
         columns = reference_columns(Columns.from_config(data))
+        refuse_overlap(
+            given, columns, of_runs(record.folder), "the reference says what the private file {private} does"
+        )
         return [Sample(turn.utterance, turn.parse) for turn in read_turns(path, "utterance", columns=columns)], ""
     except UserError as error:
         return [], str(error)

@@ -12,21 +12,28 @@ from typing import Any
 from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.supported import read_supported
 from commands.pipeline.systems import systems_of
-from commands.pipeline.yaml_files import ROOT, merge, read_yaml
+from commands.pipeline.yaml_files import ROOT, merge
 from datamodules.codec import MAX_LENGTH
-from datamodules.sources import expand_path
 from datamodules.turn import Field, Turn
 from doppel.errors import UserError
 
 #: Tokens that every base model takes.
 _SHORTEST = 256
 _PRIVATE_REFERENCE = (
-    "reference is the private file itself, {}: what is compared with it tells of private text; name a file of other "
-    "human turns"
+    "reference is {path}, which says what the private file {private} does, in whatever form: what is compared with it "
+    "tells of private text; name a file of other human turns"
 )
 _PRIVATE_TOPICS = (
-    "topics.texts is the private file itself, {}: the topics are told without noise; name public utterances, or leave "
-    "it out and they come from the samples"
+    "topics.texts is {path}, which says what the private file {private} does, in whatever form: the topics are told "
+    "without noise; name public utterances, or leave it out and they come from the samples"
+)
+_PRIVATE_VALIDATION = (
+    "data.val_path is {path}, which says what the private file {private} does, in whatever form, but "
+    "data.val_is_public says that anybody may see metrics on it: name a file of other turns, or leave val_is_public out"
+)
+_PRIVATE_TEST = (
+    "adaptation.test is {path}, which says what the private file {private} does, in whatever form: the test is public; "
+    "name a file of other turns, or leave it out and the test is cut off adaptation.train"
 )
 
 
@@ -61,7 +68,7 @@ def check_sources(experiment: Experiment) -> None:
             "which nothing else can be compared; set both"
         )
     if reference is not None and _is_same(train, reference):
-        raise UserError(_PRIVATE_REFERENCE.format(train))
+        raise UserError(_PRIVATE_REFERENCE.format(path=reference, private=train))
     if "topics" in experiment.systems:
         _check_topics(experiment.topics or Topics(), train)
 
@@ -73,12 +80,14 @@ def read_sources(experiment: Experiment) -> list[str]:
         Sentences for the console of whoever starts the run, see :func:`datamodules.check.check`.
 
     Raises:
-        UserError: One cannot be read; the message names the line.
+        UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
+            learnt from, says what a private one does (:func:`datamodules.overlap.overlapping`).
     """
+    from commands.pipeline.private_files import of_experiment, refuse_parser
     from commands.privacy.histogram import read_labels
     from datamodules.check import check
     from datamodules.columns import Columns, check_unit, reference_columns
-    from datamodules.sources import is_copy
+    from datamodules.overlap import refuse_overlap
 
     data, adaptation = experiment.section("data"), experiment.adaptation
     learnt = {used.learns for used in systems_of(experiment)}
@@ -103,15 +112,23 @@ def read_sources(experiment: Experiment) -> list[str]:
             "the experiment names no reference, so nothing says how near the samples come to what people say: add "
             "--set reference=PUBLIC, human turns that anybody may see"
         )
-    train = data.get("train_path") if adaptation is None else adaptation.train
     texts = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
-    val_is_public = data.get("val_is_public", False)
-    for path, is_public in ((data.get("val_path"), val_is_public), (experiment.reference, True), (texts, True)):
+    val, val_is_public = data.get("val_path"), data.get("val_is_public", False)
+    reference = reference_columns(columns)
+    for path, is_public in ((val, val_is_public), (experiment.reference, True), (texts, True)):
         if path is not None:
-            notes += check(path, columns=reference_columns(columns), is_public=is_public, is_over_long=is_over_long)
-    for path, refusal in ((experiment.reference, _PRIVATE_REFERENCE), (texts, _PRIVATE_TOPICS)):
-        if path is not None and is_copy(path, [train]):  # opens none of them again
-            raise UserError(refusal.format(path))
+            notes += check(path, columns=reference, is_public=is_public, is_over_long=is_over_long)
+    private = of_experiment(experiment.as_dict())
+    for path, refusal in (
+        (experiment.reference, _PRIVATE_REFERENCE),
+        (texts, _PRIVATE_TOPICS),
+        (val if val_is_public else None, _PRIVATE_VALIDATION),
+        (None if adaptation is None else adaptation.test, _PRIVATE_TEST),
+    ):
+        if path is not None:  # none of them is opened again
+            refuse_overlap(path, reference, private, refusal)
+    if experiment.public_parser is not None and experiment.is_private:
+        refuse_parser(Path(experiment.public_parser), private, "public_parser")
     return notes
 
 
@@ -145,31 +162,23 @@ def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
 
 
 def _check_public_parser(experiment: Experiment) -> None:
-    """The parser that chooses is named, and its run, if it lies beside it, read none of the private files."""
-    parser, adaptation = experiment.public_parser, experiment.adaptation
+    """The parser that chooses is named, and its run, if it lies beside it, names none of the private files."""
+    parser = experiment.public_parser
     if parser is None or not Path(parser).is_file():
         raise UserError(
             f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
             "RUN/parser/checkpoints/last.ckpt of a parser that never saw the private turns"
         )
-    config = Path(parser).resolve().parents[1] / "config.yaml"
-    if not experiment.is_private or not config.is_file():
-        return
-    private = {experiment.section("data").get("train_path"), None if adaptation is None else adaptation.train}
-    private |= {variant.get("data", {}).get("train_path") for variant in experiment.variants.values()}
-    real = {os.path.realpath(expand_path(path)) for path in private if path is not None}
-    for path in read_yaml(config).get("data", {}).get("init_args", {}).get("train_paths") or ():
-        if os.path.realpath(expand_path(path)) in real:
-            raise UserError(
-                f"public_parser is {parser}, which was trained on {path} without privacy; the experiment protects this "
-                "file, and what a parser learnt from it may not choose the samples: train one on other turns"
-            )
+    if experiment.is_private:
+        from commands.pipeline.private_files import of_experiment, refuse_parser
+
+        refuse_parser(Path(parser), of_experiment(experiment.as_dict()), "public_parser", by_name=True)
 
 
 def _check_topics(topics: Topics, train: str) -> None:
     """The topics are made of other texts than the private ones, by an encoder that is installed."""
     if topics.texts is not None and _is_same(train, topics.texts):
-        raise UserError(_PRIVATE_TOPICS.format(train))
+        raise UserError(_PRIVATE_TOPICS.format(path=topics.texts, private=train))
     _check_encoder("the system topics needs", topics.encoder)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
+from commands.pipeline.private_files import of_runs, refuse_parser
 from commands.privacy.counted import Counted, ParsedTrees, TopicsOf, Trees
 from commands.privacy.histogram import release
 from datamodules.turn import Turn
@@ -59,12 +60,14 @@ def calibrate(
         exact: No noise: NOT PRIVATE, which the ledger and the report then say.
 
     Raises:
-        UserError: The stage and the options do not fit together.
+        UserError: The stage and the options do not fit together, or what is to be public has read the private turns.
         DataError: The pool has nothing that can be drawn.
         BudgetExceededError: The budget of the scope does not afford the release any more.
     """
     if parser is not None and num_topics is not None:
         raise UserError("--parser and --num-topics count different things: give one of them")
+    if parser is not None:
+        refuse_parser(parser, of_runs(stage_dir, if_private=True), "--parser")
     counted: Counted = Trees() if parser is None else ParsedTrees(parser)
     if num_topics is not None:
         counted = TopicsOf(stage_dir, num_topics, texts, encoder, 1 if seed is None else seed)

@@ -7,15 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from commands.pipeline.private_files import of_data, of_runs
 from commands.pipeline.stage_config import StageConfig
 from datamodules.columns import Columns, reference_columns
-from datamodules.sources import content_digest, expand_path, is_copy
+from datamodules.overlap import refuse_overlap
+from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.topics import Codebook, Floats, make_codebook
+
+_PRIVATE_TEXTS = (
+    "--texts is {path}, which says what the private file {private} does, in whatever form, and topics are told without "
+    "noise: give public utterances, or leave it out and they come from the samples"
+)
 
 
 class Counted(Protocol):
@@ -132,11 +139,13 @@ class TopicsOf:
                 f"{found}; another release would be spent on top"
             )
         self._data = StageConfig.read(stage_dir).data
-        if texts is not None and is_copy(texts, [self._data.get("train_path")]):
-            raise UserError(
-                f"--texts is {texts}, the private turns themselves, and topics are told without noise: give public "
-                "utterances, or leave it out and they come from the samples"
-            )
+        if texts is not None:
+            refuse_overlap(texts, self._columns, [*of_data(self._data), *of_runs(stage_dir)], _PRIVATE_TEXTS)
+
+    @property
+    def _columns(self) -> Columns | None:
+        """Of the public texts."""
+        return reference_columns(Columns.from_config(self._data))
 
     def read(self, texts: Sequence[str], alone: bool) -> list[str]:
         """Names of topics; makes the codebook of these texts if there is none."""
@@ -144,8 +153,8 @@ class TopicsOf:
             num_topics, public, encoder, seed = self._made
             own = [text for text in texts if text]
             if public is not None:
-                columns = reference_columns(Columns.from_config(self._data))
-                own = [turn.utterance for turn in read_turns(expand_path(public), "utterance", columns=columns)]
+                read = read_turns(expand_path(public), "utterance", columns=self._columns)
+                own = [turn.utterance for turn in read]
             make_codebook(own, embed(own, encoder), num_topics, encoder, seed).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))

@@ -46,8 +46,8 @@ def norms(
     at which short, middle and long units keep three quarters of their gradients each, on average.
 
     Nothing is spent, for every figure is of public turns alone. They are public because you name them as such
-    (--public, or the experiment's reference, which anybody may see). A file that the experiment protects is refused,
-    under another name too.
+    (--public, or the experiment's reference, which anybody may see). A file that says what one does that the experiment
+    protects is refused, in whatever form.
 
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.
@@ -93,17 +93,19 @@ def norms(
 
 
 def protects(experiment: Experiment, trainings: Iterable[Step], path: str) -> bool:
-    """Whether a file is, or is a copy of, one that an experiment trains on, or validates on without calling it public.
+    """Whether a file says what one does that an experiment protects, in whatever form; the embedded grammar is public.
 
-    The embedded grammar is public.
+    See :func:`datamodules.overlap.overlapping`.
     """
-    from datamodules.sources import is_copy
+    from commands.pipeline.private_files import of_data, of_experiment
+    from datamodules.columns import Columns, reference_columns
+    from datamodules.overlap import overlapping
 
-    named = [experiment.adaptation.train if experiment.adaptation else experiment.section("data").get("train_path")]
+    private = of_experiment(experiment.as_dict())
     for stage in trainings:
-        data = (stage.config or {})["data"]["init_args"]
-        named += [data.get("train_path"), None if data.get("val_is_public") else data.get("val_path")]
-    return is_copy(path, named)
+        private += of_data((stage.config or {})["data"]["init_args"])
+    columns = reference_columns(Columns.from_config(experiment.section("data")))
+    return overlapping(path, columns, private) is not None
 
 
 def build(config: Mapping[str, Any]) -> CausalLM:

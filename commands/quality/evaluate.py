@@ -10,9 +10,11 @@ from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
+from commands.pipeline.private_files import of_runs
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
 from datamodules.columns import Columns, reference_columns
+from datamodules.overlap import refuse_overlap
 from datamodules.selection import Selection
 from datamodules.sources import content_digest
 from datamodules.tables import read_turns
@@ -26,6 +28,10 @@ from doppel.lispress import Counting
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_FEATURIZER = "models/base"
 CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
+_PRIVATE_REFERENCE = (
+    "--reference is {path}, which says what the private file {private} does, in whatever form: figures of it are exact "
+    "and not private; name other human turns, and give private ones as --private, whose figures say so by their name"
+)
 _OF_LABELS_ALONE = {"encoder", "balanced", "seeds"}
 _OF_LABELS = _OF_LABELS_ALONE | {"synthetic", "reference", "out", "num_samples", "private", "labels", "columns"}
 
@@ -65,7 +71,8 @@ def evaluate(
     Args:
         synthetic: JSON lines with "utterance" and, if sampled, "parse"; with --labels "utterance" and "label", and
             maybe several files, which teach with equally many texts.
-        reference: Human turns that anybody may see: a table, text, JSON lines or dialogues, or embedded:….
+        reference: Human turns that anybody may see: a table, text, JSON lines or dialogues, or embedded:…. Refused are
+            those of --private, and the private turns of a run in which the samples or a file to write lie.
         out: Also write the values here, as JSON.
         featurizer: Model folder or hub name whose hidden states MAUVE compares; the default is the shipped base model.
         no_mauve: Leave MAUVE out (no model is loaded).
@@ -91,14 +98,18 @@ def evaluate(
         columns: What the columns of --private are called, and those of the reference where it has them.
 
     Raises:
-        DataError: An input or output cannot be used, annotations lack an utterance or a source, or files differ in
-            their labels.
+        DataError: An input or output cannot be used, the reference says what a private file does, annotations lack an
+            utterance or a source, or files differ in their labels.
         FeaturizerError: The featurizer cannot be loaded.
         UserError: A parser, encoder or language model cannot be loaded, or options do not fit together.
     """
     arguments = dict(locals())
     way, takes = ("--labels", _OF_LABELS) if labels else ("a comparison", arguments.keys() - _OF_LABELS_ALONE)
     check_options(evaluate, arguments, way, takes)
+    columns_of_reference = reference_columns(columns)
+    named = [] if private is None else [(private, columns_of_reference)]
+    runs = of_runs(*synthetic, *(path for path in (out, save_parsed, save_parsed_reference) if path is not None))
+    refuse_overlap(reference, columns_of_reference, [*named, *runs], _PRIVATE_REFERENCE)
     for path in (out, save_parsed, save_parsed_reference):  # before the long work, so that a bad path shows at once
         if path is not None:
             _make_folder(path)
@@ -119,7 +130,7 @@ def evaluate(
         if path is not None and not (parser or trees):
             raise DataError("there is nothing to save without a parser; give --parser", about=option)
     source = None if no_mauve else _featurizer(featurizer)
-    turns = read_turns(reference, "utterance", columns=reference_columns(columns))
+    turns = read_turns(reference, "utterance", columns=columns_of_reference)
     kept = Selection(keep_function).apply(turns, reference, "utterance")
     corpora = _corpus(read_synthetic(samples)), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
@@ -131,7 +142,7 @@ def evaluate(
     values: dict[str, Any] = compare(
         *corpora,
         featurizer=source,
-        private=[t.utterance for t in read_turns(private, "utterance", columns=reference_columns(columns))]
+        private=[t.utterance for t in read_turns(private, "utterance", columns=columns_of_reference)]
         if private
         else None,
         parsed=None if parsed_sides[0] is None else [tree for tree, _ in parsed_sides[0]],

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commands.pipeline.private_files import of_runs, refuse_parser
 from datamodules.columns import labels_of
 from doppel.console.command import check_options
 from doppel.errors import DataError
@@ -56,7 +57,8 @@ def keep_best(
     Why the guarantee stays: prompts and candidates are released or samples of the private models, and the choice is a
     function of them, of public words, a seed and a public parser or encoder: post-processing. A parser or encoder that
     learnt from the private turns without privacy would carry what it knows of them into the choice, and no ε would
-    hold: train it on other turns, or on released samples.
+    hold: train it on other turns, or on released samples. One whose run, beside its checkpoint, has read a private file
+    of the run of these files is refused.
 
     Args:
         candidates: JSON lines with "utterance" and the "parse" or "label" that each was drawn for.
@@ -70,10 +72,12 @@ def keep_best(
 
     Raises:
         DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist.
-        UserError: The parser or the encoder cannot be loaded, or options do not fit together.
+        UserError: The parser or the encoder cannot be loaded, the parser has read a private file, or options do not fit
+            together.
     """
     if parser is not None:
         check_options(keep_best, locals(), "--parser", {"candidates", "prompts", "out", "parser", "seed"})
+        refuse_parser(parser, of_runs(candidates, prompts, out, if_private=True), "--parser")
     field = "label" if parser is None else "parse"
     wanted = [str(line.get(field)) for _, line in read_json_lines(prompts)]
     known = set(wanted)

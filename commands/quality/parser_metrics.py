@@ -6,11 +6,18 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+from commands.pipeline.private_files import of_runs
 from commands.quality.evaluate import format_value, read_synthetic
+from datamodules.overlap import refuse_overlap
 from datamodules.tables import read_turns
 from doppel.console.table import Table
 from doppel.errors import DataError
 from doppel.files import write_json
+
+_PRIVATE_GOLD = (
+    "--gold is {path}, which says what the private file {private} does, in whatever form: figures of it are exact and "
+    "not private; name other turns with their trees"
+)
 
 
 def parser_metrics(
@@ -29,17 +36,20 @@ def parser_metrics(
 
     Args:
         predicted: A parser's JSON lines with "utterance" and "parse".
-        gold: The same turns in the same order with their trees: dialogue or plain JSON lines, or embedded:….
+        gold: The same turns in the same order with their trees: dialogue or plain JSON lines, or embedded:…. The
+            private turns of a run in which another of these files lies are refused.
         function: Also the turns with and without a function: a call head (WeatherQueryApi) or its start (EventOnDate*).
         apis: Which functions are API calls.
         out: Also write the values here, as JSON.
 
     Raises:
-        DataError: A file cannot be used, the two do not hold the same turns, or a function is no pattern.
+        DataError: A file cannot be used, the two do not hold the same turns, a function is no pattern, or the gold
+            turns say what a private file does.
     """
     from doppel.metrics import SMCALFLOW_APIS, TREEDST_APIS, identical_trees
     from doppel.metrics import parser_metrics as compute
 
+    refuse_overlap(gold, None, of_runs(predicted, *([] if out is None else [out])), _PRIVATE_GOLD)
     guesses, truths = read_synthetic(predicted), read_turns(gold, unit="utterance")
     for number, (guess, truth) in enumerate(zip(guesses, truths, strict=False), start=1):
         if guess.utterance != truth.utterance:

@@ -18,8 +18,8 @@ from commands.pipeline.sources import read_sources
 from commands.pipeline.steps import File, Step
 from datamodules.columns import Columns
 from datamodules.selection import Selection
-from datamodules.sources import content_digest, data_fingerprint, is_copy
-from datamodules.tables import read_turns
+from datamodules.sources import content_digest, data_fingerprint
+from datamodules.tables import read_turns, utterances_of
 from doppel.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def test_rows_and_fingerprints_of_every_form_come_of_one_reading(form: str, tmp_
     assert len(read_turns(path, "user")) == 9
     found = {content_digest(path), data_fingerprint(path), content_digest(path, Selection(keep_share=0.5))}
     assert len({*found, content_digest(path, columns=Columns(text="utterance"))}) == 4
-    assert is_copy(path, [path])
+    assert len(utterances_of(path)) == 9
     counts = [opened.count(file) for file in files if os.path.isfile(file)]
     assert counts and set(counts) == {1}
 
@@ -86,10 +86,11 @@ def test_a_private_fit_opens_each_of_its_files_once(
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     train, val = tmp_path / "train.jsonl", tmp_path / "val.jsonl"
     train.write_bytes(Path(corpus).read_bytes())
-    val.write_bytes(Path(corpus).read_bytes()[: Path(corpus).read_bytes().index(b"\n") + 1])
+    val.write_text(json.dumps({"utterance": "move my dentist to Monday", "parse": "(Ok)"}) + "\n")
     words = ["--config", str(ROOT / "configs" / "utterance_lm.yaml"), f"--model.init_args.base_model={tiny_model}"]
     words += ["--data=datamodules.dialogue_data_module.DialogueDataModule", "--data.init_args.batch_size=12"]
     words += [f"--data.init_args.train_path={train}", f"--data.init_args.val_path={val}"]
+    words += ["--data.init_args.val_is_public=true"]  # so that it is compared with the other
     words += ["--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.max_epochs=1"]
     words += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", "--privacy.epochs=[1]", "--privacy.scope=one"]
     opened.clear()

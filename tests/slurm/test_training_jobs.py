@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -27,6 +26,11 @@ class Pipelines:
 
     def __init__(self, cluster: SlurmCluster, folder: Path, model: str, corpus: str) -> None:
         self.cluster, self.folder = cluster, folder
+        lines = [json.loads(line) for line in Path(corpus).read_text().splitlines()]
+        reference = folder / "reference.jsonl"
+        reference.write_text(
+            "".join(json.dumps({**line, "utterance": f"so {line['utterance']}"}) + "\n" for line in lines)
+        )
         self.experiment = write_experiment(
             folder / "tiny.yaml",
             systems=["one_stage", "two_stage"],
@@ -36,7 +40,7 @@ class Pipelines:
             sampling={"max_new_tokens": 8, "redraws": None},
             privacy={"accountant": "rdp", "seed": 5},
             num_samples=6,
-            reference=str(Path(shutil.copy(corpus, folder / "reference.jsonl"))),
+            reference=str(reference),
             featurizer=model,
         )
 

@@ -26,7 +26,7 @@ ROWS = [
 
 def changes(tmp_path: Path, **more: Any) -> dict[str, Any]:
     private = write_table(tmp_path / "private", "csv", ROWS)
-    reference = write_table(tmp_path / "public", "jsonl", [{"text": "hello"}, {"text": ""}])
+    reference = write_table(tmp_path / "public", "jsonl", [{"text": "good morning"}, {"text": ""}])
     labels = tmp_path / "labels.txt"
     labels.write_text("Category: Food | Stars: 0\n")
     files = {"data.train_path": private, "reference": reference, "labels": str(labels), "data.unit": "user"}

@@ -247,9 +247,11 @@ def test_utterances_are_drawn_by_topics_and_say_which(
 def test_topics_are_not_made_of_the_private_utterances(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained(run, sigma=5.0)
     (run / "copy.jsonl").write_bytes((run / "train.jsonl").read_bytes())
-    for texts in ("train.jsonl", "copy.jsonl"):
+    lines = [json.loads(line)["utterance"].upper() for line in (run / "train.jsonl").read_text().splitlines()]
+    (run / "copy.txt").write_text("\n\n".join(lines))
+    for texts in ("train.jsonl", "copy.jsonl", "copy.txt"):
         assert calibrate(run, "--num-topics", "2", "--texts", str(run / texts)) == 2
-        assert "the private turns themselves" in capsys.readouterr().err
+        assert f"--texts is {run / texts}" in capsys.readouterr().err
     assert not (run / "parse_tree" / "codebook.jsonl").exists()
 
 

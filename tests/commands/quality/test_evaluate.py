@@ -137,7 +137,9 @@ def test_a_tree_model_that_fell_back_on_its_mode_is_named(tmp_path: Path) -> Non
 
 
 def test_private_values_only_when_asked(files: dict[str, str], tmp_path: Path) -> None:
-    private = write_lines(tmp_path / "private.jsonl", REFERENCE[:10] + [{"utterance": "something else entirely"}])
+    private = write_lines(
+        tmp_path / "private.jsonl", REFERENCE[:10] + [{"utterance": f"something else {n}"} for n in range(9)]
+    )
     out = tmp_path / "report.json"
     run(
         *("--synthetic", files["two_stage"], "--reference", files["reference"], "--private", private),

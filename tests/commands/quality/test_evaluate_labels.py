@@ -57,7 +57,9 @@ def test_samples_that_carry_their_labels_teach_them(
     constant = write(tmp_path / "constant.jsonl", [(text, "Food", stars) for text, _, stars in ROWS * 2])
     columns = ["--columns.text", "review", "--columns.label", "[kind, stars]"]
     words = ["--synthetic", good, swapped, constant, "--reference", table, *columns]
-    values = values_of(tmp_path / "out" / "values.json", *words, "--private", table)
+    private = tmp_path / "private.csv"
+    private.write_text("review,kind,stars\n" + "".join(f"well {text},{kind},{stars}\n" for text, kind, stars in ROWS))
+    values = values_of(tmp_path / "out" / "values.json", *words, "--private", str(private))
     assert values["majority"] == {"Kind": 0.5, "Stars": 0.5}
     assert (values["num_train"], values["num_test"]) == (len(ROWS), len(ROWS))  # equally many: the fewest
     scores = values["accuracy"]

@@ -41,7 +41,7 @@ def evaluate(folder: Path, tiny_model: str, corpus: str, verb: str, data: dict[s
         limit_test_batches=1,
     )
     files = {f"{name}_path": corpus for name in ("val", "test")}
-    getattr(trainer, verb)(model, data_module(corpus, **files, **data), verbose=False)
+    getattr(trainer, verb)(model, data_module(corpus, **files | data), verbose=False)
     assert type(model.step_policy) is PlainStep, "the next trainer finds the module as it was"
     return names(folder) | set(trainer.callback_metrics)
 
@@ -59,7 +59,9 @@ def test_a_verb_on_private_files_tells_what_is_asked_for_under_a_name_that_says_
 
 
 def test_a_verb_on_public_files_tells_all(tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    told = evaluate(tmp_path, tiny_model, corpus, "test", {"test_is_public": True})
+    public = tmp_path / "public.txt"
+    public.write_text("move my dentist to Monday\nwho is coming to the party\n")
+    told = evaluate(tmp_path, tiny_model, corpus, "test", {"test_is_public": True, "test_path": str(public)})
     assert told == {"test/loss", "test/word_overlap"}
 
 

@@ -16,10 +16,11 @@ from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 def test_two_ranks_measure_the_one_batch_of_a_validation_file(
     tmp_path: Path, tiny_model: str, corpus: str, batch: int
 ) -> None:
-    losses = []
+    losses, public = [], tmp_path / "public.txt"
+    public.write_text("".join(f"move my appointment number {number}\n" for number in range(60)))
     for ranks in (1, 2):
         strategy = LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo")
-        data = data_module(corpus, val_path=corpus, val_is_public=True, max_tokens_per_micro_batch=batch)
+        data = data_module(corpus, val_path=str(public), val_is_public=True, max_tokens_per_micro_batch=batch)
         folder = tmp_path / str(len(losses))
         model = UtteranceLM(base_model=tiny_model)
         devices = {"devices": 2, "strategy": strategy} if ranks == 2 else {}
