@@ -17,8 +17,6 @@ USUAL = {"text": ("utterance", "text"), "label": ("label",), "unit": ("unit",), 
 _NAME = r"[A-Z][\w &/-]{0,39}"
 _CODE = re.compile(rf"(?:^| \| )({_NAME}): (\S.*?)(?= \| {_NAME}: |$)")
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,39}")
-
 
 @dataclass(frozen=True)
 class Columns:
@@ -155,19 +153,17 @@ def labels_of(codes: Sequence[str]) -> dict[str, list[str]]:
     return {name: [dict(row).get(name, "") for row in rows] for name in names}
 
 
-def listed(names: Collection[str], from_content: bool = True) -> str:
+def listed(names: Collection[str], columns: Columns) -> str:
     """The columns there are, for an error message.
 
-    The first line of a table without a header is somebody's row, and what stands there is content. So the names are
-    listed only where all of them look like names: one word each of letters, digits, ``_`` and ``.``.
+    The first line of a table without a header is somebody's row, and its cells may be single words like any name. So
+    nothing of it is quoted but what the configuration or Doppel itself calls a column.
 
     Args:
         names: Columns of the file.
-        from_content: Whether they may be such a row; a Parquet file says which names are its columns.
+        columns: What they are called in the configuration.
     """
-    if from_content and not all(_PLAIN_NAME.fullmatch(name) for name in names if name):
-        return (
-            f"its {len(names)} column names are not shown, for not all are plain words, and a first line that names no "
-            "columns is somebody's row"
-        )
-    return f"there are {', '.join(name or '(no name)' for name in names)}"
+    known = {name for usual in USUAL.values() for name in usual}.union(*columns.named.values())
+    shown = [name for name in names if name in known]
+    hidden = "" if len(shown) == len(names) else "; others are not shown, for a first line may be somebody's row"
+    return f"known of its {len(names)} columns: {', '.join(shown) or 'none'}{hidden}"

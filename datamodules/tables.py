@@ -175,13 +175,14 @@ def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field],
                 if getattr(turn, field) is None:
                     wanted = " and ".join(map(repr, columns.of(_COLUMN_OF[field], record))) or repr(field)
                     raise DataError(
-                        f"no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record)})", about=where
+                        f"no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record, columns)})",
+                        about=where,
                     )
             yield Placed(where, turn)
     if missing and names:
         raise DataError(
-            f"no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names; {listed(names)}: "
-            "name one of these",
+            f"no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names: name a column that "
+            f"there is ({listed(names, columns)})",
             about=path,
         )
 
@@ -222,7 +223,8 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
     (column,) = columns.of("text", record) or ["text"]
     if column not in record:
         raise DataError(
-            f"no {column!r} ({listed(record)}): name the column of what was said as data.columns.text", about=where
+            f"no {column!r} ({listed(record, columns)}): name the column of what was said as data.columns.text",
+            about=where,
         )
     utterance = "" if record[column] is None else _text(record, column, where)
     trees = columns.of("parse", record) if with_trees else []
@@ -234,7 +236,7 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
         return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", label)
     if name is None:
         raise DataError(
-            f"no {owner!r}, which says whose line this is ({listed(record)}): name the column as "
+            f"no {owner!r}, which says whose line this is ({listed(record, columns)}): name the column as "
             "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)",
             about=where,
         )
@@ -454,7 +456,8 @@ def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
     """Rows of Arrow tables; the classes of a Hugging Face data set by their names."""
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
-        raise DataError(f"two columns are called {twice[0]!r}: give every column a name of its own", about=path)
+        places = [str(place) for place, name in enumerate(schema.names, 1) if name == twice[0]]
+        raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=path)
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
     classes = {name: f["names"] for name, f in described.items() if isinstance(f, dict) and f.get("names")}
     number = 0
