@@ -165,7 +165,13 @@ def sample(
     ledger = Ledger(run / "ledger.jsonl")
     scope = system(name).scope
     recorded = next((m for m in ledger.summary()["mechanisms"] if m["scope"] == scope), {"id": "", "done_steps": 0})
-    state = {"spec": {"target_epsilon": 6.0}, "scope": scope, "mechanism_id": recorded["id"], "ledger": ledger.anchor}
+    terms = {name: value for name, value in recorded.items() if name not in ("id", "done_steps")}
+    state = {
+        "spec": terms or {"target_epsilon": 6.0},
+        "scope": scope,
+        "mechanism_id": recorded["id"],
+        "ledger": ledger.anchor,
+    }
     state |= {"num_steps": recorded["done_steps"], **changes}
     checkpoint = run / f"model_{name}" / "checkpoints" / "last.ckpt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy
 from commands.page.html import render
 from commands.page.released import read_release
 from commands.page.tree_paths import tree_paths
-from commands.pipeline.manifest import Entry
+from commands.pipeline.manifest import Entry, enter_report
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.supported import Supported, read_supported
 from commands.pipeline.systems import in_order, system
 from commands.privacy.attestation import FILE_NAME
+from commands.privacy.chain import strangers
 from commands.privacy.verify import card as card_of
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_text
@@ -106,6 +108,8 @@ def write_page(
             provenance=_provenance(record, report),
         ),
     )
+    if path.resolve() == (record.folder / PAGE).resolve():
+        enter_report(record.folder, [PAGE], ["page", ".", *(["--private"] if with_private else [])])
     return path
 
 
@@ -120,7 +124,7 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
     if not record.is_private:
         return {**none, "reasons": ["the run was started with ε = inf: its models trained without privacy"]}
     try:
-        card = card or card_of(record)
+        card = card or card_of(record, renews=True)
     except UserError as error:
         return {**none, "reasons": [str(error)]}
     scopes, summary = card["scopes"].values(), Ledger(record.folder / FILE_NAME).summary()
@@ -135,9 +139,8 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
 
 
 def _not_as_made(record: RunRecord, samples: Entry) -> list[str]:
-    """Why samples are not shown: the file is not what its step made, and may hold anything."""
-    left_out = f"{samples.path} is not shown, for it is not what {samples.step} made"
-    return [] if record.manifest.is_as_made(samples) else [left_out]
+    """Why samples are not shown: they may be others than those that the steps of the run have made."""
+    return [f"{samples.path} is not shown: {why}" for why in strangers(record.manifest, samples)]
 
 
 def _main(samples: Mapping[str, Sequence[Sample]]) -> str:
@@ -154,7 +157,7 @@ def _main(samples: Mapping[str, Sequence[Sample]]) -> str:
 def _samples(record: RunRecord, made: Entry) -> list[Sample]:
     """The samples of a system; lines without an utterance are passed over."""
     manifest = record.manifest
-    parsed = [entry for entry in manifest.find("data", made.system, "evaluate") if manifest.is_as_made(entry)]
+    parsed = [entry for entry in manifest.find("data", made.system, "evaluate") if not manifest.changes(entry.path)]
     lines = (line for entry in parsed for _, line in read_json_lines(manifest.path(entry)))
     read = {str(line.get("utterance")): (line.get("parse") or "", line.get("confidence")) for line in lines}
     return [
@@ -204,6 +207,7 @@ def _provenance(record: RunRecord, report: Mapping[str, Any] | None) -> dict[str
     commits = [word for word in experiment.get("commit") or () if word]
     epsilon = experiment.get("epsilon")
     ids = {path.parent.name: path.read_text("utf-8").strip() for path in sorted(record.folder.glob("*/wandb_id"))}
+    ids = {stage: name for stage, name in ids.items() if re.fullmatch(r"[\w-]{1,128}", name)}  # ours, and no text
     facts = {
         "Experiment": experiment.get("name"),
         "Seed": told.get("seed"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -19,6 +20,8 @@ from doppel.files import write_json
 from doppel.privacy.fingerprint import sealed
 
 FILE = "manifest.json"
+#: What people read of a run.
+REPORTS = ("report.json", "report.html")
 _VERSION = 1
 _SEALED = "sealed:"  # begins the digest of a private file
 _PATIENCE = 120  # seconds: jobs of one run may end at the same time
@@ -147,7 +150,9 @@ class Manifest:
         return next((made for made in inputs if made.role in ("pool", "candidates", "release")), None)
 
     def contradictions(self, entry: Entry) -> list[str]:
-        """In what an entry is not what its step declared before it ran, in words."""
+        """In what an entry is not what its step declared before it ran, in words; a report is made by hand, too."""
+        if entry.role == "report":
+            return []
         path = declaration(self.folder, entry.step)
         if not path.is_file():
             return [f"{entry.path}: nothing tells what {entry.step} was to make, for configs/ has no {path.name}"]
@@ -175,31 +180,44 @@ class Manifest:
         """Whether a file is there and has the content that its step gave it; a private file is not looked at."""
         return entry.is_sealed or self._digest(str(self.path(entry))) == entry.sha256
 
-    def changes(self, path: str) -> list[str]:
-        """Why a file is not what its step made, or was made of others than those that are there now; in words."""
+    def changes(self, path: str, may_be_gone: bool = False) -> list[str]:
+        """Why a file is not what its step made, or was made of others than those that are there now; in words.
+
+        Args:
+            path: Its place in the run folder.
+            may_be_gone: Whether a file that was deleted since is passed over.
+        """
         entry, found = self.files[path], []
-        if not self.is_as_made(entry):
-            is_there = self.path(entry).exists()
+        is_there = self.path(entry).exists()
+        if not self.is_as_made(entry) and (is_there or not may_be_gone):
             how = "was changed after" if is_there else "is not in the run folder since"
             found.append(f"{path} {how} {entry.step} made it")
         for name, digest in entry.inputs.items():
             other = self.files.get(name)
             if other is not None and other.sha256 != digest:
+                again = f"delete it and RUN/.done/{entry.step}, and give the command of the run again"
+                if entry.role == "report":
+                    again = f"give python cli.py {entry.verb} RUN again"
                 found.append(
-                    f"{path} was made of another {name} than the one that {other.step} has made since: delete "
-                    f"it and RUN/.done/{entry.step}, and give the command of the run again"
+                    f"{path} was made of another {name} than the one that {other.step} has made since: {again}"
                 )
         return found
 
-    def breaks(self, path: str) -> list[str]:
+    def breaks(self, path: str | None = None, may_be_gone: bool = False, but: Collection[str] = ()) -> list[str]:
         """Where the chain from a file back to all that it was made of is not whole, in words; nothing where it is.
 
         Private files are not opened: their recorded digests are compared with one another.
+
+        Args:
+            path: The file; None: every file that a step has made.
+            may_be_gone: Whether files that it was made of may have been deleted since.
+            but: Files that are passed over.
         """
         found: list[str] = []
         read: dict[str, str | None] = {}
-        for entry in self.upstream(path):
-            found += self.changes(entry.path)
+        entries = self.files.values() if path is None else self.upstream(path)
+        for entry in (entry for entry in entries if entry.path not in but):
+            found += self.changes(entry.path, may_be_gone and entry.path != path)
             for name, digest in entry.inputs.items():
                 if not os.path.isabs(name) and digest is not None and name not in self.files:
                     found.append(f"{entry.path} was made of {name}, which no step of this run has made")
@@ -210,13 +228,18 @@ class Manifest:
         return list(dict.fromkeys(found))
 
     def unmade(self) -> list[str]:
-        """JSON lines in the run folder that no step made: what was copied there, or written by hand."""
+        """Lines and numbers in the run folder that no step made: what was copied there, or written by hand.
+
+        Tables and JSON lines anywhere, metrics where those of a run are, and its report.
+        """
         found = []
         for folder, subfolders, files in os.walk(self.folder):
             subfolders[:] = sorted(set(subfolders) - _NOT_RESULTS)
             for name in sorted(files):
                 path = os.path.relpath(os.path.join(folder, name), self.folder)
-                if name.endswith((".jsonl", ".jsonl.gz")) and name != "ledger.jsonl" and path not in self.files:
+                kind = name.removesuffix(".gz").rpartition(".")[2]
+                is_result = kind in _LINES or path in REPORTS or (kind == "json" and path.split("/")[0] in _METRICS)
+                if is_result and name != "ledger.jsonl" and path not in self.files:
                     found.append(path)
         return found
 
@@ -235,6 +258,10 @@ class Manifest:
 
 #: Folders of a run that hold what ran, and logs.
 _NOT_RESULTS = {"code", "configs", "slurm", "wandb", "audit"}
+#: Kinds of files that hold lines.
+_LINES = {"jsonl", "csv", "tsv", "parquet"}
+#: Folders of metrics.
+_METRICS = {"evaluation", "parser_metrics"}
 
 
 def declare(step: Step, run: Path) -> None:
@@ -282,27 +309,58 @@ def enter(run: Path, name: str) -> None:
             read[place] = file_digest(run / place).hex()  # a private file is opened once by the process of all steps
         else:
             read[place] = _digest(run / place) if os.path.isabs(place) or (run / place).exists() else None
-    lock = FileLock(run / f".{FILE}.lock", mode=0o600)
+    with _held(run):
+        before = Manifest.read(run).files
+        files = {path: entry for path, entry in before.items() if entry.step != name}
+        hidden |= {path for path, entry in files.items() if entry.is_sealed}
+        hidden |= {p for entry in before.values() for p, d in entry.inputs.items() if (d or "").startswith(_SEALED)}
+        inputs = {path: _told(digest, path in hidden) for path, digest in read.items()}
+        for path, file in made.items():
+            own = {"step": name, "command": told["command"], "inputs": inputs}
+            own["sha256"] = _told(digests[path], file["role"] == "private")
+            entry = _entry(path, **{key: file[key] for key in ("role", "system", "scope")}, **own)
+            old = before.get(path)
+            is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
+            files[path] = old if old is not None and is_kept else entry
+        _write(run, files)
+
+
+def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> None:
+    """Enter what people read of a run, which a command has made of all that the steps have left.
+
+    Args:
+        run: The run folder.
+        files: Files that the command wrote there, by their place.
+        command: Its words after ``cli.py``.
+
+    Raises:
+        ManifestError: The manifest cannot be read, or another process holds it.
+    """
+    with _held(run):
+        entries = dict(Manifest.read(run).files)
+        shown = [made for made in entries.values() if made.role not in ("report", "private", "checkpoint")]
+        inputs = {made.path: made.sha256 for made in shown}
+        fields = {"role": "report", "system": None, "scope": None, "step": command[0], "command": command}
+        for path in files:
+            entries[path] = _entry(path, **fields, sha256=_digest(run / path), inputs=inputs)
+        _write(run, entries)
+
+
+@contextmanager
+def _held(run: Path) -> Iterator[None]:
+    """Hold the manifest of a run."""
     try:
-        with lock.acquire(timeout=_PATIENCE):
-            before = Manifest.read(run).files
-            files = {path: entry for path, entry in before.items() if entry.step != name}
-            hidden |= {path for path, entry in files.items() if entry.is_sealed}
-            hidden |= {p for entry in before.values() for p, d in entry.inputs.items() if (d or "").startswith(_SEALED)}
-            inputs = {path: _told(digest, path in hidden) for path, digest in read.items()}
-            for path, file in made.items():
-                own = {"step": name, "command": told["command"], "inputs": inputs}
-                own["sha256"] = _told(digests[path], file["role"] == "private")
-                entry = _entry(path, **{key: file[key] for key in ("role", "system", "scope")}, **own)
-                old = before.get(path)
-                is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
-                files[path] = old if old is not None and is_kept else entry
-            content = {path: {k: v for k, v in vars(entry).items() if k != "path"} for path, entry in files.items()}
-            write_json(run / FILE, {"version": _VERSION, "files": content})
+        with FileLock(run / f".{FILE}.lock", mode=0o600).acquire(timeout=_PATIENCE):
+            yield
     except Timeout:
         raise ManifestError(
             f"{run / FILE} is held by another process for {_PATIENCE} s: give the command again"
         ) from None
+
+
+def _write(run: Path, files: Mapping[str, Entry]) -> None:
+    content = {path: {k: v for k, v in vars(entry).items() if k != "path"} for path, entry in files.items()}
+    write_json(run / FILE, {"version": _VERSION, "files": content})
 
 
 def declaration(run: Path, name: str) -> Path:

@@ -89,13 +89,25 @@ class RunRecord:
         return None if made is None else self.manifest.path(made)
 
     def split(self) -> dict[str, Any] | None:
-        """How the data of an adaptation were split; None for other runs."""
+        """How the data of an adaptation were split; None for other runs.
+
+        Raises:
+            UserError: The file that says so is not what its step made.
+        """
         made = [entry for entry in self.manifest.find("data", verb="partition") if entry.path.endswith(".json")]
+        for why in self.manifest.changes(made[0].path) if made else ():
+            raise UserError(why)
         return read_json(self.manifest.path(made[0])) if made else None
 
     def report(self) -> dict[str, Any] | None:
-        """``report.json``; None where the run did not come so far."""
+        """``report.json``; None where the run did not come so far.
+
+        Raises:
+            UserError: It is not what ``python cli.py report`` made.
+        """
         path = self.folder / "report.json"
+        for why in self.manifest.changes(path.name, may_be_gone=True) if path.name in self.manifest.files else ():
+            raise UserError(f"{why}: nothing is read from it")
         return read_json(path) if path.exists() else None
 
 

@@ -95,6 +95,35 @@ class Attestation:
                 found.setdefault(scope, []).append(text)
         return {scope: list(dict.fromkeys(texts)) for scope, texts in found.items() if texts}
 
+    def uncovered(self) -> list[Entry]:
+        """Files for people that were made of private text and that no scope has paid for, directly or not.
+
+        Such are metrics that compare with private text, and what a model tells that learnt from it without privacy.
+        The page is one only if figures of that kind were asked for.
+        """
+        manifest, found = self.record.manifest, []
+        for made in manifest.files.values():
+            is_page = made.role == "report" and made.path.endswith(".html")
+            if made.role in ("private", "checkpoint", "release") or (is_page and "--private" not in made.command):
+                continue
+            if any(self._tells_unpaid(entry) for entry in self._unpaid(made)):
+                found.append(made)
+        return found
+
+    def _tells_unpaid(self, entry: Entry) -> bool:
+        is_private = bool(entry.private_inputs) or entry.is_sealed
+        return is_private and not (entry.verb in ("histogram", "calibrate") and self._has_counted(entry.scope))
+
+    def _unpaid(self, made: Entry) -> list[Entry]:
+        """A file and all that it was made of, but for the checkpoints that a scope pays for and what is behind them."""
+        waiting, found = [made.path], {}
+        while waiting:
+            entry = self.record.manifest.files.get(waiting.pop(0))
+            if entry is not None and entry.path not in found and not (entry.role == "checkpoint" and entry.scope):
+                found[entry.path] = entry
+                waiting += entry.inputs
+        return list(found.values())
+
     def _has_counted(self, scope: str | None) -> bool:
         """Whether a histogram has been paid for in a scope."""
         from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for

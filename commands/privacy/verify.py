@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import datetime
+import gc
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.manifest import Entry, Manifest
-from commands.pipeline.run_record import RunRecord, read_json
+from commands.pipeline.manifest import REPORTS, Entry
+from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
 from commands.privacy.attestation import FILE_NAME, Attestation
+from commands.privacy.chain import TEXTS, drawn_by_others, not_drawn
 from doppel.errors import UserError
-from doppel.files import read_json_lines, write_json, write_text
+from doppel.files import write_json, write_text
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon
 from doppel.privacy.checkpoint import weights_fingerprint
 
 CARD = "privacy_card"
 #: What a checkpoint, the configuration beside it and the ledger must agree in.
 _SPEC = ("unit", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "delta", "accountant")
-#: Roles of the lines that a model wrote, or that were drawn from such.
-_TEXTS = ("release", "candidates", "pool", "prompts")
 _UNMADE = (
     "no step of the run made it, so that nobody can vouch for it: move it to a folder of its own (what `predict` wrote "
     "by hand, and rows chosen by hand, are not part of the release)"
 )
+_POSITIVE = ("batch_size", "num_units", "sample_rate", "noise_multiplier", "max_grad_norm", "planned_steps")
 _SLACK = 0.02  # by which two accountants may differ: PRV states the upper end of an interval
 
 
@@ -50,7 +52,11 @@ def verify(run_dir: Path) -> int:
     Raises:
         UserError: There is no ledger.
     """
-    content = card(RunRecord(run_dir))
+    gc.disable()  # torch and the accountants make a million objects that stay: a fifth of this command's time
+    try:
+        content = card(RunRecord(run_dir))
+    finally:
+        gc.enable()
     print(write_card(content, run_dir))
     return 0 if content["signed"] else 1
 
@@ -63,18 +69,19 @@ def write_card(content: dict[str, Any], folder: Path) -> str:
     return text
 
 
-def card(record: RunRecord, attestation: Attestation | None = None) -> dict[str, Any]:
+def card(record: RunRecord, attestation: Attestation | None = None, *, renews: bool = False) -> dict[str, Any]:
     """What holds for a run.
 
     Args:
         record: The run.
         attestation: Of the run, where its checkpoints have been opened already.
+        renews: Whether report and page are about to be made anew, so that those that are there do not matter.
 
     Returns:
         ``signed``, ``prevents`` (reasons; none if signed), ``statement``, ``scopes`` (what was promised and spent, ε by
         two accountants), ``everything`` (what all runs of the ledger spend), ``ledger`` (identity and newest chain),
-        ``checkpoints`` and ``samples`` (the released files) with their fingerprints, ``not_covered``, and when it was
-        made.
+        ``checkpoints`` and ``samples`` (the released files) with their fingerprints, ``not_covered`` (what is in the
+        folder and no ε holds for), ``not_checked`` (what the card takes as given), and when it was made.
 
     Raises:
         UserError: There is no ledger, or it or the manifest is damaged.
@@ -94,22 +101,35 @@ def card(record: RunRecord, attestation: Attestation | None = None) -> dict[str,
     ]
     checkpoints, not_covered = _checkpoints(attestation, summary, prevents)
     released = manifest.find("release")
+    spending = dict.fromkeys(m["scope"] for m in summary["mechanisms"])
     content = {
         "signed": False,
         "prevents": prevents,
         "run": record.folder.resolve().name,
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "statement": summary["statement"],
-        "scopes": {name: _scope(name, scope, summary, prevents) for name, scope in summary["scopes"].items()},
+        "scopes": {name: _scope(name, summary["scopes"][name], summary, prevents) for name in spending},
         "everything": summary["everything"],
         "ledger": ledger.anchor,
         "checkpoints": checkpoints,
         "samples": [told for made in released if (told := _sample(record, made, checkpoints, prevents)) is not None],
-        "not_covered": not_covered,
+        "not_covered": [*not_covered, *_weak_terms(summary), *_derived(attestation)],
+        "not_checked": _not_checked(attestation, checkpoints),
     }
-    if not summary["scopes"]:
+    if not spending:
         prevents.append("the ledger holds no mechanism of this run")
-    prevents += [f"{path} is in the run folder, but {_UNMADE}" for path in manifest.unmade()]
+    prevents += [
+        f"{n}: the ledger has a budget for it, and no mechanism" for n in summary["scopes"] if n not in spending
+    ]
+    prevents += manifest.breaks(but=REPORTS if renews else ())
+    prevents += [text for entry in manifest.files.values() for text in manifest.contradictions(entry)]
+    for path in manifest.unmade():
+        if path not in REPORTS:
+            prevents.append(f"{path} is in the run folder, but {_UNMADE}")
+        elif not renews:
+            prevents.append(
+                f"{path} is not one that `report` has made of this run: give python cli.py report RUN again"
+            )
     prevents[:] = dict.fromkeys(prevents)
     return {**content, "signed": not prevents}
 
@@ -130,13 +150,35 @@ def _scope(name: str, scope: dict[str, Any], summary: dict[str, Any], prevents: 
         prevents.append(f"{name}: ε is {found[first]:.4g} by {first}, above its target {scope['target_epsilon']:g}")
     if found.get(second, 0.0) > found.get(first, 0.0) * (1 + _SLACK):
         prevents.append(f"{name}: {second} finds ε = {found[second]:.4g}, {first} {found[first]:.4g}: one is wrong")
+    if len({m["num_units"] for m in own}) > 1:
+        prevents.append(f"{name}: {' and '.join(m['id'] for m in own)} were trained on different numbers of units")
     for m in own:
+        prevents += [f"{m['id']}: {text}" for text in _impossible(m)]
         if m["done_steps"] < m["planned_steps"]:
             prevents.append(f"{m['id']} is not finished: {m['done_steps']} of {m['planned_steps']} steps are done")
     kept = ("target_epsilon", "epsilon", "delta", "unit", "protects", "noise_multiplier", "caveats", "voids")
     steps = {m["stage"]: m["done_steps"] for m in own}
     epsilons = {} if scope["voids"] else {"epsilon_by_accountant": found}
     return {**{key: scope[key] for key in kept}, **epsilons, "steps": steps}
+
+
+def _impossible(mechanism: Mapping[str, Any]) -> list[str]:
+    """What of a mechanism's terms no Poisson sample with clipped sums and noise has."""
+    batch, units, rate = (mechanism[name] for name in ("batch_size", "num_units", "sample_rate"))
+    found = [f"{name} is {mechanism[name]}" for name in _POSITIVE if not 0 < mechanism[name] < math.inf]
+    if not found and rate != batch / units:
+        found.append(f"sample_rate is {rate}, and batch_size / num_units is {batch / units}")
+    return found
+
+
+def _weak_terms(summary: Mapping[str, Any]) -> list[str]:
+    """Where δ is so large that the guarantee would allow to publish somebody."""
+    units = {m["scope"]: m["num_units"] for m in summary["mechanisms"]}
+    return [
+        f"what δ = {scope['delta']:.3g} of {name} allows: it is not below 1/N, and to publish one unit would satisfy it"
+        for name, scope in summary["scopes"].items()
+        if name in units and scope["delta"] * units[name] >= 1
+    ]
 
 
 def _checkpoints(
@@ -146,7 +188,7 @@ def _checkpoints(
     mechanisms = {m["id"]: m for m in summary["mechanisms"]}
     record = attestation.record
     found, not_covered = [], []
-    for path in sorted({path.resolve() for path in record.folder.glob("*/checkpoints/*.ckpt")}):
+    for path in sorted({path.resolve() for path in record.folder.rglob("*.ckpt")}):
         name = os.path.relpath(path, record.folder.resolve())
         opened = attestation.open(path)
         if opened.content is None:
@@ -160,8 +202,11 @@ def _checkpoints(
         gap = attestation.ledger.gap(state)
         if gap is not None:
             prevents.append(f"{name}: {gap}")
+        spec = state["spec"]
         prevents += [
-            f"{name}: its {key} is not the ledger's" for key in _SPEC if _differs(key, state["spec"], recorded)
+            f"{name}: its {key} is not the ledger's"
+            for key in _SPEC
+            if key not in spec or spec[key] != recorded.get(key)
         ]
         stage = path.parent.parent
         if (stage / "config.yaml").is_file():
@@ -196,17 +241,18 @@ def _sample(
 ) -> dict[str, Any] | None:
     """A released file, and the checkpoints that it came from."""
     manifest = record.manifest
-    prevents += manifest.breaks(made.path)
     path = manifest.path(made)
     if not path.is_file():
         return None
     chain = manifest.upstream(made.path)
+    weights: dict[str, list[str]] = {}
+    for told in checkpoints:
+        weights.setdefault(told["file"], []).append(told["weights"])
     for entry in chain:
-        prevents += manifest.contradictions(entry)
-        if entry.role in _TEXTS and entry.verb == "predict":
-            prevents += _drawn_by_others(record, entry, checkpoints)
-        elif entry.role in _TEXTS and (source := manifest.drawn_from(entry)) is not None:
-            prevents += _not_drawn(manifest, entry, source)
+        if entry.role in TEXTS and entry.verb == "predict":
+            prevents += drawn_by_others(manifest, entry, weights)
+        elif entry.role in TEXTS:
+            prevents += not_drawn(manifest, entry)
     return {
         "file": made.path,
         "system": made.system,
@@ -217,38 +263,35 @@ def _sample(
     }
 
 
-def _drawn_by_others(record: RunRecord, drawn: Entry, checkpoints: list[dict[str, Any]]) -> list[str]:
-    """Why what a model wrote is not bound to the weights of the checkpoint and to the prompts that its step read."""
-    manifest = record.manifest
-    metrics = manifest.files.get(f"{drawn.path}.metrics.json")
-    told = read_json(manifest.path(metrics)) if metrics is not None and manifest.path(metrics).is_file() else {}
-    if metrics is None or "weights" not in told:
-        return [f"{drawn.path}: nothing tells which weights drew it"]
-    wrong = manifest.changes(metrics.path)
-    if told.get("sha256") != drawn.sha256:
-        wrong.append(f"{drawn.path} is not what the sampling wrote that {metrics.path} tells of")
-    asked = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role == "prompts"]
-    if told.get("prompts") not in ({drawn.inputs[name] for name in asked} or {None}):
-        named = " and ".join(asked) or "none"
-        wrong.append(f"{drawn.path} was sampled with other prompts than {drawn.step} declared, which are {named}")
-    names = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role == "checkpoint"]
-    files = [os.path.relpath((record.folder / name).resolve(), record.folder.resolve()) for name in names]
-    known = [told["weights"] for told in checkpoints if told["file"] in files]
-    if known and told["weights"] not in known:
-        wrong.append(f"{drawn.path} was drawn by other weights than those of {' and '.join(names)}")
-    return wrong
+def _derived(attestation: Attestation) -> list[str]:
+    """What steps have made of private text outside of every scope, a sentence for each step."""
+    by_step: dict[str, list[str]] = {}
+    for entry in attestation.uncovered():
+        by_step.setdefault(entry.step, []).append(entry.path)
+    return [f"{' and '.join(paths)}, which {step} made of private text" for step, paths in by_step.items()]
 
 
-def _not_drawn(manifest: Manifest, drawn: Entry, source: Entry) -> list[str]:
-    """Why a file was not drawn or chosen from another one, which must have all its lines."""
-    lines = [
-        {(line.get("utterance"), line.get("parse")) for _, line in read_json_lines(manifest.path(entry))}
-        for entry in (drawn, source)
-        if manifest.path(entry).is_file()
+def _not_checked(attestation: Attestation, checkpoints: list[dict[str, Any]]) -> list[str]:
+    """What the card takes as given, in words that follow "not checked"."""
+    record = attestation.record
+    bases = [str(config.model["base_model"]) for config in record.trainings if config.model.get("base_model")]
+    commits = " and ".join(str(word) for word in record.experiment.get("commit") or ()) or "unknown"
+    stages = dict.fromkeys(os.path.dirname(os.path.dirname(told["file"])) for told in checkpoints)
+    missing = [f"{stage}/config.yaml" for stage in stages if not (record.folder / stage / "config.yaml").is_file()]
+    private = record.manifest.files.values()
+    hidden = {path for entry in private for path in entry.private_inputs}
+    read = {path: digest for entry in private for path, digest in entry.inputs.items() if path not in hidden}
+    public = sorted({os.path.basename(path) for path, digest in read.items() if os.path.isabs(path) and digest})
+    unread = sorted(path for path, digest in read.items() if digest is None)
+    return [
+        "that the private files hold all that one unit contributed under one name, and nothing is known of them",
+        f"that the base model and its tokenizer are public ({', '.join(dict.fromkeys(bases)) or 'not named'})",
+        *([f"that no private text is in {', '.join(public)}, which are taken to be public"] if public else []),
+        *([f"that {', '.join(unread)} stayed the same between two steps"] if unread else []),
+        *([f"the settings of trainings in {', '.join(missing)}, which are not there"] if missing else []),
+        f"that the steps ran the code of Doppel, version {commits}, as it was published, and the settings on file",
+        "that nobody forged all files of the run so that they fit one another",
     ]
-    if len(lines) < 2 or lines[0] <= lines[1]:
-        return []
-    return [f"{drawn.path} has lines that {source.path} has not, from which {drawn.step} draws"]
 
 
 def render_card(content: Mapping[str, Any]) -> str:
@@ -265,6 +308,7 @@ def render_card(content: Mapping[str, Any]) -> str:
         lines.append(f"{told['file']}: {told['lines']} samples of {' and '.join(told['checkpoints'])}")
     lines += [f"checkpoint {told['file']}: {told['steps']} steps, paid" for told in content["checkpoints"]]
     lines += [f"not covered: {text}" for text in content["not_covered"]]
+    lines.append(f"Not checked: {'; '.join(content['not_checked'])}.")
     if content["signed"]:
         return "\n".join([*lines, "", f"SIGNED OFF by ledger {content['ledger']['identity']}"])
     return "\n".join([*lines, "", "NOT SIGNED OFF:", *(f"- {text}" for text in content["prevents"])])

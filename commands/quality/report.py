@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from commands.page.write import write_page
+from commands.pipeline.manifest import enter_report
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import main_of, system
 from commands.privacy.attestation import Attestation
+from commands.privacy.chain import strangers
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
 from commands.quality.report_text import render
@@ -40,12 +42,14 @@ def report(run_dir: Path, *, samples: int = 3) -> None:
     attestation = Attestation(record)
     content = build_report(record, attestation)
     if content["privacy"] is not None:
-        content["card"] = card(record, attestation)
+        content["card"] = card(record, attestation, renews=True)
         write_card(content["card"], run_dir)
     write_json(run_dir / "report.json", content)
+    enter_report(run_dir, ["report.json"], ["report", "."])
     names = sorted(content["metrics"], key=lambda name: not system(name).is_main)
-    made = [path for name in names if (path := record.synthetic(name)) is not None]
-    shown = made[0] if made else None
+    manifest = record.manifest
+    made = [own for name in names if (own := manifest.samples().get(name)) is not None and not strangers(manifest, own)]
+    shown = manifest.path(made[0]) if made else None
     print(render(content, shown or run_dir, _utterances(shown, samples)))
     try:
         print(f"The page: {write_page(record, content, content.get('card'))}")

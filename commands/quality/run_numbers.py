@@ -69,7 +69,7 @@ def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
     found = {}
     for made in _texts(record.manifest, of):
         drawn = record.manifest.drawn_from(made) or made
-        told = record.manifest.files.get(f"{drawn.path}.metrics.json")
+        told = _as_made(record.manifest, f"{drawn.path}.metrics.json")
         if told is not None:
             metrics = read_json(record.manifest.path(told))
             found[made.path] = {k.removeprefix("synthetic/"): n for k, n in metrics.items() if k.startswith(prefixes)}
@@ -79,7 +79,7 @@ def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
 def calibration(record: RunRecord, of: str) -> dict[str, Any] | None:
     """How the trees or utterances of a system were drawn from an over-sample; None where they were not."""
     for made in _texts(record.manifest, of):
-        told = record.manifest.files.get(f"{made.path}.calibration.json")
+        told = _as_made(record.manifest, f"{made.path}.calibration.json")
         if told is not None:
             return read_json(record.manifest.path(told))
     return None
@@ -89,6 +89,12 @@ def stage_seconds(record: RunRecord) -> dict[str, int]:
     """Seconds of each finished step, in the order they ended; a mark that was made by hand holds no number."""
     marks = sorted(record.folder.glob(".done/*"), key=lambda file: file.stat().st_mtime)
     return {file.name: int(text) for file in marks if (text := file.read_text().strip()).isdigit()}
+
+
+def _as_made(manifest: Manifest, path: str) -> Entry | None:
+    """A file of numbers; None where no step made it, or it is not what its step made."""
+    entry = manifest.files.get(path)
+    return entry if entry is not None and not manifest.changes(path) else None
 
 
 def _texts(manifest: Manifest, of: str) -> list[Entry]:

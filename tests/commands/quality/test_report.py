@@ -138,7 +138,8 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC})
     (folder / "experiment.yaml").write_text("name: mine\nsystems: [one_stage, two_stage, shuffled]\nnum_samples: 3\n")
     (folder / "evaluation" / "one_stage.json").write_text('{"mauve": ')
-    (folder / "synthetic.jsonl").write_text('{"utterance": "yes"}\n{"utterance": "book lunch with Ana"}\n')
+    sample(folder, "two_stage", lines=b'{"utterance": "yes"}\n{"utterance": "book lunch with Ana"}\n')
+    evaluate(folder, "two_stage", {"mauve": 0.5})
     assert cli.main(["report", str(folder)]) == 0
     report = json.loads((folder / "report.json").read_text())
     assert list(report["metrics"]) == ["two_stage"]

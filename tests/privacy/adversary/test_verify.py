@@ -24,7 +24,7 @@ from doppel.privacy.ledger import Ledger
 def run(tmp_path: Path) -> Path:
     """A finished private run of one system, in which everything fits."""
     folder = tmp_path / "runs" / "run"
-    make_run(folder, metrics={"two_stage": {}})
+    make_run(folder, metrics={"two_stage": {}}, report=False)
     sample(folder, "two_stage")
     evaluate(folder, "two_stage", {"mauve": 0.5})
     return folder

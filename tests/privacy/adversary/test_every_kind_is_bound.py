@@ -1,0 +1,348 @@
+"""The attacker puts private text into one file of a finished run, of whatever kind, and wants it signed and shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from page_content import read_html
+from run_folders import edit_manifest, end_step, evaluate, sample, spec
+
+import cli
+from commands.pipeline.manifest import Manifest
+from commands.pipeline.steps import File
+from commands.quality.frame import read_runs
+from doppel.privacy.histogram import KIND
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacyArguments
+
+PRIVATE = "lunch with Ana at her mother's"
+#: Every file that people get or read of the run below, and what vouches for it.
+KINDS = [
+    "labels.jsonl",
+    "labels.histogram.json",
+    "candidates_labels.jsonl",
+    "synthetic_labels.jsonl",
+    "synthetic_labels.jsonl.kept.json",
+    "pool_topics.jsonl",
+    "pool_topics.jsonl.metrics.json",
+    "synthetic_topics.jsonl",
+    "synthetic_topics.jsonl.calibration.json",
+    "topics/marginals.json",
+    "topics/codebook.jsonl",
+    "trees_pool.jsonl",
+    "trees.jsonl",
+    "trees.jsonl.calibration.json",
+    "parse_tree/marginals.json",
+    "synthetic.jsonl",
+    "synthetic.jsonl.metrics.json",
+    "chosen_two_stage.jsonl",
+    "evaluation/two_stage.json",
+    "evaluation/two_stage.parsed.jsonl",
+    "report.json",
+    "report.html",
+]
+METRICS = {"mauve": 0.5, "word_overlap": 0.4, "notes": []}
+
+
+def lines(*records: dict[str, str]) -> bytes:
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def shares(*names: str) -> str:
+    told = {"unit": "utterance", "num_units": 2000, "noise_multiplier": 20.0, "sums": dict.fromkeys(names, 900.0)}
+    return json.dumps(told)
+
+
+def texts(label: str) -> bytes:
+    words = ("yes", "no", "maybe", "later", "please", "now")
+    return lines(*({"utterance": f"{word} to {label}", "label": label} for word in words))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of three systems, with every kind of file that steps derive from samples, and its report."""
+    folder = tmp_path_factory.mktemp("kinds")
+    run = folder / "run"
+    private, public = str(folder / "private.jsonl"), str(folder / "public.jsonl")
+    Path(private).write_bytes(lines({"utterance": PRIVATE}))
+    Path(public).write_bytes(lines({"utterance": "what people say"}))
+    run.mkdir()
+    told = f"name: mine\nsystems: [labels, topics, two_stage]\nepsilon: 3.0\nnum_samples: 6\nreference: {public}\n"
+    (run / "experiment.yaml").write_text(told)
+    ledger, terms = Ledger(run / "ledger.jsonl"), replace(spec(3.0), noise_multiplier=2 * spec(3.0).noise_multiplier)
+    counts = PrivacyArguments(3.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=20.0)
+    for scope in ("labels", "topics", "two_stage"):
+        made: dict[str, Any] = {"planned_steps": 5, "data_fingerprint": "f00d"}
+        mechanism = ledger.open_mechanism(scope=scope, stage="fit", spec=terms, **made)
+        for _ in range(5):
+            ledger.spend(mechanism)
+        made |= {"planned_steps": 1, "kind": KIND, "spec": counts.plan_histogram(2000, "utterance")}
+        ledger.spend(ledger.open_mechanism(scope=scope, stage="histogram", **made))
+
+    def leave(step: str, words: list[str], contents: dict[str, bytes | str], reads: list[str], counts: bool) -> None:
+        own = "labels" if "labels" in step else "topics" if "topics" in step else "two_stage"
+        roles = {"synthetic": "release", "chosen": "release", "labels.jsonl": "prompts", "trees.jsonl": "prompts"}
+        files = []
+        for path, content in contents.items():
+            (run / path).parent.mkdir(exist_ok=True)
+            (run / path).write_bytes(content if isinstance(content, bytes) else content.encode())
+            role: Any = next((r for start, r in roles.items() if path.startswith(start)), "data")
+            files.append(File(path, "metrics" if path.endswith(".json") else role, own, own))
+        end_step(run, step, words, files, reads, private if counts else "")
+
+    asked = texts("a") + texts("b")
+    prompts = lines({"label": "a"}, {"label": "b"})
+    leave("histogram_labels", ["histogram"], {"labels.jsonl": prompts, "labels.histogram.json": shares("a")}, [], True)
+    sample(run, "labels", "candidates_labels.jsonl", "candidates", asked)
+    chosen = {"synthetic_labels.jsonl": texts("a"), "synthetic_labels.jsonl.kept.json": "{}"}
+    leave("choose_labels", ["keep-best"], chosen, ["candidates_labels.jsonl", "labels.jsonl"], False)
+
+    sample(run, "topics", "pool_topics.jsonl", "pool", texts("pool"))
+    drawn: dict[str, bytes | str] = {
+        "synthetic_topics.jsonl": texts("pool").replace(b'"label": "pool"', b'"label": "1"')
+    }
+    drawn |= {"synthetic_topics.jsonl.calibration.json": '{"of": "utterances"}', "topics/marginals.json": shares("1")}
+    drawn["topics/codebook.jsonl"] = lines({"name": "1"})
+    leave("calibrate_topics", ["calibrate"], drawn, ["pool_topics.jsonl"], True)
+
+    sample(run, "unconstrained", "trees_pool.jsonl", "pool", lines({"parse": "(a)"}, {"parse": "(b)"}))
+    drawn = {"trees.jsonl": lines({"parse": "(a)"}), "parse_tree/marginals.json": shares("a")}
+    drawn["trees.jsonl.calibration.json"] = '{"of": "trees"}'
+    leave("calibrate_trees_two_stage", ["calibrate"], drawn, ["trees_pool.jsonl"], True)
+    sample(run, "two_stage", lines=texts("c"))
+    leave("diverse_two_stage", ["choose"], {"chosen_two_stage.jsonl": texts("c")}, ["synthetic.jsonl"], False)
+    for name in ("labels", "topics"):
+        evaluate(run, name, METRICS)
+    (run / "evaluation" / "two_stage.json").write_text(json.dumps(METRICS))
+    (run / "evaluation" / "two_stage.parsed.jsonl").write_bytes(texts("c"))
+    files = [File("evaluation/two_stage.json", "metrics", "two_stage", "two_stage")]
+    files.append(File("evaluation/two_stage.parsed.jsonl", "data", "two_stage", "two_stage"))
+    end_step(run, "evaluate_two_stage", ["evaluate"], files, ["synthetic.jsonl", public])
+    assert cli.main(["report", str(run)]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of its own, which reads its own files beside it."""
+    run = Path(shutil.copytree(finished, tmp_path / "runs")) / "run"
+    for path in (run / "manifest.json", run / "experiment.yaml", *(run / "configs").glob("*.json")):
+        path.write_text(path.read_text().replace(str(finished), str(run.parent)))
+    return run
+
+
+def put_private_text(path: Path) -> None:
+    """Twenty private rows among lines, or under every key of a file of numbers, or anywhere in a page."""
+    if path.suffix == ".jsonl":
+        path.write_bytes(path.read_bytes() + lines({"utterance": PRIVATE, "parse": f'("{PRIVATE}")'}) * 20)
+    elif path.suffix == ".json":
+        told = json.loads(path.read_text())
+        changed = {key: told[key] for key in told if not isinstance(told[key], list | dict)}
+        told |= {"sums": {**told.get("sums", {}), PRIVATE: 1500.0}, "notes": [PRIVATE], "synthetic/num_x": PRIVATE}
+        path.write_text(json.dumps(told | {"statement": PRIVATE, "experiment": PRIVATE, "changed": changed}))
+    else:
+        path.write_text(path.read_text().replace("</h1>", f" {PRIVATE}</h1>"))
+
+
+def reasons(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert cli.main(["verify", str(run)]) == 1
+    told = capsys.readouterr().out
+    assert "SIGNED OFF by ledger" not in told and PRIVATE not in told
+    return told.split("NOT SIGNED OFF:")[1]
+
+
+def shown(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """All that page, report, its file and the tables tell."""
+    capsys.readouterr()
+    assert cli.main(["report", str(run)]) == 0 and cli.main(["results", str(run)]) == 0
+    return capsys.readouterr().out + read_html(run / "report.html").words + (run / "report.json").read_text()
+
+
+def test_the_run_is_signed_off_with_its_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {made.path for made in Manifest.read(run).files.values() if made.role != "checkpoint"} >= set(KINDS)
+    assert cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
+    assert "0.5" in shown(run, capsys)
+    assert cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_private_text_in_a_file_is_neither_signed_nor_shown(
+    run: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    put_private_text(run / name)
+    assert re.search(rf"^- {name} was changed after \w+ made it", reasons(run, capsys), flags=re.M)
+    assert PRIVATE not in shown(run, capsys)
+
+
+@pytest.mark.parametrize("name", ["pool_topics.jsonl", "candidates_labels.jsonl", "synthetic.jsonl"])
+def test_private_rows_put_in_between_two_steps_are_neither_signed_nor_shown(
+    run: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """The later step read them, and all that it left is as it left it."""
+    manifest = Manifest.read(run)
+    (later,) = (e for e in manifest.files.values() if name in e.inputs and e.role == "release")
+    put_private_text(run / name)
+    put_private_text(run / later.path)
+    source = [path for path in later.inputs if not Path(path).is_absolute()]
+    private = [path for path in later.private_inputs if Path(path).is_absolute()]
+    end_step(run, later.step, later.command, [File(later.path, "release", later.system, later.scope)], source, *private)
+    assert name in reasons(run, capsys)
+    assert PRIVATE not in shown(run, capsys)
+
+
+def test_a_table_reads_no_report_that_was_edited(run: Path) -> None:
+    put_private_text(run / "report.json")
+    frame, problems = read_runs([run])
+    assert frame.empty and len(problems) == 1 and re.search(r"report\.json was changed", problems[0])
+
+
+def by_hand(run: Path) -> None:
+    """`evaluate --out RUN/evaluation/x.json`, compared with what the attacker liked."""
+    shutil.copy(run / "evaluation" / "two_stage.json", run / "evaluation" / "one_stage.json")
+
+
+def by_hand_in_its_place(run: Path) -> None:
+    (run / "evaluation" / "two_stage.json").write_text(json.dumps({"mauve": 0.98765, "notes": []}))
+
+
+def a_table(run: Path) -> None:
+    (run / "private.csv").write_text(f"utterance\n{PRIVATE}\n")
+
+
+def another_reference(run: Path) -> None:
+    """The public file changed under its name after one evaluation, and before another."""
+    (run.parent / "public.jsonl").write_bytes(lines({"utterance": "else"}))
+    own = [File("evaluation/labels.json", "metrics", "labels", "labels")]
+    end_step(run, "evaluate_labels", ["evaluate"], own, ["synthetic_labels.jsonl", str(run.parent / "public.jsonl")])
+    assert cli.main(["report", str(run)]) == 0
+
+
+def another_private_file(run: Path) -> None:
+    """The private file changed under its name between two calibrations."""
+    path = run.parent / "private.jsonl"
+    own = [File("synthetic_labels.jsonl", "release", "labels", "labels")]
+    for content in (b"one", b"other"):
+        path.unlink(missing_ok=True)
+        path = path.with_name("private.jsonl")
+        path.write_bytes(lines({"utterance": content.decode()}))
+        end_step(run, f"read_{content.decode()}", ["histogram"], own, ["candidates_labels.jsonl"], str(path))
+        own = [File("labels.histogram.json", "metrics", "labels", "labels")]
+
+
+def an_old_page(run: Path) -> None:
+    """Samples were made anew, and the page shows those of before."""
+    sample(run, "two_stage", lines=texts("d"))
+
+
+def a_page_of_nobody(run: Path) -> None:
+    edit_manifest(run, "report.html")
+
+
+MORE = {
+    by_hand: r"evaluation/one_stage.json .*no step",
+    by_hand_in_its_place: r"evaluation/two_stage.json was changed",
+    a_table: r"private.csv .*no step",
+    another_reference: r"public.jsonl",
+    another_private_file: r"private.jsonl was another file when",
+    an_old_page: r"report.html was made of another synthetic.jsonl .*python cli.py page",
+    a_page_of_nobody: r"report.html .*python cli.py report",
+}
+
+
+@pytest.mark.parametrize(("attack", "said"), MORE.items(), ids=[attack.__name__ for attack in MORE])
+def test_a_run_whose_files_do_not_fit_is_not_signed(
+    run: Path, capsys: pytest.CaptureFixture[str], attack: Callable[[Path], None], said: str
+) -> None:
+    attack(run)
+    assert re.search(rf"^- .*{said}", reasons(run, capsys), flags=re.M)
+
+
+@pytest.mark.parametrize("attack", [by_hand, by_hand_in_its_place])
+def test_a_number_that_no_step_made_is_not_told(
+    run: Path, capsys: pytest.CaptureFixture[str], attack: Callable[[Path], None]
+) -> None:
+    attack(run)
+    told = shown(run, capsys)
+    assert "0.98765" not in told and ".988" not in told
+    assert "one_stage" not in json.loads((run / "report.json").read_text())["metrics"]
+
+
+def test_what_was_compared_with_private_text_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such figures are in report.json too, and on a page that was asked for them."""
+    own = [File("evaluation/two_stage.json", "metrics", "two_stage", "two_stage")]
+    (run / "evaluation" / "two_stage.json").write_text(json.dumps({**METRICS, "private/exact_copies": 0.25}))
+    end_step(run, "evaluate_two_stage", ["evaluate"], own, ["synthetic.jsonl"], str(run.parent / "private.jsonl"))
+    (run / "evaluation" / "two_stage.parsed.jsonl").unlink()
+    assert cli.main(["report", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
+    told = json.loads((run / "privacy_card.json").read_text())["not_covered"]
+    named = {text.partition(", which ")[0] for text in told}
+    assert named == {"evaluation/two_stage.json", "report.json"}
+    assert cli.main(["page", "--private", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0
+    assert "report.html" in " ".join(json.loads((run / "privacy_card.json").read_text())["not_covered"])
+
+
+@pytest.mark.parametrize("name", ["unit", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "delta"])
+@pytest.mark.parametrize("value", [None, float("nan")])
+def test_a_checkpoint_that_does_not_state_its_terms_is_not_signed(
+    run: Path, capsys: pytest.CaptureFixture[str], name: str, value: float | None
+) -> None:
+    path = run / "model_two_stage" / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    terms = checkpoint["callbacks"]["DifferentialPrivacy"]["spec"]
+    terms |= {name: value}
+    if value is None:
+        del terms[name]
+    torch.save(checkpoint, path)
+    assert re.search(rf"^- .*its {name} is not the ledger's", reasons(run, capsys), flags=re.M)
+
+
+def open_with(run: Path, **terms: Any) -> None:
+    """Announce a training of other terms than :class:`PrivacySpec` lets anybody have, and spend its steps."""
+    ledger, own = Ledger(run / "ledger.jsonl"), spec(3.0)
+    for name, value in terms.items():
+        object.__setattr__(own, name, value)
+    ledger.spend(ledger.open_mechanism(scope="more", stage="fit", spec=own, planned_steps=1, data_fingerprint="f00d"))
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"max_grad_norm": float("inf")}, "more/fit: max_grad_norm is inf"),
+        ({"max_grad_norm": float("nan")}, "more/fit: max_grad_norm is nan"),
+        ({"max_grad_norm": 0.0}, "more/fit: max_grad_norm is 0"),
+    ],
+)
+def test_terms_that_bound_nothing_are_not_signed(
+    run: Path, capsys: pytest.CaptureFixture[str], terms: dict[str, Any], said: str
+) -> None:
+    open_with(run, **terms)
+    assert re.search(rf"^- {said}", reasons(run, capsys), flags=re.M)
+
+
+def test_a_promise_without_a_training_is_not_signed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A crash between two lines, and a card would say ε = 0 of nothing."""
+    ledger = Ledger(run / "ledger.jsonl")
+    with ledger._file.locked(1.0):
+        ledger._file.append({"type": "budget", "scope": "more", **spec(3.0).terms})
+    assert re.search(r"^- more: .*no mechanism", reasons(run, capsys), flags=re.M)
+
+
+def test_the_card_lists_what_it_did_not_check(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", str(run)]) == 0
+    told = capsys.readouterr().out
+    content = json.loads((run / "privacy_card.json").read_text())["not_checked"]
+    (listed,) = re.findall(r"^Not checked: (.*)\.$", told, flags=re.M)
+    assert listed.split("; ") == content
+    words = " ".join(content)
+    assert "public.jsonl" in words and "private.jsonl" not in words  # what nobody compared, and no name of the other
+    assert "base model" in words and "model_two_stage/config.yaml" in words
+    assert all(text in read_html(run / "report.html").words for text in content)
