@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -176,6 +176,24 @@ class Attestation:
         if seeds and not self.ledger.voids(opened.state["scope"]):  # older ledgers do not say it themselves
             return f"was sampled from {made.path}, which was trained with a fixed {' and '.join(seeds)}"
         return None
+
+
+def taken_as_given(bases: Iterable[str | None], versions: Iterable[str | None]) -> list[str]:
+    """What no card checks, in words that follow "not checked".
+
+    Args:
+        bases: Base models of the trainings.
+        versions: Commits of the code that ran.
+    """
+    named = ", ".join(dict.fromkeys("/".join(name.split("/")[-2:]) for name in bases if name))
+    code = ", ".join(dict.fromkeys(name for name in versions if name))
+    return [
+        "that all lines of one person are one unit of the private file",
+        f"that the base model ({named or 'not named'}) and its tokenizer are public",
+        f"that the code which ran ({code or 'of unknown version'}) is Doppel's as it was published, with the settings "
+        "on file",
+        "that nobody forged all files of the run so that they fit one another",
+    ]
 
 
 def attested(record: RunRecord, systems: Collection[str] = (), archived: Collection[str] = ()) -> dict[str, Any] | None:

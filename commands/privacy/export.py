@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.stage_config import StageConfig
+from commands.privacy.attestation import taken_as_given
 from doppel.errors import UserError
 from doppel.privacy.card import CARD
 
@@ -80,4 +81,5 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     )
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
     told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps", "ledger")}
-    return {"private": True, **told, **spent, "not_checked": [] if made is not None else [_BY_HAND]}
+    taken = taken_as_given([config.model.get("base_model")], [])
+    return {"private": True, **told, **spent, "not_checked": taken if made is not None else [_BY_HAND, *taken]}

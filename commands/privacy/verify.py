@@ -13,7 +13,7 @@ from typing import Any
 from commands.pipeline.manifest import REPORTS, Entry
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.attestation import FILE_NAME, Attestation
+from commands.privacy.attestation import FILE_NAME, Attestation, taken_as_given
 from commands.privacy.chain import TEXTS, drawn_by_others, not_drawn
 from doppel.errors import UserError
 from doppel.files import write_json, write_text
@@ -274,24 +274,26 @@ def _derived(attestation: Attestation) -> list[str]:
 def _not_checked(attestation: Attestation, checkpoints: list[dict[str, Any]]) -> list[str]:
     """What the card takes as given, in words that follow "not checked"."""
     record = attestation.record
-    bases = [str(config.model["base_model"]) for config in record.trainings if config.model.get("base_model")]
-    commits = " and ".join(str(word) for word in record.experiment.get("commit") or ()) or "unknown"
+    bases = [config.model.get("base_model") for config in record.trainings]
     stages = dict.fromkeys(os.path.dirname(os.path.dirname(told["file"])) for told in checkpoints)
     missing = [f"{stage}/config.yaml" for stage in stages if not (record.folder / stage / "config.yaml").is_file()]
-    private = record.manifest.files.values()
-    hidden = {path for entry in private for path in entry.private_inputs}
-    read = {path: digest for entry in private for path, digest in entry.inputs.items() if path not in hidden}
-    public = sorted({os.path.basename(path) for path, digest in read.items() if os.path.isabs(path) and digest})
+    entries = record.manifest.files.values()
+    hidden = {path for entry in entries for path in entry.private_inputs}
+    read = {path: digest for entry in entries for path, digest in entry.inputs.items() if path not in hidden}
+    public = sorted({_tail(path) for path, digest in read.items() if os.path.isabs(path) and digest})
     unread = sorted(path for path, digest in read.items() if digest is None)
     return [
-        "that the private files hold all that one unit contributed under one name, and nothing is known of them",
-        f"that the base model and its tokenizer are public ({', '.join(dict.fromkeys(bases)) or 'not named'})",
-        *([f"that no private text is in {', '.join(public)}, which are taken to be public"] if public else []),
+        *taken_as_given(bases, record.experiment.get("commit") or ()),
+        *([f"that no private text is in {', '.join(public)}, or was learnt by it"] if public else []),
         *([f"that {', '.join(unread)} stayed the same between two steps"] if unread else []),
         *([f"the settings of trainings in {', '.join(missing)}, which are not there"] if missing else []),
-        f"that the steps ran the code of Doppel, version {commits}, as it was published, and the settings on file",
-        "that nobody forged all files of the run so that they fit one another",
     ]
+
+
+def _tail(path: str) -> str:
+    """The name of a file; of a checkpoint with its folder."""
+    parts = path.split("/")
+    return "/".join(parts[-3:] if path.endswith(".ckpt") else parts[-1:])
 
 
 def render_card(content: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import signals
 import wandb
+from readers import reader
 from run_folders import end_step
 from wandb_records import OfflineRun, pieces
 
@@ -103,6 +104,14 @@ def test_a_requeued_stage_goes_on_with_its_run(pipeline: Path, runs: dict[str, l
     assert len({piece.run.run_id for own in runs.values() for piece in own}) == len(STAGES)
     for stage, own in runs.items():
         assert {(p.run.run_group, p.run.job_type, p.run.display_name) for p in own} == {("tiny", stage, stage)}
+
+
+def test_the_privacy_page_says_who_may_read_each_file(pipeline: Path) -> None:
+    files = [str(path.relative_to(pipeline)) for path in pipeline.rglob("*") if path.is_file()]
+    named = {path: reader(path) for path in files}
+    assert [path for path in files if named[path] is None] == []
+    assert {path for path in files if named[path] == "anybody"} == {"synthetic.jsonl", "report.html", "report.json"}
+    assert "nobody outside" not in named.values()
 
 
 def test_a_private_fit_tells_what_it_spends(runs: dict[str, list[OfflineRun]]) -> None:

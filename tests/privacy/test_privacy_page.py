@@ -6,6 +6,13 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+import yaml
+from readers import reader
+
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.synthesis import steps_of
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
 
@@ -41,3 +48,32 @@ def test_the_map_of_the_package_names_every_file() -> None:
     described = (package / "__init__.py").read_text(encoding="utf-8")
     rooms = {path.stem for path in package.iterdir() if not path.name.startswith("_")}
     assert {room for room in rooms if f"`{room}`" not in described} == set()
+
+
+def test_the_page_says_who_may_read_each_file_of_a_training(private_run: Path) -> None:
+    assert {reader(str(path.relative_to(private_run))) for path in private_run.rglob("*") if path.is_file()} == {
+        "who holds the run"
+    }
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "configs" / "experiments").glob("*.yaml")))
+@pytest.mark.parametrize("more", ["", "calibration: {of: trees}", "candidates: 2", "compare_with_private: true"])
+def test_the_page_says_who_may_read_each_file_that_a_step_leaves(name: str, more: str) -> None:
+    files = [
+        file for step in steps_of(load(shipped(name), yaml.safe_load(more) or {}), Path("run")) for file in step.writes
+    ]
+    by_role = {(file.role, reader(file.path)) for file in files}
+    assert by_role <= {
+        ("release", "anybody"),
+        ("private", "nobody outside"),
+        *((role, "who holds the run") for role in ("checkpoint", "prompts", "pool", "candidates", "metrics", "data")),
+        *((role, "nobody outside") for role in ("checkpoint", "metrics", "data")),
+        ("metrics", "anybody"),
+        ("report", "anybody"),
+    }
+    assert all(reader(file.path) == "who holds the run" for file in files if file.role == "checkpoint" and file.scope)
+
+
+@pytest.mark.parametrize("path", ["private.jsonl", "notes.txt", "evaluation/private.csv", "more/data/private.json"])
+def test_what_is_not_of_the_run_is_nobodys(path: str) -> None:
+    assert reader(path) is None
