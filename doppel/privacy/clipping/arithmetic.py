@@ -8,6 +8,8 @@ A squared norm [2, U] is the number of each unit as it was computed, and a bound
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -152,6 +154,34 @@ def squared_norm(x: Tensor) -> Tensor:
 def scale_units(x: Tensor, factors: Tensor) -> Tensor:
     """Multiply each unit of ``x`` [U, n, f] by its factor [U]; half precision is rounded once, at the end."""
     return (x * factors.to(wide_dtype(x.dtype))[:, None, None]).to(x.dtype)
+
+
+def centre_operands(A: Tensor, G: Tensor, factors: Tensor, scale: float, bound: float) -> tuple[Tensor, Tensor, float]:
+    """float16 operands and a scale, for which scale' · Σ G'ᵀA' is scale · Σᵢ factorsᵢ GᵢᵀAᵢ over units and positions.
+
+    float16 has few exponents. A clip factor of 10⁻⁷ times an input of 1 falls between its two smallest numbers, and
+    half a unit of rounding may then be as large as the contribution itself, which could pass the bound. So each
+    position's G is divided by the power of two above its peak, which is exact but for what is below 2⁻¹³ of the peak.
+    Its A takes that power, the factor, and the scale in units of 2⁻⁸ of the bound. All of these are functions of the
+    unit alone or public: scaled around the largest factor of the micro-batch, a unit would be rounded by who else is
+    there.
+
+    *Range.* :func:`rounding` leaves room for 2⁻¹²R² in the squared norm of half-precision operands, so a factor times
+    the largest entries of a position is at most 2⁶C, and A' at most 2·2⁸·2⁶ = 2¹⁵. An A' below 2⁻¹⁴ is off by 2⁻²⁵ at
+    most, which is 2⁻³³C of an entry of a position's gradient.
+
+    Args:
+        A: Inputs [U, n, d], float16.
+        G: Output gradients [U, n, p], float16.
+        factors: Clip factors [U].
+        scale: Takes the loss scale out.
+        bound: The clipping norm C, rounded up to a power of two.
+    """
+    unit = bound * 2.0**-8
+    peaks = torch.linalg.vector_norm(G, math.inf, dim=2, keepdim=True, dtype=torch.float32)
+    powers = torch.where(peaks > 0, peaks / torch.frexp(peaks).mantissa, 1.0)
+    weights = factors.float()[:, None, None] * powers * (scale / unit)
+    return (A * weights).to(A.dtype), (G / powers).to(G.dtype), unit
 
 
 def erase_units(x: Tensor, units: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -79,9 +80,9 @@ class PerSampleClipper:
         0.07 % of their contribution by it, 0.2 % at most (``benchmarks/privacy_price.py``). The customary 1e-6 in
         C/(‖g‖ + 1e-6) is absolute, so it protects nothing when norms are large and distorts when they are small; it is
         replaced by the relative η: 8 units of rounding where products are formed from float32 or float64 operands
-        (always on the CPU), one unit of half precision where the scaled operands are rounded to it. Sums are never
-        rounded to half precision. What rounding does to sums of squares, which cannot cancel, is left to η. Not
-        covered is the sum over units.
+        (always on the CPU), one unit of half precision where the scaled operands are rounded to it, in float16 around
+        peaks of their own (:func:`.arithmetic.centre_operands`). Sums are never rounded to half precision. What
+        rounding does to sums of squares, which cannot cancel, is left to η. Not covered is the sum over units.
 
     Args:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the
@@ -110,6 +111,9 @@ class PerSampleClipper:
             raise ValueError("the model has no trainable parameter, so there is nothing to clip: unfreeze some")
         self._trainable = frozenset(id(p) for _, p in self._parameters)
         self.rules = build_rules(model)
+        if math.isfinite(self.max_grad_norm):
+            for rule in self.rules:
+                rule.bound = 2.0 ** math.ceil(math.log2(self.max_grad_norm))
         self._observer = ModelObserver(self.rules)
         self._layout = UnitLayout(1, 1)
         self._is_active = self._is_closed = self._is_audited = False

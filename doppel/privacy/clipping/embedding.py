@@ -62,6 +62,8 @@ class EmbeddingRule(LayerRule):
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
         ids, D = self.kept["ids"], self.kept["grads"]
+        if D.dtype is torch.float16:  # whose few exponents would lose small factors, and here is no product to speed up
+            D = D.float()
         is_wide = D.dtype is wide_dtype(D.dtype)
         rows = scale_units(D, factors * scale if is_wide else factors).flatten(0, 1)
         if self.weight.grad is None:

@@ -24,6 +24,8 @@ from doppel.privacy.clipping.arithmetic import (
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
 
 IGNORE_INDEX = -100
+#: float16 holds weighted hidden states in units of this part of the clipping norm, and has numbers up to this peak.
+_UNIT, _PEAK = 2.0**-4, 2.0**15
 #: Attribute of a head in a capture: starts the :class:`FusedHead` of the micro-batch.
 START_FUSED_HEAD = "start_fused_head"
 
@@ -252,6 +254,11 @@ class FusedHead:
     M_rs = ⟨AᵣAₛᵀ, GᵣGₛᵀ⟩, which is formed chunk by chunk in the forward pass, before u is known. Rounding may hide a
     share of (Σᵣ |uᵣ| Rᵣ)², where Rᵣ is what the row's positions can reach (see :func:`.arithmetic.rounding`).
 
+    *float16.* G is at most 1, and A takes the row's weight (upstream gradient and clip factor, without the loss scale)
+    in units of 2⁻⁴ of the clipping norm C, a public number: a unit is rounded in the same way whoever is beside it. The
+    norm leaves room for 2⁻¹¹ of the largest |uᵣAᵣ|, so that no weight takes A beyond 2¹⁵, however small G is. A number
+    below 2⁻¹⁴ is off by 2⁻²⁵ at most, which is 2⁻²⁹C of an entry of a position's gradient.
+
     Args:
         rule: The head's rule, which is given the norms.
         layout: Units and rows of the micro-batch.
@@ -300,6 +307,9 @@ class FusedHead:
             self._reach.append(share * reach.view(-1, k, num_positions).sum(2))
             blocks = (AA * GG).view(len(weights), k, num_positions, k, num_positions)
             self._inner_products.append(blocks.sum(4).sum(2))
+        if A.dtype is torch.float16 and self._rule.trains_weight:
+            peaks = torch.linalg.vector_norm(A.view(len(A), k, -1), math.inf, dim=2, dtype=self._reach[-1].dtype)
+            self._reach[-1] = torch.maximum(self._reach[-1], peaks / (_UNIT * _PEAK))
         if self._ids is not None:
             ids = self._ids[rows.start // k : rows.stop // k]
             self._grads_at_ids.append(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)))
@@ -338,9 +348,9 @@ class FusedHead:
         """``grad += scale · Σᵢ factorsᵢ gᵢ``."""
         assert self._gradients is not None and self._upstream is not None
         row_weights = (self._upstream * factors.to(self._upstream.dtype).unsqueeze(1)).flatten()
-        if self._gradients.dtype is torch.float16:  # of narrow range: the weights, loss scale included, go around it
-            peak = float(row_weights.abs().max()) or 1.0
-            row_weights, scale = row_weights / peak, scale * peak
+        if self._gradients.dtype is torch.float16:
+            unit = self._rule.bound * _UNIT
+            row_weights, scale = row_weights * (scale / unit), unit
         for G, H, w in self._gradients.products(row_weights):
             if self._rule.trains_weight:
                 add_product_to_grad(self._rule.weight, G.t(), H, scale)

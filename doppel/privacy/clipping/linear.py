@@ -11,6 +11,7 @@ from doppel.privacy.clipping.arithmetic import (
     add_product_to_grad,
     add_to_grad,
     batched_matmul,
+    centre_operands,
     cross_inner,
     gemm_operand,
     gram_inner,
@@ -122,7 +123,9 @@ class LinearRule(LayerRule):
             wide = wide_dtype(G.dtype)
             per_position = factors.to(wide).repeat_interleave(G.shape[1])
             add_to_grad(self.bias, torch.mv(G.flatten(0, 1).to(wide).t(), per_position), scale)
-        if A.shape[2] <= G.shape[2]:
+        if G.dtype is torch.float16:
+            A, G, scale = centre_operands(A, G, factors, scale, self.bound)
+        elif A.shape[2] <= G.shape[2]:
             A = scale_units(A, factors)
         else:
             G = scale_units(G, factors)

@@ -59,11 +59,14 @@ class LayerRule(ABC):
         squared_norms: Squared norms of the units' gradients, once observed, and what rounding may hide of them, [2, U].
         kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
         is_tied: Whether the weight is that of another module too.
+        bound: The clipping norm, rounded up to a power of two (1 if it is infinite): float16 holds what is clipped in
+            parts of it.
     """
 
     module_type: ClassVar[type[nn.Module]] = nn.Module
     parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
     is_tied = False
+    bound = 1.0
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name

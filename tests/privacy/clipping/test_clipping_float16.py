@@ -1,0 +1,151 @@
+"""Operands of half precision, as a GPU multiplies them: a unit's contribution is its own, and within the bound.
+
+On the CPU products are formed from float32, so the rules are given here what they keep on a GPU. Each unit has outputs
+of its own, so that what it adds to the weight's gradient can be read off.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.clipping.arithmetic import centre_operands, room_of_gram
+from doppel.privacy.clipping.embedding import EmbeddingRule
+from doppel.privacy.clipping.head import HeadGradients
+from doppel.privacy.clipping.linear import LinearRule
+from doppel.privacy.clipping.rule import UnitLayout
+
+UNITS, POSITIONS, OUTPUTS, WIDTH = 6, 2, 3, 8
+HALVES = pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+#: Clip factors of units beside one another: of a quiet one, and of ones whose gradients explode.
+FACTORS = [
+    torch.tensor([1.0, 0.37, 1e-2, 3e-4, 7e-6, 1e-9]),
+    torch.rand(UNITS, generator=torch.Generator().manual_seed(1)),
+]
+
+
+def operands(half: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A [U, n, d], and G [U, n, U·p] of which each unit has its own part."""
+    generator = torch.Generator().manual_seed(0)
+    A = torch.randn(UNITS, POSITIONS, WIDTH, generator=generator) * 10.0 ** torch.arange(-3.0, 3.0)[:, None, None]
+    G = torch.randn(UNITS, POSITIONS, OUTPUTS, generator=generator).mul_(0.3)
+    placed = torch.zeros(UNITS, POSITIONS, UNITS * OUTPUTS)
+    for unit in range(UNITS):
+        placed[unit, :, unit * OUTPUTS : (unit + 1) * OUTPUTS] = G[unit]
+    return A.to(half), placed.to(half)
+
+
+def of_linear(A: Tensor, G: Tensor, factors: Tensor, bound: float = 0.25, loss_scale: float = 64.0) -> Tensor:
+    layer = nn.Linear(A.shape[2], G.shape[2], bias=False)
+    rule = LinearRule("layer", layer)
+    rule.bound, rule.kept = bound, {"inputs": A, "grads": G}
+    rule.add_clipped(factors, 1.0 / loss_scale)
+    assert layer.weight.grad is not None
+    return layer.weight.grad
+
+
+def of_head(A: Tensor, G: Tensor, factors: Tensor, bound: float = 0.25, loss_scale: float = 64.0) -> Tensor:
+    head = nn.Linear(A.shape[2], G.shape[2], bias=False)
+    rule = LinearRule("head", head)
+    rule.bound = bound
+    gradients = HeadGradients(
+        hidden=A,
+        labels=torch.ones(A.shape[:2], dtype=torch.long),
+        position_weights=torch.full(A.shape[:2], 1 / 3),
+        weight=head.weight.detach().to(A.dtype),
+        bias=None,
+        rows_per_chunk=len(A),
+        dtype=A.dtype,
+        kept=G.clone(),
+    )
+    fused = rule.start_fused_head(UnitLayout(len(A), 1))
+    fused.watch(gradients)
+    fused.see_chunk(slice(0, len(A)), G)
+    fused.finish(torch.full((len(A),), loss_scale))
+    rule.add_clipped(factors, 1.0 / loss_scale)
+    assert head.weight.grad is not None
+    return head.weight.grad
+
+
+@HALVES
+@pytest.mark.parametrize("factors", FACTORS)
+@pytest.mark.parametrize("rule", [of_linear, of_head])
+def test_a_units_contribution_is_the_same_to_the_last_bit_whoever_is_beside_it(rule, factors: Tensor, half) -> None:  # type: ignore[no-untyped-def]
+    A, G = operands(half)
+    together = rule(A, G, factors)
+    assert together.isfinite().all()
+    for unit in range(UNITS):
+        own = slice(unit * OUTPUTS, (unit + 1) * OUTPUTS)
+        for others in ([unit], [unit, (unit + 1) % UNITS], [(unit + 3) % UNITS, unit, (unit + 4) % UNITS]):
+            found = rule(A[others], G[others], factors[others])
+            assert torch.equal(found[own], together[own])
+
+
+@pytest.mark.parametrize("bound", [2.0**-20, 2.0**-3, 1.0, 2.0**10])
+@pytest.mark.parametrize("loss_scale", [1.0, 4096.0])
+@pytest.mark.parametrize("factor", [0.6, 0.9, 1.3, 1.7])
+def test_a_contribution_does_not_pass_the_bound_where_the_factor_is_as_small_as_float16s_last_number(
+    factor: float, loss_scale: float, bound: float
+) -> None:
+    """A gradient of norm C·2²⁴: inputs of 1, times the factor, were rounded to the last number, 1.7 times as much."""
+    A, G = torch.ones(1, 4, 8, dtype=torch.float16), torch.full((1, 4, 16), 1000.0, dtype=torch.float16)
+    norm = torch.einsum("und,unp->dp", A.double(), G.double()).norm().item() / loss_scale
+    clipping_norm = factor * 2.0**-24 * norm
+    found = of_linear(
+        A,
+        G,
+        torch.tensor([clipping_norm / norm]),
+        bound=2.0 ** math.ceil(math.log2(clipping_norm)),
+        loss_scale=loss_scale,
+    )
+    assert found.norm().item() == pytest.approx(clipping_norm, rel=2.0**-10)
+
+
+def test_no_operand_leaves_float16_whatever_the_unit() -> None:
+    """Of the largest factor that the room for rounding allows; also where all positions but one are small."""
+    generator = torch.Generator().manual_seed(2)
+    exponents = torch.randint(-24, 16, (2, 400, 3, 1), generator=generator)
+    A, G = ((1 + torch.rand(400, 3, 5, generator=generator)) * 2.0 ** exponents[i] for i in range(2))
+    A, G = A.clamp(max=65504.0).half(), G.clamp(max=65504.0).half()
+    for bound in (2.0**-20, 1.0, 2.0**10):
+        factors = (bound / room_of_gram(A, G).sqrt()).clamp(max=1.0)  # of gradients that cancel to nothing else
+        for product in centre_operands(A, G, factors, 1.0, bound)[:2]:
+            assert product.isfinite().all()
+
+
+@pytest.mark.parametrize("bound", [2.0**-20, 2.0**-3, 2.0**10])
+def test_no_hidden_state_leaves_float16_however_sure_the_model_is(bound: float) -> None:
+    """A row whose tokens are known has a tiny gradient, and so no small clip factor, whatever its hidden states are."""
+    for size in (1e-7, 1e-4, 0.5):
+        A = torch.full((1, 2, 8), 6e4, dtype=torch.float16)
+        G = torch.full((1, 2, 5), size, dtype=torch.float16)
+        head = nn.Linear(8, 5, bias=False)
+        clipper = PerSampleClipper(head, bound)
+        (rule,) = clipper.rules
+        assert isinstance(rule, LinearRule) and rule.bound == bound
+        fused = rule.start_fused_head(UnitLayout(1, 1))
+        fused.watch(
+            HeadGradients(
+                A, torch.ones(1, 2, dtype=torch.long), torch.ones(1, 2), head.weight.half(), None, 1, A.dtype, G.clone()
+            )
+        )
+        fused.see_chunk(slice(0, 1), G)
+        fused.finish(torch.full((1,), 64.0))
+        clipper.accumulate(loss_scale=64.0)
+        assert head.weight.grad is not None and 0 < head.weight.grad.norm().item() <= bound
+
+
+def test_a_small_factor_leaves_an_embeddings_gradient_its_digits() -> None:
+    table = nn.Embedding(4, 8)
+    rule, D = EmbeddingRule("table", table), torch.randn(2, 3, 8).half()
+    rule.kept = {"ids": torch.tensor([[0, 1, 1], [2, 3, 2]]), "grads": D}
+    factors = torch.tensor([1e-7, 3e-9])
+    rule.add_clipped(factors, 1 / 64.0)
+    expected = torch.zeros(4, 8).index_add_(
+        0, rule.kept["ids"].flatten(), (D.float() * factors[:, None, None] / 64).flatten(0, 1)
+    )
+    torch.testing.assert_close(table.weight.grad, expected, rtol=1e-6, atol=0.0)
