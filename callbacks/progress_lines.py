@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.utilities import rank_zero_info
 
 from callbacks.differential_privacy import DifferentialPrivacy
+from datamodules.data_module import may_be_told
 
 
 class ProgressLines(ProgressBar):
@@ -21,7 +22,8 @@ class ProgressLines(ProgressBar):
     seconds, by the mean of all steps so far.
 
     *Privacy.* Metrics named ``private/…`` are left out, whatever else is allowed to log them; of a private training
-    nothing but ε and the step then remains.
+    nothing but ε and the step then remains. Batches of private rows have no line, for they count these rows: neither
+    those of a validation nor those of a ``predict`` (:func:`~datamodules.data_module.may_be_told`).
     """
 
     def __init__(self) -> None:
@@ -66,7 +68,8 @@ class ProgressLines(ProgressBar):
     ) -> None:
         """A line for a batch."""
         num_batches = sum(trainer.num_predict_batches)
-        if self._is_enabled and outputs and math.isfinite(num_batches):
+        tells = may_be_told(trainer.datamodule)  # type: ignore[attr-defined]
+        if self._is_enabled and tells and outputs and math.isfinite(num_batches):
             self._num_samples += len(outputs)
             seconds = time.perf_counter() - self._started
             left = (num_batches - batch_idx - 1) * seconds / (batch_idx + 1)

@@ -19,10 +19,12 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.data import sized_len
 
 from datamodules.codec import Codec
+from datamodules.data_module import may_be_told
 from doppel.errors import UserError
 from doppel.files import write_json, write_json_lines
 from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
+from doppel.privacy.fingerprint import sealed
 from lightning_modules.sampling import Sample
 
 
@@ -37,26 +39,32 @@ class SyntheticWriter(BasePredictionWriter):
     *Resuming.* A run finds the part files of every rank, drops a torn last line, and puts the indices written so far
     into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may change. The random stream of
     a batch is named by the indices in it (see :func:`lightning_modules.sampling.sample_texts`), so neither another
-    rank nor a resumed run draws the numbers of a batch that is on disk. Every line in a part carries a fingerprint of
-    the weights that sampled it; parts of another model are refused. An ``OUTPUT`` that exists is not sampled again.
+    rank nor a resumed run draws the numbers of a batch that is on disk. Every line in a part carries fingerprints of
+    the weights that sampled it and of the prompts that it was asked with; parts of others are refused. An ``OUTPUT``
+    that exists is not sampled again.
 
     *Dropping.* A sample that the model gave up (:func:`lightning_modules.sampling.draw_samples`) has no line, so that
     ``OUTPUT`` may have fewer lines than samples were asked for.
 
     ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, and the
-    ``sha256`` of what was written and of the file of ``prompts``, where there is one. Prompts of a run are released
-    samples or noised shares; of private ones that somebody named by hand, what is written is private, and so is this.
+    SHA-256 of what was written, of the file of ``prompts`` where there is one, and of the tables of the ``grammar``. It
+    says ``prompts_are_declared_public`` of prompts that no step of a run has made.
+
+    *Privacy.* What is written of public text, or of a release, is public or a release itself, and so are the metrics:
+    functions of what the model wrote. A data module that does not say that it reads such text
+    (:func:`~datamodules.data_module.may_be_told`), such as the private utterances that a parser annotates, is written
+    from in silence: no count and no share of it is computed, logged or said, no sample goes to Weights & Biases, and
+    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.sealed`). The lines themselves are then private.
 
     *Metrics:* ``synthetic/num_samples``, the lines; ``synthetic/num_missing``, what was given up;
     ``synthetic/num_drawn``, all texts, and ``synthetic/dropped/FAULT``, those of them that were no samples;
     ``synthetic/finished``, the share of texts that the model ended itself; ``synthetic/valid_trees``, of well-formed
-    ones, where the target is a tree; and ``synthetic/samples_per_second`` of this run, over all ranks. All are
-    functions of what was drawn from the trained model: post-processing.
+    ones, where the target is a tree; and ``synthetic/samples_per_second`` of this run, over all ranks.
 
     Args:
         output_path: The file of synthetic lines, such as ``runs/demo/synthetic.jsonl``.
         stage: Written on every line: which model sampled it.
-        log_samples: Samples shown as a table in Weights & Biases; 0 shows none.
+        log_samples: Samples shown as a table in Weights & Biases; 0 shows none, and of private text none is shown.
     """
 
     def __init__(self, output_path: str, stage: str, log_samples: int = 20) -> None:
@@ -65,8 +73,9 @@ class SyntheticWriter(BasePredictionWriter):
         self.stage = stage
         self.log_samples = log_samples
         self._done: set[int] = set()
-        self._weights: str | None = None
-        self._weights_on_disk: set[str | None] = set()
+        self._tells = False
+        self._made_by: dict[str, Any] = {}
+        self._made_by_on_disk: list[dict[str, Any]] = []
         self._num_resumed = 0
         self._is_finished = False
         self._is_cut = False
@@ -80,32 +89,33 @@ class SyntheticWriter(BasePredictionWriter):
         if stage != "predict":
             return
         self._started, self._is_cut = None, False
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        self._tells = may_be_told(data)
         # Rank 0 looks for all: on a network file system ranks may not see the same files at the same moment.
-        found = self._look() if trainer.is_global_zero else (False, {})
-        self._is_finished, weights_of = trainer.strategy.broadcast(found)
-        self._done, self._weights_on_disk, self._weights = set(weights_of), set(weights_of.values()), None
-        self._num_resumed = len(self._done)
+        found = self._look() if trainer.is_global_zero else (False, set(), [])
+        self._is_finished, self._done, self._made_by_on_disk = trainer.strategy.broadcast(found)
+        self._made_by, self._num_resumed = {}, len(self._done)
         if self._is_finished:
             rank_zero_info(f"{self.output_path} is finished and is not sampled again; delete it to sample anew.")
             self._limit_batches = trainer.limit_predict_batches
             trainer.limit_predict_batches = 0
             trainer.predict_loop.max_batches = []
             return
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if self._done:
             if data is None:
                 raise UserError(
-                    f"{self.output_path} has {len(self._done)} samples of an interrupted run, which a plain dataloader "
-                    "cannot skip: predict with a datamodule that has a `done` attribute, or delete the .part files"
+                    f"{self.output_path} has samples of an interrupted run, which a plain dataloader cannot skip: "
+                    "predict with a datamodule that has a `done` attribute, or delete the .part files"
                 )
-            rank_zero_info(f"{self.output_path}: resuming after {len(self._done)} samples.")
+            how_many = f" after {len(self._done)} samples" if self._tells else ""
+            rank_zero_info(f"{self.output_path}: resuming{how_many}.")
         if data is not None:
             data.done = set(self._done)
             data.allow_zero_length_dataloader_with_multiple_devices = True  # few may be left for many ranks
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse parts of other weights; start the clock, and note whether some prompts are to be left out."""
-        self._check_weights(pl_module)
+        """Refuse parts of others; start the clock, and note whether some prompts are to be left out."""
+        self._check_parts(trainer, pl_module)
         self._started = time.perf_counter()
         length = sized_len(trainer.predict_dataloaders)
         self._is_cut = length is not None and sum(trainer.num_predict_batches) < length
@@ -133,7 +143,7 @@ class SyntheticWriter(BasePredictionWriter):
                 "valid": is_valid(sample.text) if codec.target == "parse" else None,
                 "faults": sample.faults,
                 "dropped": sample.is_dropped,
-                "weights": self._weights,
+                **self._made_by,
                 "record": {**texts, "stage": self.stage, **sample.fields},
             }
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
@@ -151,7 +161,7 @@ class SyntheticWriter(BasePredictionWriter):
         if stage != "predict":
             return
         self._close_part()
-        self._check_weights(pl_module)
+        self._check_parts(trainer, pl_module)
         if self._limit_batches is not None:
             trainer.limit_predict_batches = self._limit_batches
             self._limit_batches = None
@@ -165,27 +175,31 @@ class SyntheticWriter(BasePredictionWriter):
         """Close the part; what it holds is kept for the next run."""
         self._close_part()
 
-    def _check_weights(self, pl_module: pl.LightningModule) -> None:
-        """Fingerprint the weights, which Lightning loads after ``setup``, and compare them with those of the parts.
+    def _check_parts(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Fingerprint the weights, which Lightning loads after ``setup``, and the prompts; compare the parts with them.
 
         Every rank does so by itself, for a rank without a batch reaches ``teardown`` alone.
         """
-        if self._is_finished or self._weights is not None:
+        if self._is_finished or self._made_by:
             return
-        self._weights = weights_fingerprint(pl_module.state_dict())
-        if self._weights_on_disk - {self._weights}:
-            raise UserError(
-                f"the .part files of {self.output_path} hold samples of other weights than this run's: predict with "
-                "the checkpoint that sampled them, give another output_path, or delete them to sample all anew"
-            )
+        prompts = getattr(trainer.datamodule, "prompts_digest", None)  # type: ignore[attr-defined]
+        own = {"weights": weights_fingerprint(pl_module.state_dict()), "prompts": prompts}
+        for name, value in own.items():
+            if any(made_by[name] != value for made_by in self._made_by_on_disk):
+                raise UserError(
+                    f"the .part files of {self.output_path} hold samples of other {name} than this run's: predict with "
+                    f"the {name} that they are of, give another output_path, or delete them to sample all anew"
+                )
+        self._made_by = own
 
-    def _look(self) -> tuple[bool, dict[int, str | None]]:
-        """Whether the output is finished, and otherwise which weights sampled the indices in the parts."""
+    def _look(self) -> tuple[bool, set[int], list[dict[str, Any]]]:
+        """Whether the output is finished, and otherwise the indices in the parts and what these were made by."""
         if self.output_path.exists():
             for path in self._parts():  # merged, but the run was stopped before it deleted them
                 path.unlink()
-            return True, {}
-        weights_of: dict[int, str | None] = {}
+            return True, set(), []
+        done: set[int] = set()
+        made_by: list[dict[str, Any]] = []
         for path in self._parts():
             for line in _read_part(path)[0]:
                 if line["record"]["stage"] != self.stage:
@@ -193,8 +207,10 @@ class SyntheticWriter(BasePredictionWriter):
                         f"{path} holds samples of stage {line['record']['stage']!r}, but this run's is {self.stage!r}: "
                         "give every stage its own output_path, or delete the file"
                     )
-                weights_of[line["index"]] = line.get("weights")
-        return False, weights_of
+                done.add(line["index"])
+                other = {name: line.get(name) for name in ("weights", "prompts")}
+                made_by += [] if other in made_by else [other]
+        return False, done, made_by
 
     def _parts(self) -> list[Path]:
         pattern = f"{glob.escape(self.output_path.name)}.rank*.jsonl.part"
@@ -218,28 +234,30 @@ class SyntheticWriter(BasePredictionWriter):
         data = trainer.datamodule  # type: ignore[attr-defined]
         num_total = getattr(data, "num_total", max(lines, default=0) + 1)
         if is_cut or any(index not in lines for index in range(num_total)):
+            how_many = f": only {len(lines)} samples are in its parts" if self._tells else ""
             rank_zero_warn(
-                f"{self.output_path} is not written yet: only {len(lines)} samples are in its parts. "
+                f"{self.output_path} is not written yet{how_many}. "
                 "Run the same command again, without limit_predict_batches, to sample the others."
             )
             return
         ordered = [lines[index] for index in range(num_total)]
         records = [line["record"] for line in ordered if not line.get("dropped")]
-        metrics = self._metrics(ordered)
+        metrics = self._metrics(ordered) if self._tells else {}
         dropped = {name.rsplit("/", 1)[-1]: int(n) for name, n in metrics.items() if "/dropped/" in name}
         told = ", ".join(f"{fault} {n}" for fault, n in dropped.items())
         if not records:
+            which = f"none of the {metrics['synthetic/num_drawn']} texts" if self._tells else "no text"
             raise UserError(
-                f"none of the {metrics['synthetic/num_drawn']} texts for {self.output_path} is a sample ({told}): "
+                f"{which} for {self.output_path} is a sample{f' ({told})' if told else ''}: "
                 "train for longer or at a larger epsilon; --model.init_args.sampling='{redraws: null}' keeps all texts"
             )
         write_json_lines(self.output_path, records)
-        prompts = getattr(data, "prompts_path", None)
-        record = {"weights": self._weights, "sha256": _sha256(self.output_path)}
-        record |= {} if prompts is None else {"prompts": _sha256(Path(prompts))}
-        write_json(f"{self.output_path}.metrics.json", {**metrics, **record})
+        write_json(f"{self.output_path}.metrics.json", {**metrics, **self._origin(trainer)})
         for path in parts:
             path.unlink()
+        if not self._tells:
+            rank_zero_info(f"{self.output_path} is written; it holds text that was not declared public.")
+            return
         self._log(trainer, metrics, records[: self.log_samples])
         rate = metrics.get("synthetic/samples_per_second")
         rank_zero_info(
@@ -247,6 +265,23 @@ class SyntheticWriter(BasePredictionWriter):
             + (f", {rate:.1f} a second" if rate else "")
             + (f"; of {metrics['synthetic/num_drawn']} texts these were none: {told}." if told else ".")
         )
+
+    def _origin(self, trainer: pl.Trainer) -> dict[str, Any]:
+        """What was written, and what it was made of, by their digests."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        digest = _sha256(self.output_path)
+        grammar = getattr(getattr(trainer.lightning_module, "sampling", None), "grammar", None) or []
+        names = [grammar] if isinstance(grammar, str) else grammar
+        tables = [Path(os.path.expandvars(name)).expanduser() for name in names]  # "lispress" is none
+        origin = {
+            **self._made_by,
+            "sha256": digest if self._tells else sealed(digest),
+            "grammar": [_sha256(table) for table in tables if table.is_file()],
+            "prompts_are_declared_public": not getattr(data, "is_released", False),
+        }
+        if origin["prompts"] is None or not self._tells:
+            del origin["prompts_are_declared_public"]
+        return {name: value for name, value in origin.items() if value not in (None, [], False)}
 
     def _metrics(self, lines: Sequence[dict[str, Any]]) -> dict[str, float]:
         faults = Counter(fault for line in lines for fault in line.get("faults", ()))

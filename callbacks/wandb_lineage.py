@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import WandbLogger
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.synthetic_writer import SyntheticWriter
 from callbacks.wandb_artifacts import artifact, use_artifact
+from datamodules.data_module import may_be_told
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
@@ -26,7 +27,7 @@ class WandbLineage(Checkpoint):
 
     *Privacy.* Artifacts are functions of what a model released, trained weights and samples, so they are as private as
     these. Training data, private or not, are no artifacts, nor are their checksums: a checksum tells whether a guess of
-    the data is right. Use this callback where the prompts are synthetic; ``overlays/annotate.yaml`` leaves it out.
+    the data is right. What was written of private text (:func:`~datamodules.data_module.may_be_told`) is none either.
 
     Args:
         upload: Send the files too, and not only where they are and what their checksum is.
@@ -52,7 +53,8 @@ class WandbLineage(Checkpoint):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Log the samples, which the writer has merged by now: checkpoint callbacks come after all others."""
         writer = next((c for c in trainer.callbacks if isinstance(c, SyntheticWriter)), None)  # type: ignore
-        if stage != "predict" or writer is None or not writer.output_path.is_file():
+        is_told = may_be_told(trainer.datamodule)  # type: ignore[attr-defined]
+        if stage != "predict" or writer is None or not is_told or not writer.output_path.is_file():
             return
         for run in _runs(trainer):
             checkpoint = Path(trainer.ckpt_path or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datamodules.batch import PromptBatch
 from datamodules.columns import Columns
 from datamodules.data_module import PredictionDataModule
-from datamodules.sources import expand_path
+from datamodules.sources import data_fingerprint, expand_path, is_embedded
 from datamodules.tables import read_turns
 from datamodules.turn import Turn, Unit
 
@@ -13,19 +13,29 @@ from datamodules.turn import Turn, Unit
 class AnnotationDataModule(PredictionDataModule):
     """Every utterance of a file in batches of similar length, sharded by rank, less those already annotated.
 
+    *Privacy.* Utterances that are not public are annotated in silence: nothing counts, logs or hashes them
+    (:func:`datamodules.data_module.may_be_told`). What is written holds them, and is as private as they are.
+
     Args:
         path: Whatever ``DialogueDataModule`` reads: tables, text, dialogues, ``embedded:…``; trees are not looked at.
             ``$VARIABLE`` is filled in.
         unit: ``dialogue`` or ``user`` also writes the ``unit`` of each line; ``utterance`` writes none.
         columns: What the columns of the file are called; null for the usual names.
         batch_size: Most utterances on a rank that are annotated together, and written together.
+        is_public: Whether anybody may see the utterances, as those of the embedded grammar.
     """
 
     def __init__(
-        self, path: str, unit: Unit = "utterance", batch_size: int = 1024, columns: Columns | None = None
+        self,
+        path: str,
+        unit: Unit = "utterance",
+        batch_size: int = 1024,
+        columns: Columns | None = None,
+        is_public: bool = False,
     ) -> None:
         super().__init__(batch_size)
         self.path = expand_path(path)
+        self.is_public = is_public or is_embedded(self.path)
         self.unit = unit
         self.columns = columns
         self._turns: list[Turn] = []
@@ -33,6 +43,7 @@ class AnnotationDataModule(PredictionDataModule):
     def setup(self, stage: str) -> None:
         """Read the turns."""
         self._turns = read_turns(self.path, self.unit, with_trees=False, columns=self.columns)
+        self.prompts_digest = data_fingerprint(self.path, columns=self.columns)
 
     @property
     def num_total(self) -> int:

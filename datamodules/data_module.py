@@ -198,7 +198,14 @@ class PredictionDataModule(DataModule, ABC):
     Attributes:
         batch_size: Most prompts on a rank that are answered together; fewer where all ranks would not have a batch.
         done: Indices that are already written.
+        is_released: Whether it reads nothing but what a step of a run has released. The command line looks for that in
+            the manifest of the run.
+        prompts_digest: Tells what it reads from other prompts, once ``setup`` was called: a SHA-256, of private text a
+            keyed one. None where it reads nothing.
     """
+
+    is_released: bool = False
+    prompts_digest: str | None = None
 
     def __init__(self, batch_size: int) -> None:
         super().__init__()
@@ -227,6 +234,15 @@ class PredictionDataModule(DataModule, ABC):
         todo.sort(key=self.length, reverse=True)
         size = max(1, min(self.batch_size, math.ceil(len(todo) / self.rank_and_world_size()[1])))
         return self.sharded([self.make(todo[start : start + size]) for start in range(0, len(todo), size)])
+
+
+def may_be_told(data: object) -> bool:
+    """Whether what a data module reads for ``predict`` may be counted, shown and hashed: it is public, or a release.
+
+    Of all other text a count is an exact figure of private data, and a plain hash the test of a guess. A data module
+    that does not say is taken to read such text.
+    """
+    return bool(getattr(data, "is_public", False) or getattr(data, "is_released", False))
 
 
 def check_limits(**limits: int | None) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from datamodules.batch import PromptBatch
-from datamodules.data_module import PredictionDataModule, check_limits
+from datamodules.data_module import PredictionDataModule, check_limits, may_be_told
 from doppel.errors import DataError
 from doppel.files import read_json_lines
+from doppel.privacy.fingerprint import sealed
 
 
 class PromptDataModule(PredictionDataModule):
     """Prompts in batches of similar length, sharded by rank, less those already answered.
 
     Sample ``i`` uses prompt ``i`` of the file, from its start again when the prompts are used up.
+
+    *Privacy.* A prompt stands in the line of its sample, so it has to be public, or a release of a run. The command
+    line asks for that before a model samples anything (:func:`commands.lightning.prompts.check_prompts`).
 
     Args:
         prompts_path: JSON lines with the prompts, as the tree stage writes them; null for unconditional
@@ -23,6 +28,7 @@ class PromptDataModule(PredictionDataModule):
             than the model's ``sampling.max_rows``, so that texts that end make room for others; fewer where all ranks
             would not have a batch each.
         prompt_field: Key of the prompt in each line; null for the field that the model is conditioned on.
+        is_public: Whether anybody may see the prompts, which then need not be those of a run.
     """
 
     def __init__(
@@ -31,6 +37,7 @@ class PromptDataModule(PredictionDataModule):
         num_samples: int | None = None,
         batch_size: int = 512,
         prompt_field: str | None = None,
+        is_public: bool = False,
     ) -> None:
         super().__init__(batch_size)
         if num_samples is None and prompts_path is None:
@@ -39,6 +46,8 @@ class PromptDataModule(PredictionDataModule):
         self.prompts_path = prompts_path
         self.num_samples = num_samples
         self.prompt_field = prompt_field
+        self.is_public = is_public
+        self.is_released = prompts_path is None  # what the weights say by themselves
         self._prompts: list[str | None] = []
         self._input_ids: list[list[int]] = []
 
@@ -60,7 +69,13 @@ class PromptDataModule(PredictionDataModule):
                 f"prompts_path is {self.prompts_path}, but the model takes no prompt: remove it, "
                 "or use a model with a source"
             )
-        texts = _read_prompts(Path(self.prompts_path), self.prompt_field or codec.source)[: self.num_samples]
+        path = Path(self.prompts_path)
+        if not path.is_file():
+            raise DataError(f"no prompts at {path}: run the stage that writes them first, or correct prompts_path")
+        content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        self.prompts_digest = digest if may_be_told(self) else sealed(digest)
+        texts = _read_prompts(path, content, self.prompt_field or codec.source)[: self.num_samples]
         self._prompts, self._input_ids = list(texts), codec.encode_prompts(texts)
 
     @property
@@ -78,16 +93,14 @@ class PromptDataModule(PredictionDataModule):
         return PromptBatch(indices, [self._prompts[i] for i in used], [self._input_ids[i] for i in used])
 
 
-def _read_prompts(path: Path, field: str) -> list[str]:
+def _read_prompts(path: Path, content: bytes, field: str) -> list[str]:
     """The named field of every line.
 
     Raises:
-        DataError: The file is missing or empty, or a line is broken or lacks the field.
+        DataError: The file is empty, or a line is broken or lacks the field.
     """
-    if not path.is_file():
-        raise DataError(f"no prompts at {path}: run the stage that writes them first, or correct prompts_path")
     prompts: list[str] = []
-    for number, record in read_json_lines(path):
+    for number, record in read_json_lines(path, content):
         prompt = record.get(field)
         if not isinstance(prompt, str):
             raise DataError(

@@ -24,10 +24,11 @@ from callbacks.progress_lines import ProgressLines
 from callbacks.slurm_job import SlurmJob
 from commands.lightning.hardware import check_hardware, settled_precision
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
+from commands.lightning.prompts import check_prompts
 from commands.pipeline.private_files import of_data, of_runs
 from commands.pipeline.run_folder import claim, hold, last_checkpoint, refuse_to_begin_again, wandb_id
 from commands.pipeline.stage_config import StageConfig
-from datamodules.data_module import TrainingDataModule
+from datamodules.data_module import TrainingDataModule, may_be_told
 from datamodules.overlap import Source
 from doppel.errors import UserError
 from doppel.privacy.ledger import join
@@ -184,6 +185,8 @@ class DoppelCLI(LightningCLI):
             "predict_dataloader", self.datamodule, LightningDataModule
         ):
             raise UserError(no_prompts(f"a {type(self.datamodule).__name__}, which is for trainings, but nothing"))
+        if self.subcommand == "predict":
+            check_prompts(self.model, self.datamodule)
         given = self._get(self.config_init, "trainer", default={})
         plugins = _listed(given.get("plugins"))
         if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
@@ -194,7 +197,7 @@ class DoppelCLI(LightningCLI):
             callbacks = [DifferentialPrivacy(privacy), *callbacks]
         elif not (getattr(self.datamodule, "is_public", False) or self._get(self.config_init, "not_private")):
             self._protect()
-        if given.get("enable_progress_bar") is not False and not sys.stderr.isatty():
+        if given.get("enable_progress_bar") is not False and (not sys.stderr.isatty() or self._passes_over_private()):
             callbacks = [*(c for c in callbacks if not isinstance(c, ProgressBar)), ProgressLines()]
         for logger in _listed(given.get("logger")):
             if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
@@ -214,6 +217,20 @@ class DoppelCLI(LightningCLI):
             )
         if isinstance(self.model, LogicalBatchModule):
             self.model.step_policy = ClosedStep()
+
+    def _passes_over_private(self) -> bool:
+        """Whether it goes through private rows one after the other, whose number a progress bar would show.
+
+        A training does not: its bar counts steps. A pass over its private validation file does.
+        """
+        data = self.datamodule
+        if self.subcommand == "predict":
+            return not may_be_told(data)
+        if self._get(self.config_init, "not_private"):
+            return False
+        name = "test" if self.subcommand == "test" else "val"
+        is_public = getattr(data, f"{name}_is_public", getattr(data, "is_public", False))
+        return not is_public and (not self.trains or getattr(data, f"{name}_path", None) is not None)
 
     @property
     def trains(self) -> bool:

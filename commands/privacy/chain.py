@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from commands.pipeline.manifest import Entry, Manifest
@@ -34,7 +35,10 @@ def strangers(manifest: Manifest, made: Entry) -> list[str]:
 
 
 def drawn_by_others(manifest: Manifest, drawn: Entry, weights: Mapping[str, Collection[str]]) -> list[str]:
-    """Why what a model wrote is not bound to the weights of the checkpoint and to the prompts that its step read.
+    """Why what a model wrote is not bound to the weights, the prompts and the grammar that its step declared to read.
+
+    A step takes over what ``predict`` has finished in its place by hand, with whatever it was asked with. The writer
+    tells that in ``FILE.metrics.json``.
 
     Args:
         manifest: Of the run.
@@ -48,7 +52,11 @@ def drawn_by_others(manifest: Manifest, drawn: Entry, weights: Mapping[str, Coll
     asked = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role == "prompts"]
     if told.get("prompts") not in ({drawn.inputs[name] for name in asked} or {None}):
         named = " and ".join(asked) or "none"
-        wrong.append(f"{drawn.path} was sampled with other prompts than {drawn.step} declared, which are {named}")
+        which = "prompts that were declared public" if told.get("prompts_are_declared_public") else "other prompts"
+        wrong.append(f"{drawn.path} was sampled with {which} instead of those that {drawn.step} declared: {named}")
+    is_known = all(digest is not None or not Path(name).suffix for name, digest in drawn.inputs.items())
+    if is_known and not set(told.get("grammar", [])) <= set(drawn.inputs.values()):
+        wrong.append(f"{drawn.path} was sampled under a table of a grammar that {drawn.step} did not declare")
     names = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role == "checkpoint"]
     folder = manifest.folder
     files = [os.path.relpath((folder / name).resolve(), folder.resolve()) for name in names]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import stat
@@ -163,13 +162,12 @@ def test_a_limited_run_is_not_taken_for_a_finished_one(output: Path) -> None:
 def test_the_prompt_is_kept_under_its_name(output: Path, source: Field) -> None:
     prompts: list[str | None] = [["(Yield)", "(Do 1)"][i % 2] for i in range(6)]
     model = TinyModel(source=source, target="utterance")
-    data, file = PromptData(prompts), output.parents[1] / "prompts.jsonl"
-    file.write_text("(Yield)\n")
-    data.prompts_path = str(file)  # type: ignore[attr-defined]
+    data = PromptData(prompts)
+    data.prompts_digest = "cafe" * 16
     sample(output, model=model, data=data, stage="utterance")
     records = read(output)
     metrics = json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
-    assert metrics["prompts"] == hashlib.sha256(b"(Yield)\n").hexdigest()
+    assert metrics["prompts"] == "cafe" * 16 and metrics["prompts_are_declared_public"]
     assert [r[source] for r in records] == prompts
     assert all(isinstance(r["utterance"], str) for r in records)
     if source == "label":
@@ -235,6 +233,20 @@ def test_parts_of_other_weights_are_refused_and_kept(output: Path, tmp_path: Pat
     assert model.asked == [] and read_parts(output) == before
     # The weights count, not whether they came from a checkpoint.
     assert sample(output, model=other).asked == list(range(8, NUM_SAMPLES))
+
+
+def test_parts_of_other_prompts_are_refused_and_kept(output: Path) -> None:
+    """A step that goes on would otherwise hand on what somebody had asked for with prompts of his own."""
+    data = PromptData(["(Yield)"] * NUM_SAMPLES)
+    data.prompts_digest = "cafe" * 16
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(2), model=TinyModel("parse", "utterance"), data=data)
+    data.done, data.prompts_digest, before = set(), "f00d" * 16, output.with_name("trees.jsonl.rank0.jsonl.part")
+    content = before.read_bytes()
+    model = TinyModel("parse", "utterance")
+    with pytest.raises(UserError, match="samples of other prompts"):
+        sample(output, model=model, data=data)
+    assert model.asked == [] and before.read_bytes() == content and not output.exists()
 
 
 def test_parts_without_a_fingerprint_are_refused_even_if_they_are_complete(output: Path) -> None:

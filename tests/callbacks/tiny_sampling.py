@@ -32,7 +32,10 @@ class Prompts:
 
 
 class PromptData(LightningDataModule):
-    """Prompts in batches of 4, without those in ``done``."""
+    """Public prompts in batches of 4, without those in ``done``."""
+
+    is_public = True
+    prompts_digest: str | None = None
 
     def __init__(self, prompts: list[str | None], obedient: bool = True) -> None:
         super().__init__()

@@ -1,0 +1,66 @@
+"""Whether what ``predict`` is asked with may stand in what it writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from commands.pipeline.manifest import FILE, Manifest
+from commands.pipeline.steps import Role
+from datamodules.data_module import may_be_told
+from doppel.errors import UserError
+
+#: Roles of lines that a model wrote, or that were drawn from such or by released shares.
+_PROMPTS: tuple[Role, ...] = ("prompts", "candidates", "release", "pool")
+
+
+def check_prompts(model: Any, data: Any) -> None:
+    """Refuse prompts that are neither public nor a release, before a model samples anything.
+
+    Formal guarantees:
+        A language model writes its prompt beside what it samples. A prompt that a step of a run has made, and that is
+        as the step made it, was released by that run: text sampled for it is post-processing of two releases, under the
+        ε of both runs where these are two. A prompt that is declared public costs nothing. No other one is taken. The
+        run is found by the ``manifest.json`` above the file; whoever may write every file of it can forge that.
+
+        A parser annotates private utterances too. What it writes is as private as these, and
+        :class:`~callbacks.synthetic_writer.SyntheticWriter` keeps silent about it. Whether its utterances are a
+        release, or the public part of a split, is looked up likewise, and noted as ``is_released``.
+
+    Args:
+        model: What predicts.
+        data: Its data module.
+
+    Raises:
+        UserError: A prompt would be neither; the message says why, and what to do.
+    """
+    prompts, utterances = getattr(data, "prompts_path", None), getattr(data, "path", None)
+    roles = _PROMPTS if prompts is not None else (*_PROMPTS, "data")
+    path = prompts if prompts is not None else utterances
+    why = f"a {type(data).__name__} reads it" if path is None else _why_not_released(str(path), roles)
+    if why is None:
+        data.is_released = True
+    if may_be_told(data) or (prompts is None and not hasattr(model, "sampling")):
+        return
+    raise UserError(
+        f"these prompts would stand in what is written, and nothing says that they are a release: {why}. Give the "
+        "prompts of a run as its step made them, such as RUN/trees.jsonl; or, where anybody may see them, add "
+        "--data.init_args.is_public=true",
+        about="" if path is None else path,
+    )
+
+
+def _why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:
+    """Why a file is no release of a run; None where it is."""
+    file = Path(path).resolve()
+    run = next((folder for folder in file.parents if (folder / FILE).is_file()), None)
+    if run is None or not file.is_file():
+        return f"no {FILE} of a run stands above it"
+    manifest = Manifest.read(run)
+    entry = manifest.files.get(os.path.relpath(file, run))
+    if entry is None:
+        return f"no step of {run} has made it"
+    if entry.is_sealed or entry.role not in roles:
+        return f"{entry.step} made it as {entry.role!r}"
+    return None if manifest.is_as_made(entry) else f"it was changed after {entry.step} made it"
