@@ -159,7 +159,8 @@ def test_a_bar_counts_batches_of_public_rows_alone(
     words = [f"--config={ROOT}/configs/utterance_lm.yaml", f"--model.init_args.base_model={tiny_model}"]
     words += ["--data=datamodules.dialogue_data_module.DialogueDataModule", f"--data.init_args.train_path={private}"]
     for name in ("val", "test"):
-        words += [f"--data.init_args.{name}_path={private}", f"--data.init_args.{name}_is_public={is_public}"]
+        path = "embedded:valid?num=20" if is_public else private
+        words += [f"--data.init_args.{name}_path={path}", f"--data.init_args.{name}_is_public={is_public}"]
     words += ["--data.init_args.batch_size=30", "--trainer.accelerator=cpu", "--trainer.logger=false"]
     words += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", "--trainer.max_epochs=1"]
     words += ["--model.init_args.test_metrics=false"]
