@@ -121,7 +121,8 @@ def card(record: RunRecord, attestation: Attestation | None = None, *, renews: b
     prevents += [
         f"{n}: the ledger has a budget for it, and no mechanism" for n in summary["scopes"] if n not in spending
     ]
-    prevents += manifest.breaks(but=REPORTS if renews else ())
+    prevents += [text for made in released for text in manifest.breaks(made.path)]
+    prevents += manifest.breaks(may_be_gone=True, but=REPORTS if renews else ())  # what was deleted is not released
     prevents += [text for entry in manifest.files.values() for text in manifest.contradictions(entry)]
     for path in manifest.unmade():
         if path not in REPORTS:

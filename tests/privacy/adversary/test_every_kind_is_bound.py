@@ -174,6 +174,12 @@ def test_the_run_is_signed_off_with_its_report(run: Path, capsys: pytest.Capture
     assert cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
 
 
+def test_what_was_deleted_is_not_released_and_prevents_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("evaluation/two_stage.parsed.jsonl", "topics/codebook.jsonl", "report.html"):
+        (run / name).unlink()
+    assert cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_private_text_in_a_file_is_neither_signed_nor_shown(
     run: Path, capsys: pytest.CaptureFixture[str], name: str
