@@ -169,7 +169,7 @@ class DoppelCLI(LightningCLI):
             self.datamodule.also_private = self._learnt_from()
 
     def _learnt_from(self) -> list[Source]:
-        """The private files of the runs of the checkpoint that is evaluated, and of this folder."""
+        """The private files of the runs of the checkpoint that is read, and of this folder."""
         checkpoint, run_dir = self._get(self.config_init, "ckpt_path"), self._get(self.config_init, "run_dir")
         stages = [Path(checkpoint).resolve().parents[1]] if checkpoint and Path(checkpoint).is_file() else []
         stages += [Path(os.path.expandvars(run_dir))] if run_dir else []
@@ -186,7 +186,7 @@ class DoppelCLI(LightningCLI):
         ):
             raise UserError(no_prompts(f"a {type(self.datamodule).__name__}, which is for trainings, but nothing"))
         if self.subcommand == "predict":
-            check_prompts(self.model, self.datamodule)
+            check_prompts(self.model, self.datamodule, self._learnt_from)
         given = self._get(self.config_init, "trainer", default={})
         plugins = _listed(given.get("plugins"))
         if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.manifest import FILE, Manifest
+from commands.pipeline.manifest import FILE, Manifest, ManifestError
 from commands.pipeline.steps import Role
+from datamodules.columns import Columns, reference_columns
 from datamodules.data_module import may_be_told
-from doppel.errors import UserError
+from datamodules.overlap import Source, overlapping
+from doppel.errors import DataError, UserError
 
 #: Roles of lines that a model wrote, or that were drawn from such or by released shares.
 _PROMPTS: tuple[Role, ...] = ("prompts", "candidates", "release", "pool")
 
 
-def check_prompts(model: Any, data: Any) -> None:
+def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]) -> None:
     """Refuse prompts that are neither public nor a release, before a model samples anything.
 
     Formal guarantees:
         A language model writes its prompt beside what it samples. A prompt that a step of a run has made, and that is
         as the step made it, was released by that run: text sampled for it is post-processing of two releases, under the
-        ε of both runs where these are two. A prompt that is declared public costs nothing. No other one is taken. The
-        run is found by the ``manifest.json`` above the file; whoever may write every file of it can forge that.
+        ε of both runs where these are two. A prompt that is declared public costs nothing, and is taken if its file
+        does not say what a private one of the model's run says (:func:`~datamodules.overlap.overlapping`). No other one
+        is taken. The run is found by the ``manifest.json`` above the file; whoever may write every file of it can forge
+        that. Trees or labels of private text without the text, declared public, are not noticed.
 
         A parser annotates private utterances too. What it writes is as private as these, and
         :class:`~callbacks.synthetic_writer.SyntheticWriter` keeps silent about it. Whether its utterances are a
@@ -31,6 +36,7 @@ def check_prompts(model: Any, data: Any) -> None:
     Args:
         model: What predicts.
         data: Its data module.
+        private: Finds the files that the model learnt from, or that the run protects.
 
     Raises:
         UserError: A prompt would be neither; the message says why, and what to do.
@@ -41,6 +47,8 @@ def check_prompts(model: Any, data: Any) -> None:
     why = f"a {type(data).__name__} reads it" if path is None else _why_not_released(str(path), roles)
     if why is None:
         data.is_released = True
+    elif path is not None and getattr(data, "is_public", False):
+        _refuse_private(str(path), getattr(data, "columns", None), private())
     if may_be_told(data) or (prompts is None and not hasattr(model, "sampling")):
         return
     raise UserError(
@@ -51,13 +59,30 @@ def check_prompts(model: Any, data: Any) -> None:
     )
 
 
+def _refuse_private(path: str, columns: Columns | None, private: Iterable[Source]) -> None:
+    """Refuse a file that is declared public and is a private one, in whatever form."""
+    try:
+        found = overlapping(path, reference_columns(columns), private)
+    except DataError:  # of trees or labels alone; what cannot be read is named when it is
+        return
+    if found is not None:
+        raise UserError(
+            f"it is declared public (is_public), but says what {found} says, which is protected: leave is_public out, "
+            "or give another file",
+            about=path,
+        )
+
+
 def _why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:
     """Why a file is no release of a run; None where it is."""
     file = Path(path).resolve()
     run = next((folder for folder in file.parents if (folder / FILE).is_file()), None)
     if run is None or not file.is_file():
         return f"no {FILE} of a run stands above it"
-    manifest = Manifest.read(run)
+    try:
+        manifest = Manifest.read(run)
+    except ManifestError as error:
+        return str(error)
     entry = manifest.files.get(os.path.relpath(file, run))
     if entry is None:
         return f"no step of {run} has made it"

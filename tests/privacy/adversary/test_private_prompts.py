@@ -111,6 +111,22 @@ def test_they_are_refused_before_anything_is_sampled(
     assert not list(run.glob("synthetic.jsonl*")) and "Quetzalcoatl" not in told
 
 
+def test_a_private_file_is_not_declared_public(run: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor its rows in another order and with other trees."""
+    turns = [f"tell Quetzalcoatl about the {number}th of the many meetings" for number in range(20)]
+    private(run).write_text("".join(f"{json.dumps({'utterance': turn})}\n" for turn in turns))
+    experiment = {"name": "mine", "systems": ["two_stage"], "data": {"train_path": str(private(run))}}
+    (run / "experiment.yaml").write_text(json.dumps(experiment))
+    path, output = run.parent / "prompts.jsonl", run / "synthetic.jsonl"
+    rows = [{"utterance": f"{turn.upper()}!", "parse": PRIVATE} for turn in reversed(turns)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    given = [f"--data.init_args.prompts_path={path}", "--data.init_args.is_public=true"]
+    assert predict(tiny_model, output, *given) == 2
+    told = capsys.readouterr().err
+    assert str(path) in told and str(private(run)) in told and "QUETZALCOATL" not in told.upper()
+    assert not list(run.glob("synthetic.jsonl*"))
+
+
 def test_private_utterances_are_no_prompts_of_a_language_model(
     run: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
