@@ -9,16 +9,20 @@ from datamodules.sources import expand_path
 from datamodules.tables import place_turns
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError
+from doppel.privacy.accounting import default_delta
+from doppel.privacy.spec import note_on_delta
 
 
 def check(
     path: str,
-    unit: Unit = "utterance",
+    unit: Unit | None = "utterance",
     needs: Sequence[Field] = (),
     columns: Columns | None = None,
     is_public: bool = False,
     is_over_long: Callable[[Turn], bool] | None = None,
     labels: Collection[str] | None = None,
+    delta: float | None = None,
+    is_protected: bool = False,
 ) -> list[str]:
     """Read a file as training will, and say what it does with rows that teach nothing.
 
@@ -36,6 +40,9 @@ def check(
         is_public: Whether counts may be said.
         is_over_long: Whether the model takes no text of this length; None asks for nothing.
         labels: The public list of labels, if the run has one.
+        delta: Of the guarantee; None: 1/(N ln N).
+        is_protected: Whether a guarantee protects this file; then it is said where rows may be protected by themselves
+            that are one person's, and where N, which is public, makes δ large.
 
     Returns:
         Sentences for the console.
@@ -45,13 +52,15 @@ def check(
     """
     path = expand_path(path)
     places_of: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
-    num_turns = 0
+    num_turns, owner, units = 0, None, set[str]()
     for placed in place_turns(path, unit, needs=needs, columns=columns):
         turn = placed.turn
         if turn is None:
             places_of["empty"].append(placed.where)
             continue
         num_turns += 1
+        owner = owner or placed.owner
+        units.add(turn.unit if unit in ("dialogue", "user") else str(num_turns))
         if is_over_long is not None and (is_public or not places_of["long"]) and is_over_long(turn):
             places_of["long"].append(placed.where)
         if labels is not None and turn.label is not None and turn.label not in labels:
@@ -64,4 +73,12 @@ def check(
         "unknown": "has a label that the public list lacks; none of it will be sampled: add it there if it is public",
     }
     count = {name: f" ({len(places)} of {num_turns} rows)" if is_public else "" for name, places in places_of.items()}
-    return [f"{places[0]} {what[name]}{count[name]}" for name, places in places_of.items() if places]
+    notes = [f"{places[0]} {what[name]}{count[name]}" for name, places in places_of.items() if places]
+    if is_protected and unit == "utterance" and owner is not None:
+        notes.append(
+            f"{path} says whose a turn is ({owner}), and data.unit is utterance: each is protected by itself, and "
+            "whoever has k of them by about k times the ε; data.unit=user or dialogue protects all of one together"
+        )
+    if is_protected and len(units) > 1:
+        notes += filter(None, [note_on_delta(delta or default_delta(len(units)), len(units))])
+    return notes

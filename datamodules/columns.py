@@ -13,6 +13,12 @@ from doppel.errors import DataError
 #: What a column is called unless ``Columns`` says otherwise; the first that there is counts.
 USUAL = {"text": ("utterance", "text"), "label": ("label",), "unit": ("unit",), "parse": ("parse",)}
 
+#: What columns are called that say whose a row is, in lower case and without signs, whatever ``Columns`` says.
+_OWNERS = {
+    *("unit", "user", "userid", "username", "author", "authorid", "customerid", "patientid", "speakerid"),
+    *("dialogue", "dialogueid", "dialogid", "conversationid", "sessionid", "threadid"),
+}
+
 #: A label that names itself, as in ``Review Stars: 5.0``; a whole code is a row of these.
 _NAME = r"[A-Z][\w &/-]{0,39}"
 _CODE = re.compile(rf"(?:^| \| )({_NAME}): (\S.*?)(?= \| {_NAME}: |$)")
@@ -90,6 +96,17 @@ class Columns:
         usual = [name for name in USUAL[what] if name not in others]
         return [next((name for name in usual if name in names), (usual or USUAL[what])[0])] if usual else []
 
+    def owners(self, names: Collection[str]) -> list[str]:
+        """The columns of a file that say, or seem to say, whose a row is.
+
+        Args:
+            names: Columns of the file.
+        """
+        own = self.of("unit", names)
+        others = {name for what, columns in self.named.items() if what != "unit" for name in columns}
+        plain = {name: re.sub(r"[\W_]+", "", name).lower() for name in names if name not in others}
+        return [name for name in plain if name in own or plain[name] in _OWNERS]
+
 
 class ReferenceColumns(Columns):
     """Columns of the private file, for a file that is compared with it and may be of another form.
@@ -108,13 +125,13 @@ def reference_columns(columns: Columns | None) -> ReferenceColumns | None:
     return None if columns is None else ReferenceColumns(**asdict(columns))
 
 
-def check_unit(unit: str, columns: Columns) -> None:
+def check_unit(unit: str | None, columns: Columns) -> None:
     """Refuse a column of units that nothing would ask for: an ε for rows where one for people was meant.
 
     Raises:
-        DataError: ``columns.unit`` names a column, and a unit is one utterance.
+        DataError: ``columns.unit`` names a column, and a unit is one utterance, given (or not, None).
     """
-    if columns.unit is not None and unit == "utterance":
+    if columns.unit is not None and unit in (None, "utterance"):
         raise DataError(
             f"data.columns.unit is {columns.unit}, but data.unit is utterance, so that each row would be protected by "
             "itself: set data.unit=user (or dialogue), or leave columns.unit out"

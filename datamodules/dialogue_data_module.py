@@ -47,7 +47,8 @@ class DialogueDataModule(TrainingDataModule):
         val_path: Validation file, likewise; null for none.
         test_path: Test file, likewise; null for none.
         unit: What the guarantee protects: one ``utterance``, all turns of a ``dialogue`` together, or all of a
-            ``user``, whom the column ``unit`` names.
+            ``user``, whom the column ``unit`` names. Null: an utterance, of a file that does not say whose turns it
+            holds, or has one of each; another one is refused until this is given. Public files are read as utterances.
         batch_size: Expected number of units in a logical batch, over all ranks.
         max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
         max_turns_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
@@ -81,7 +82,7 @@ class DialogueDataModule(TrainingDataModule):
         train_path: str,
         val_path: str | None = None,
         test_path: str | None = None,
-        unit: Unit = "utterance",
+        unit: Unit | None = None,
         batch_size: int = 1024,
         max_tokens_per_micro_batch: int = 4096,
         max_turns_per_unit: int | None = None,
@@ -108,10 +109,11 @@ class DialogueDataModule(TrainingDataModule):
         )
         self.train_path = expand_path(train_path)
         self.is_public = is_public or is_embedded(self.train_path)
-        self.unit = unit
+        self.unit: Unit = unit or "utterance"
+        self._given_unit = unit
         self.batch_size = batch_size
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
-        self.max_turns_per_unit = max_turns_per_unit or _DEFAULT_TURNS[unit]
+        self.max_turns_per_unit = max_turns_per_unit or _DEFAULT_TURNS[self.unit]
         self.sampling = sampling
         self.val_is_public = val_is_public or is_public
         self.test_is_public = test_is_public or is_public
@@ -128,7 +130,8 @@ class DialogueDataModule(TrainingDataModule):
         """Read, tokenise and group the training turns."""
         if self.privacy_caveat:
             log.warning(self.privacy_caveat)
-        encoded = load_encoded(self.train_path, self.require_codec(), self.unit, self.selection, self.columns)
+        unit = self.unit if self.is_public else self._given_unit
+        encoded = load_encoded(self.train_path, self.require_codec(), unit, self.selection, self.columns)
         units = EncodedUnits(encoded, self.limit_train_units)
         if self.batch_size > len(units):
             raise DataError(

@@ -59,7 +59,7 @@ class EncodedTurns:
 def load_encoded(
     path: str,
     codec: Codec,
-    unit: Unit,
+    unit: Unit | None,
     selection: Selection | None = None,
     columns: Columns | None = None,
 ) -> EncodedTurns:
@@ -76,7 +76,7 @@ def load_encoded(
     selection = selection or Selection()
     needs = codec.needs if selection.keep_function is None else ()  # which drops the turns without a tree
     turns = read_turns(path, unit, needs=needs, columns=columns)
-    return encode_turns(selection.apply(turns, path, unit), codec)
+    return encode_turns(selection.apply(turns, path, unit or "utterance"), codec)
 
 
 def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:

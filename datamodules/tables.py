@@ -44,7 +44,7 @@ class _BadRowError(DataError):
 
 
 def read_turns(
-    path: str, unit: Unit, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
+    path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
 ) -> list[Turn]:
     """Read all user turns of a file, in order.
 
@@ -73,7 +73,8 @@ def read_turns(
         path: A file or a folder in one of these forms, or an ``embedded:`` path.
         unit: ``"utterance"``: every turn is a unit of its own; ``"dialogue"``: all turns of a dialogue (or,
             in rows, all rows with the same ``unit``) are one; ``"user"``: all rows with the same
-            ``unit`` are one, which only rows can say.
+            ``unit`` are one, which only rows can say. None: nobody has said, so an utterance, and a file where
+            several turns are of one dialogue, or of one name in a column that seems to say whose a row is, is refused.
         with_trees: Whether rows are read with their trees; False neither needs nor checks any, and keeps rows without
             text, as for samples, which are what a model wrote.
         needs: Fields that every turn must have, such as ``parse`` for a model of trees.
@@ -89,20 +90,20 @@ def read_turns(
     turns = [row.turn for row in placed if row.turn is not None]
     if not turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")
-    return _told_apart(turns) if unit == "utterance" else turns
+    return _told_apart(turns) if unit in (None, "utterance") else turns
 
 
 def place_turns(
-    path: str, unit: Unit, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
+    path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
 ) -> Iterator[Placed]:
     """The turns of a file with their places, and the places of rows without text; as :func:`read_turns` reads them.
 
     Whoever has read them all has paid for :func:`utterances_of` the same path, which then opens nothing.
     """
-    if unit not in get_args(Unit):
+    if unit is not None and unit not in get_args(Unit):
         raise DataError(f"unit is {unit!r}: it must be one of {', '.join(map(repr, get_args(Unit)))}")
     if is_embedded(path):
-        return (Placed(path, turn) for turn in embedded_turns(path, unit))
+        return (Placed(path, turn) for turn in embedded_turns(path, unit or "utterance"))
     columns = columns or Columns()
     return noted(_file_turns(path, unit, with_trees, needs, columns), (state_of(path), columns.key))
 
@@ -140,9 +141,13 @@ def _told_apart(turns: list[Turn]) -> list[Turn]:
     return turns
 
 
-def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field], columns: Columns) -> Iterator[Placed]:
+def _file_turns(
+    path: str, given: Unit | None, with_trees: bool, needs: Sequence[Field], columns: Columns
+) -> Iterator[Placed]:
     """Rows and dialogues of a file as turns, with their places."""
+    unit: Unit = given or "utterance"
     dialogues: dict[str, str] = {}  # where each stands
+    owners = _Owners(columns)
     names, number = list[str](), 0
     if kind(path) == ".txt":
         columns = Columns()  # its lines have no names
@@ -151,7 +156,7 @@ def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field],
         number += 1
         if number == 1:
             names = list(record)
-            columns = columns.in_file(names)
+            columns = owners.columns = columns.in_file(names)
             missing = {name for names_of in columns.named.values() for name in names_of}
         missing -= record.keys()
         if "turns" in record and not record.keys() & set(columns.of("text", record)):
@@ -171,6 +176,8 @@ def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field],
             if with_trees and not turn.utterance.strip():
                 yield Placed(where, None)
                 continue
+            if given is None:
+                owners.refuse_again(record, where)
             for field in needs:
                 if getattr(turn, field) is None:
                     wanted = " and ".join(map(repr, columns.of(_COLUMN_OF[field], record))) or repr(field)
@@ -178,13 +185,62 @@ def _file_turns(path: str, unit: Unit, with_trees: bool, needs: Sequence[Field],
                         f"no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record, columns)})",
                         about=where,
                     )
-            yield Placed(where, turn)
+            yield Placed(where, turn, owners.column(record))
     if missing and names:
         raise DataError(
             f"no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names: name a column that "
             f"there is ({listed(names, columns)})",
             about=path,
         )
+
+
+class _Owners:
+    """Whose the turns of a file are, for whoever has not said what the guarantee protects."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self._places: dict[tuple[str, str], str] = {}  # of the first turn of each
+        self._names: dict[tuple[str, ...], list[str]] = {}  # of the columns of a row
+
+    def column(self, record: Mapping[str, Any]) -> str | None:
+        """The first column that seems to say whose a turn is."""
+        return next(iter(self._columns(record)), None)
+
+    def refuse_again(self, record: Mapping[str, Any], where: str) -> None:
+        """Refuse a turn of whom, or of a dialogue of which, there was one before.
+
+        Raises:
+            DataError: There was one; the message does not quote the name.
+        """
+        is_row = "turns" not in record
+        for column in self._columns(record):
+            value = record.get(column, None if is_row else where)
+            try:
+                key = column, unit_name(value)
+            except ValueError:  # it names nobody
+                continue
+            first = self._places.get(key)
+            if first is None:
+                self._places[key] = where
+                continue
+            together = "data.unit=user (or dialogue)" if is_row else "data.unit=dialogue"
+            if is_row and column not in self.columns.of("unit", record):
+                together += f" and data.columns.unit={column}"
+            line = first.rpartition(":")[2]
+            raise DataError(
+                f"another turn of whom {column!r} names at {f'line {line}' if line.isdigit() else first}, and nothing "
+                f"says what is protected: set {together}, so that all turns of one name are protected together, or "
+                "data.unit=utterance, so that each is protected by itself",
+                about=where,
+            )
+
+    def _columns(self, record: Mapping[str, Any]) -> list[str]:
+        if "turns" in record:
+            return ["dialogue_id"]
+        names = tuple(record)
+        if names not in self._names:
+            self._names[names] = self.columns.owners(names)
+        return self._names[names]
 
 
 def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool) -> Iterator[Turn]:

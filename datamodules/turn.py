@@ -29,10 +29,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class Placed:
-    """A turn and where it stands, such as ``reviews.csv:7``; None for a row without text, which is no turn."""
+    """A turn and where it stands, such as ``reviews.csv:7``; None for a row without text, which is no turn.
+
+    ``owner`` is the column of the file that seems to say whose a row is.
+    """
 
     where: str
     turn: Turn | None
+    owner: str | None = None
 
 
 def unit_name(value: object) -> str:

@@ -29,7 +29,8 @@ def privacy(folder: Path, **kwargs: Any) -> DifferentialPrivacy:
 
 
 def data_module(corpus: str, **kwargs: Any) -> DialogueDataModule:
-    return DialogueDataModule(**({"train_path": corpus, "batch_size": 12, "sampling_seed": 3} | kwargs))
+    given = {"train_path": corpus, "unit": "utterance", "batch_size": 12, "sampling_seed": 3}
+    return DialogueDataModule(**(given | kwargs))
 
 
 def fit(

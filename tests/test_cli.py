@@ -47,6 +47,7 @@ def small(tiny_model: str, corpus: str, tmp_path: Path) -> list[str]:
         f"--model.init_args.base_model={tiny_model}",
         f"--data={DATA}",
         f"--data.init_args.train_path={corpus}",
+        "--data.init_args.unit=utterance",
         "--data.init_args.batch_size=12",
         "--trainer.accelerator=cpu",
         "--trainer.logger=false",

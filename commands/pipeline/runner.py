@@ -23,7 +23,7 @@ from commands.pipeline.run_record import RunRecord
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.settings import Experiment
 from commands.pipeline.slurm import Site, queued, submit
-from commands.pipeline.sources import check_sources, read_sources
+from commands.pipeline.sources import check_sources, is_there, read_sources
 from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import systems_of
@@ -98,7 +98,8 @@ class Runner:
 
         Args:
             mode: ``local`` here, one after the other; ``submit`` as jobs that wait for one another; ``dry-run`` prints
-                what would be submitted, and writes nothing; ``check`` parses the configuration of every step.
+                what would be submitted, and writes nothing; ``check`` parses the configuration of every step, and reads
+                the files, if they are there.
             check: Whether ``submit`` checks first.
 
         Returns:
@@ -108,6 +109,8 @@ class Runner:
             return self.local()
         if mode == "check" or (mode == "submit" and check):
             self.check()
+        if mode == "check" and is_there(self.experiment):
+            self._check_data()
         if mode != "check":
             self.submit(is_dry=mode == "dry-run")
         return 0

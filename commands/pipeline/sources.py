@@ -14,8 +14,9 @@ from commands.pipeline.supported import read_supported
 from commands.pipeline.systems import systems_of
 from commands.pipeline.yaml_files import ROOT, merge
 from datamodules.codec import MAX_LENGTH
+from datamodules.sources import expand_path, is_embedded
 from datamodules.turn import Field, Turn
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
 
 #: Tokens that every base model takes.
 _SHORTEST = 256
@@ -62,7 +63,7 @@ def check_sources(experiment: Experiment) -> None:
             f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
         )
     reference = experiment.reference
-    if reference is not None and _is_embedded(train) != _is_embedded(reference):
+    if reference is not None and is_embedded(train) != is_embedded(reference):
         raise UserError(
             f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
             "which nothing else can be compared; set both"
@@ -93,20 +94,25 @@ def read_sources(experiment: Experiment) -> list[str]:
     learnt = {used.learns for used in systems_of(experiment)}
     needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
     needs += ["label"] if "label" in learnt else []
-    unit, columns, is_over_long = data.get("unit", "utterance"), Columns.from_config(data), _over_long(experiment)
+    unit = data.get("unit") or ("utterance" if data.get("is_public") else None)
+    columns, is_over_long = Columns.from_config(data), _over_long(experiment)
+    guarantee = {"delta": experiment.section("privacy").get("delta"), "is_protected": experiment.is_private}
     notes: list[str] = []
     if adaptation is None and any(used.learns for used in systems_of(experiment)):
         check_unit(unit, columns)
-        paths = {data["train_path"]: columns}
+        paths = {data["train_path"]: (columns, unit)}
         for used in systems_of(experiment):
             settings = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
-            paths[settings["train_path"]] = Columns.from_config(settings)
+            paths[settings["train_path"]] = (Columns.from_config(settings), settings.get("unit") or unit)
         labels = read_labels(Path(experiment.labels)) if experiment.labels and "label" in learnt else None
-        for path, their_columns in paths.items():
-            notes += check(path, unit, needs, their_columns, is_over_long=is_over_long, labels=labels)
+        for path, (their_columns, their_unit) in paths.items():
+            notes += check(
+                path, their_unit, needs, their_columns, is_over_long=is_over_long, labels=labels, **guarantee
+            )
     elif adaptation is not None:
-        for path in filter(None, (adaptation.train, adaptation.test)):
-            notes += check(path, needs=["parse"], columns=columns, is_over_long=is_over_long)
+        notes += check(adaptation.train, unit, ["parse"], columns, is_over_long=is_over_long, **guarantee)
+        if adaptation.test is not None:
+            notes += check(adaptation.test, needs=["parse"], columns=columns, is_over_long=is_over_long)
     if adaptation is None and experiment.reference is None and any(used.learns for used in systems_of(experiment)):
         notes.append(
             "the experiment names no reference, so nothing says how near the samples come to what people say: add "
@@ -130,6 +136,18 @@ def read_sources(experiment: Experiment) -> list[str]:
     if experiment.public_parser is not None and experiment.is_private:
         refuse_parser(Path(experiment.public_parser), private, "public_parser")
     return notes
+
+
+def is_there(experiment: Experiment) -> bool:
+    """Whether the files that :func:`read_sources` opens are on this machine."""
+    data, adaptation = experiment.section("data"), experiment.adaptation
+    given = [data.get("train_path"), data.get("val_path"), experiment.reference, (experiment.topics or Topics()).texts]
+    given += [] if adaptation is None else [adaptation.train, adaptation.test]
+    try:
+        paths = [expand_path(path) for path in given if path is not None]
+    except DataError:  # a variable is not set
+        return False
+    return bool(paths) and all(is_embedded(path) or os.path.exists(path) for path in paths)
 
 
 def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
@@ -192,8 +210,4 @@ def _check_encoder(needs: str, encoder: str) -> None:
 
 
 def _is_same(train: str, other: str) -> bool:
-    return train == other or (not _is_embedded(train) and os.path.realpath(train) == os.path.realpath(other))
-
-
-def _is_embedded(path: str) -> bool:
-    return path.startswith("embedded:")
+    return train == other or (not is_embedded(train) and os.path.realpath(train) == os.path.realpath(other))

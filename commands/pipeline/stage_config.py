@@ -34,8 +34,9 @@ class StageConfig:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Arguments of the data module."""
-        return _arguments(self.content.get("data"))
+        """Arguments of the data module; a unit that was not given is an utterance."""
+        given = _arguments(self.content.get("data"))
+        return given if given.get("unit", "") is not None else {**given, "unit": "utterance"}
 
     @property
     def privacy(self) -> PrivacyArguments | None:

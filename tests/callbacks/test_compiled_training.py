@@ -27,7 +27,12 @@ def trained(folder: Path, base: str, corpus: str, is_compiled: bool, is_private:
     """The weights after one epoch; compiled runs have one fixed shape, with micro-batches filled up to it."""
     model = UtteranceLM(base_model=base, optimizer=sgd, max_length=16, compile=is_compiled)
     data = DialogueDataModule(
-        corpus, batch_size=12, max_tokens_per_micro_batch=112, sampling_seed=3, fixed_shapes=is_compiled
+        corpus,
+        unit="utterance",
+        batch_size=12,
+        max_tokens_per_micro_batch=112,
+        sampling_seed=3,
+        fixed_shapes=is_compiled,
     )
     trunks = []
     callback = DifferentialPrivacy(
@@ -61,7 +66,7 @@ def test_shapes_that_vary_are_refused(tmp_path: Path, tiny_model: str, corpus: s
     model = UtteranceLM(base_model=tiny_model, compile=True)
     trainer = Trainer(accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False)
     with pytest.raises(UserError, match="fixed_shapes"):
-        trainer.fit(model, DialogueDataModule(corpus, batch_size=12))
+        trainer.fit(model, DialogueDataModule(corpus, unit="utterance", batch_size=12))
 
 
 def test_checkpointed_activations_are_refused(tiny_model: str) -> None:

@@ -203,7 +203,8 @@ def test_a_batch_job_is_requeued_and_ends_with_its_own_status(
         "--data=datamodules.dialogue_data_module.DialogueDataModule",
     ]
     command += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
-    command += [f"--data.init_args.train_path={corpus}", "--data.init_args.val_path=null", f"--run_dir={run}"]
+    command += [f"--data.init_args.train_path={corpus}", "--data.init_args.unit=utterance"]
+    command += ["--data.init_args.val_path=null", f"--run_dir={run}"]
     command += ["--data.init_args.batch_size=12", "--trainer.accelerator=cpu", "--trainer.max_epochs=1"]
     command += ["--trainer.logger=false", "--trainer.enable_progress_bar=false"]
     with pytest.raises(SystemExit) as left:

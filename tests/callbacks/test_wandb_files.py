@@ -56,7 +56,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
         fit += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
         fit += ["--privacy.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / stage}"]
         fit += [f"--data.init_args.{path}={corpus}" for path in ("train_path", "val_path")]
-        fit += ["--data.init_args.batch_size=12"]
+        fit += ["--data.init_args.batch_size=12", "--data.init_args.unit=utterance"]
         if stage == "parse_tree":
             stop = ["--trainer.callbacks+=signals.SignalAt", "--trainer.callbacks.init_args.step=2"]
             call(*fit, *stop, status=75)

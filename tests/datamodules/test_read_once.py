@@ -89,6 +89,7 @@ def test_a_private_fit_opens_each_of_its_files_once(
     val.write_text(json.dumps({"utterance": "move my dentist to Monday", "parse": "(Ok)"}) + "\n")
     words = ["--config", str(ROOT / "configs" / "utterance_lm.yaml"), f"--model.init_args.base_model={tiny_model}"]
     words += ["--data=datamodules.dialogue_data_module.DialogueDataModule", "--data.init_args.batch_size=12"]
+    words += ["--data.init_args.unit=utterance"]
     words += [f"--data.init_args.train_path={train}", f"--data.init_args.val_path={val}"]
     words += ["--data.init_args.val_is_public=true"]  # so that it is compared with the other
     words += ["--trainer.accelerator=cpu", "--trainer.logger=false", "--trainer.max_epochs=1"]

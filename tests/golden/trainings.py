@@ -199,6 +199,7 @@ def _fit(case: Case, folder: Path, ranks: int) -> list[str]:
     else:
         own = [*entrances.TURNS, f"--model.init_args.base_model={folder / case.base}"]
         own += [f"--data.init_args.train_path={corpus}", "--data.init_args.batch_size=20"]
+        own += ["--data.init_args.unit=utterance"]
     own += ["--trainer.accelerator=cpu", f"--trainer.devices={ranks}", "--trainer.logger=false"]
     own += ["--trainer.max_epochs=1", f"--trainer.max_steps={_STEPS}", f"--run_dir={folder / case.name / 'fit'}"]
     return ["fit", *entrances.MODELS[case.model], *own, *case.words]

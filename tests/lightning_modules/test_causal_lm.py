@@ -167,7 +167,7 @@ def test_the_test_command_compares_sampled_with_human_text(
     model_class: type[CausalLM], metric: str, tiny_model: str, corpus: str, tmp_path: Path
 ) -> None:
     model = model_class(base_model=tiny_model, sampling=SamplingArguments(max_new_tokens=6))
-    data = DialogueDataModule(train_path=corpus, test_path=corpus, limit_val_turns=12)
+    data = DialogueDataModule(train_path=corpus, unit="utterance", test_path=corpus, limit_val_turns=12)
     trainer = Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False)
     (logged,) = trainer.test(model, data, verbose=False)
     assert logged["test/loss"] > 0

@@ -95,7 +95,7 @@ def fit(folder: Path, model: UtteranceLM, corpus: str, callbacks: list[Callback]
         logger=False,
         **({"enable_checkpointing": False} | kwargs),
     )
-    data = DialogueDataModule(train_path=corpus, batch_size=12, sampling_seed=3)
+    data = DialogueDataModule(train_path=corpus, unit="utterance", batch_size=12, sampling_seed=3)
     trainer.fit(model, data, ckpt_path=ckpt_path)
     return trainer
 

@@ -35,7 +35,7 @@ class Pipelines:
             folder / "tiny.yaml",
             systems=["one_stage", "two_stage"],
             epochs={"one_stage": 12, "parse_tree": 12, "parse2utterance": 12},
-            data={"train_path": corpus, "batch_size": 12, "sampling_seed": 3},
+            data={"train_path": corpus, "unit": "utterance", "batch_size": 12, "sampling_seed": 3},
             model={"base_model": model, "dropout": 0.1},
             sampling={"max_new_tokens": 8, "redraws": None},
             privacy={"accountant": "rdp", "seed": 5},

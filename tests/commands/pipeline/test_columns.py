@@ -30,6 +30,7 @@ def changes(tmp_path: Path, **more: Any) -> dict[str, Any]:
     labels = tmp_path / "labels.txt"
     labels.write_text("Category: Food | Stars: 0\n")
     files = {"data.train_path": private, "reference": reference, "labels": str(labels), "data.unit": "user"}
+    files["privacy.delta"] = 1e-5
     return files | {"data.columns": COLUMNS, "systems": ["labels", "two_stage"], "compare_with_private": True} | more
 
 

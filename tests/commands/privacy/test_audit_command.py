@@ -42,6 +42,7 @@ def arguments(tiny_model: str, corpus: str, model: str = "utterance_lm", epochs:
         "--model.init_args.sampling.num_beams=1",
         "--model.init_args.sampling.max_new_tokens=16",
         f"--data.init_args.train_path={corpus}",
+        "--data.init_args.unit=utterance",
         "--data.init_args.batch_size=20",
         "--privacy.target_epsilon=1",
         "--privacy.accountant=rdp",

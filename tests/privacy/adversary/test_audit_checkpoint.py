@@ -28,6 +28,7 @@ def test_an_audit_does_not_take_a_wrong_checkpoint_for_its_own(
         "--data=datamodules.dialogue_data_module.DialogueDataModule",
         f"--model.init_args.base_model={tiny_model}",
         f"--data.init_args.train_path={corpus}",
+        "--data.init_args.unit=utterance",
         "--data.init_args.batch_size=20",
         "--privacy.target_epsilon=1",
         "--privacy.accountant=rdp",

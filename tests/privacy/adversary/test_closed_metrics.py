@@ -72,7 +72,8 @@ def test_validate_is_closed_on_the_command_line_with_privacy_and_without(
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     arguments = [f"--config={ROOT}/configs/utterance_lm.yaml", f"--model.init_args.base_model={tiny_model}"]
     arguments += ["--data=datamodules.dialogue_data_module.DialogueDataModule", f"--run_dir={tmp_path}/run/one_stage"]
-    arguments += [f"--data.init_args.train_path={corpus}", f"--data.init_args.val_path={corpus}"]
+    arguments += ["--data.init_args.unit=utterance", f"--data.init_args.train_path={corpus}"]
+    arguments += [f"--data.init_args.val_path={corpus}"]
     arguments += [*privacy, "--trainer.accelerator=cpu"]
     assert cli.main(["validate", *arguments, "--trainer.logger=lightning.pytorch.loggers.CSVLogger"]) == 0
     assert (tmp_path / "run" / "one_stage" / "validate.yaml").is_file() and names(tmp_path) == set()

@@ -98,7 +98,8 @@ def test_a_folder_in_use_takes_no_second_training(
     monkeypatch.setattr(run_folder, "_PATIENCE", 0)
     command = ["fit", f"--config={ROOT}/configs/utterance_lm.yaml", f"--model.init_args.base_model={tiny_model}"]
     command += ["--data=datamodules.dialogue_data_module.DialogueDataModule", f"--run_dir={tmp_path}/run/one_stage"]
-    command += [f"--data.init_args.train_path={corpus}", "--data.init_args.batch_size=30", "--trainer.logger=false"]
+    command += [f"--data.init_args.train_path={corpus}", "--data.init_args.unit=utterance"]
+    command += ["--data.init_args.batch_size=30", "--trainer.logger=false"]
     command += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", "--trainer.accelerator=cpu"]
     (tmp_path / "run" / "one_stage").mkdir(parents=True)
     lock = run_folder.hold(tmp_path / "run" / "one_stage")

@@ -29,7 +29,7 @@ def command(folder: Path, tiny_model: str, corpus: str, *more: object) -> list[s
         "model": {"class_path": "lightning_modules.causal_lm.UtteranceLM", "init_args": {"base_model": tiny_model}},
         "data": {
             "class_path": "datamodules.dialogue_data_module.DialogueDataModule",
-            "init_args": {"train_path": corpus, "batch_size": 30},
+            "init_args": {"train_path": corpus, "unit": "utterance", "batch_size": 30},
         },
         "trainer": {"accelerator": "cpu", "max_epochs": 1, "logger": False},
     }

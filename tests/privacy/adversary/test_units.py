@@ -12,7 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from private_training import data_module, fit, privacy
 
+import cli
 from callbacks.differential_privacy import PrivateTrainingError
+from commands.pipeline.experiment import shipped
+from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
@@ -109,3 +112,56 @@ def test_turns_are_units_of_their_own_whatever_their_ids(dialogues: list[tuple[s
                 turn["turn_index"] = index
         turns = read_turns(write(Path(folder) / "ids.jsonl", records), "utterance")
     assert len({turn.unit for turn in turns}) == len(turns) == sum(len(ids) for _, ids in dialogues)
+
+
+def rows_of(path: Path, people: int, column: str, rows: int = 30) -> str:
+    return write(path, [{"utterance": f"find {i}", column: f"somebody {i % people}"} for i in range(rows)])
+
+
+@pytest.mark.parametrize("column", ["unit", "User_ID", "dialogue_id", "author"])
+def test_rows_of_one_person_are_no_units_in_silence(tmp_path: Path, column: str) -> None:
+    path = rows_of(tmp_path / "own.jsonl", 3, column)
+    with pytest.raises(DataError, match="at line 1, and nothing says what is protected") as refused:
+        read_turns(path, None)
+    assert refused.value.about == f"{path}:4" and "somebody" not in str(refused.value)
+    assert "data.unit=user" in str(refused.value) and "data.unit=utterance" in str(refused.value)
+    assert ("data.columns.unit=" in str(refused.value)) == (column != "unit")
+    assert len({turn.unit for turn in read_turns(path, "utterance")}) == 30
+    assert len(read_turns(rows_of(tmp_path / "alone.jsonl", 30, column), None)) == 30
+
+
+def test_turns_of_one_dialogue_are_no_units_in_silence(tmp_path: Path) -> None:
+    path = write(tmp_path / "two.jsonl", [dialogue("ana@x.org", "hi"), dialogue("b", "no", "", "yo")])
+    with pytest.raises(DataError, match="data.unit=dialogue") as refused:
+        read_turns(path, None)
+    assert refused.value.about == f"{path}:2"
+    assert len(read_turns(write(tmp_path / "one.jsonl", [dialogue("a", "hi", ""), dialogue("b", "no")]), None)) == 2
+
+
+def test_a_column_that_is_named_for_something_else_names_nobody(tmp_path: Path) -> None:
+    path = rows_of(tmp_path / "own.jsonl", 3, "author")
+    assert len(read_turns(path, None, columns=Columns(label="author"))) == 30
+
+
+def test_a_training_asks_what_is_protected_before_anything_is_spent(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    model = UtteranceLM(base_model=tiny_model)
+    with pytest.raises(DataError, match="nothing says what is protected"):
+        fit(tmp_path, model, data_module(corpus, unit=None), [privacy(tmp_path)])
+    assert not (tmp_path / "ledger.jsonl").exists()
+    fit(tmp_path, model, data_module(corpus, unit=None, is_public=True), [], max_steps=1)
+
+
+def test_a_run_says_by_whom_rows_are_protected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = rows_of(tmp_path / "own.jsonl", 3, "unit", rows=300)
+    own = [str(tmp_path / "run"), "--systems", "one_stage", "--set", f"data.train_path={path}", "data.batch_size=30"]
+    for mode in ("--check", "--local"):
+        assert cli.main(["run", str(shipped("own-data")), *own[:1], mode, *own[1:]]) == 2
+        assert "nothing says what is protected" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+    assert cli.main(["run", str(shipped("own-data")), *own[:1], "--check", *own[1:], "data.unit=utterance"]) == 0
+    told = capsys.readouterr().out
+    assert "says whose a turn is (unit)" in told and "fewer than 1,000 units" in told and "300" not in told

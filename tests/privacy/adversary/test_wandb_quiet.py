@@ -20,7 +20,8 @@ def fit(folder: Path, tiny_model: str, corpus: str, *more: str) -> tuple[Any, se
     """The settings of a training's W&B run, kinds of records that it wrote, and whether it kept the console."""
     arguments = [f"--config={ROOT}/configs/utterance_lm.yaml", f"--model.init_args.base_model={tiny_model}"]
     arguments += ["--data=datamodules.dialogue_data_module.DialogueDataModule", f"--run_dir={folder}/one_stage"]
-    arguments += [f"--data.init_args.train_path={corpus}", "--data.init_args.batch_size=30", "--trainer.max_epochs=1"]
+    arguments += [f"--data.init_args.train_path={corpus}", "--data.init_args.unit=utterance"]
+    arguments += ["--data.init_args.batch_size=30", "--trainer.max_epochs=1"]
     assert cli.main(["fit", *arguments, "--trainer.accelerator=cpu", *more]) == 0
     settings = wandb.run.settings if wandb.run else None
     wandb.finish()
