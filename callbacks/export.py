@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -13,6 +13,7 @@ from doppel.errors import UserError
 from doppel.privacy.card import not_private_card, write_card
 from doppel.privacy.checkpoint import KEY
 from lightning_modules.backbone.lora import merged_weights
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 class ExportPretrained(Callback):
@@ -51,7 +52,7 @@ class ExportPretrained(Callback):
             return
         folder = Path(self.folder or Path(trainer.default_root_dir) / "model")
         is_public = getattr(trainer.datamodule, "is_public", None)  # type: ignore[attr-defined]
-        card = not_private_card(is_public, pl_module.origins)
+        card = not_private_card(is_public, cast(LogicalBatchModule, pl_module).origins)
         write_pretrained(folder, pl_module.model, pl_module.codec, self.dtype, card)
 
 

@@ -15,7 +15,7 @@ from commands.pipeline.systems import systems_of
 from commands.pipeline.yaml_files import ROOT, merge
 from datamodules.codec import MAX_LENGTH
 from datamodules.sources import expand_path, is_embedded
-from datamodules.turn import Field, Turn
+from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError, UserError
 
 #: Tokens that every base model takes.
@@ -94,13 +94,16 @@ def read_sources(experiment: Experiment) -> list[str]:
     learnt = {used.learns for used in systems_of(experiment)}
     needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
     needs += ["label"] if "label" in learnt else []
-    unit = data.get("unit") or ("utterance" if data.get("is_public") else None)
+    unit: Unit | None = data.get("unit") or ("utterance" if data.get("is_public") else None)
     columns, is_over_long = Columns.from_config(data), _over_long(experiment)
-    guarantee = {"delta": experiment.section("privacy").get("delta"), "is_protected": experiment.is_private}
+    guarantee: dict[str, Any] = {
+        "delta": experiment.section("privacy").get("delta"),
+        "is_protected": experiment.is_private,
+    }
     notes: list[str] = []
     if adaptation is None and any(used.learns for used in systems_of(experiment)):
         check_unit(unit, columns)
-        paths = {data["train_path"]: (columns, unit)}
+        paths: dict[str, tuple[Columns, Unit | None]] = {data["train_path"]: (columns, unit)}
         for used in systems_of(experiment):
             settings = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
             paths[settings["train_path"]] = (Columns.from_config(settings), settings.get("unit") or unit)
