@@ -40,8 +40,8 @@ class SyntheticWriter(BasePredictionWriter):
     into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may change. The random stream of
     a batch is named by the indices in it (see :func:`lightning_modules.sampling.sample_texts`), so neither another
     rank nor a resumed run draws the numbers of a batch that is on disk. Every line in a part carries fingerprints of
-    the weights that sampled it and of the prompts that it was asked with; parts of others are refused. An ``OUTPUT``
-    that exists is not sampled again.
+    the weights that sampled it, of the prompts that it was asked with and of the tables of a grammar that it was
+    written under; parts of others are refused. An ``OUTPUT`` that exists is not sampled again.
 
     *Dropping.* A sample that the model gave up (:func:`lightning_modules.sampling.draw_samples`) has no line, so that
     ``OUTPUT`` may have fewer lines than samples were asked for.
@@ -176,14 +176,15 @@ class SyntheticWriter(BasePredictionWriter):
         self._close_part()
 
     def _check_parts(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Fingerprint the weights, which Lightning loads after ``setup``, and the prompts; compare the parts with them.
+        """Fingerprint the weights, which Lightning loads after ``setup``, and more; compare the parts with these.
 
         Every rank does so by itself, for a rank without a batch reaches ``teardown`` alone.
         """
         if self._is_finished or self._made_by:
             return
         prompts = getattr(trainer.datamodule, "prompts_digest", None)  # type: ignore[attr-defined]
-        own = {"weights": weights_fingerprint(pl_module.state_dict()), "prompts": prompts}
+        own: dict[str, Any] = {"weights": weights_fingerprint(pl_module.state_dict()), "prompts": prompts}
+        own["grammar"] = _grammar_digests(pl_module)
         for name, value in own.items():
             if any(made_by[name] != value for made_by in self._made_by_on_disk):
                 raise UserError(
@@ -208,7 +209,7 @@ class SyntheticWriter(BasePredictionWriter):
                         "give every stage its own output_path, or delete the file"
                     )
                 done.add(line["index"])
-                other = {name: line.get(name) for name in ("weights", "prompts")}
+                other = {name: line.get(name) for name in ("weights", "prompts", "grammar")}
                 made_by += [] if other in made_by else [other]
         return False, done, made_by
 
@@ -270,18 +271,14 @@ class SyntheticWriter(BasePredictionWriter):
         """What was written, and what it was made of, by their digests."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         digest = _sha256(self.output_path)
-        grammar = getattr(getattr(trainer.lightning_module, "sampling", None), "grammar", None) or []
-        names = [grammar] if isinstance(grammar, str) else grammar
-        tables = [Path(os.path.expandvars(name)).expanduser() for name in names]  # "lispress" is none
         origin = {
             **self._made_by,
             "sha256": digest if self._tells else sealed(digest),
-            "grammar": [_sha256(table) for table in tables if table.is_file()],
             "prompts_are_declared_public": not getattr(data, "is_released", False),
         }
         if origin["prompts"] is None or not self._tells:
             del origin["prompts_are_declared_public"]
-        return {name: value for name, value in origin.items() if value not in (None, [], False)}
+        return {name: value for name, value in origin.items() if value not in (None, False)}
 
     def _metrics(self, lines: Sequence[dict[str, Any]]) -> dict[str, float]:
         faults = Counter(fault for line in lines for fault in line.get("faults", ()))
@@ -310,6 +307,14 @@ class SyntheticWriter(BasePredictionWriter):
                 columns = [name for name in records[0] if any(r[name] is not None for r in records)]
                 data = [[record[name] for name in columns] for record in records]
                 logger.log_table(key="synthetic/samples", columns=columns, data=data)
+
+
+def _grammar_digests(pl_module: pl.LightningModule) -> list[str] | None:
+    """Of the tables under which a model samples; None without any, for the name of a notation is no file."""
+    grammar = getattr(getattr(pl_module, "sampling", None), "grammar", None) or []
+    names = [grammar] if isinstance(grammar, str) else grammar
+    tables = [Path(os.path.expandvars(name)).expanduser() for name in names]
+    return [_sha256(table) for table in tables if table.is_file()] or None
 
 
 def _sha256(path: Path) -> str:

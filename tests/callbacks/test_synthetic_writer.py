@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import stat
@@ -22,7 +23,7 @@ from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
-from lightning_modules.sampling import Sample
+from lightning_modules.sampling import Sample, SamplingArguments
 
 
 class StopAfter(Callback):
@@ -247,6 +248,20 @@ def test_parts_of_other_prompts_are_refused_and_kept(output: Path) -> None:
     with pytest.raises(UserError, match="samples of other prompts"):
         sample(output, model=model, data=data)
     assert model.asked == [] and before.read_bytes() == content and not output.exists()
+
+
+def test_parts_under_another_grammar_are_refused(output: Path, tmp_path: Path) -> None:
+    table, model = tmp_path / "names.csv", TinyModel()
+    table.write_text("Quetzalcoatl,Person\n")
+    model.sampling = SamplingArguments(grammar=str(table))  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="plug"):
+        sample(output, StopAfter(2), model=model)
+    with pytest.raises(UserError, match="samples of other grammar"):
+        sample(output)
+    assert not output.exists()
+    sample(output, model=model)
+    told = json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+    assert told["grammar"] == [hashlib.sha256(table.read_bytes()).hexdigest()]
 
 
 def test_parts_without_a_fingerprint_are_refused_even_if_they_are_complete(output: Path) -> None:
