@@ -205,7 +205,9 @@ def _caveats(told: Mapping[str, Any], has_ledger: bool) -> str | None:
 def _settings(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Settings of a whole run; what a report does not say must not be taken for equal."""
     data = report.get("data") or {}
-    fingerprint = sealed(data.get("fingerprint") or "")[:8] or f"unknown ({name})"
+    known = data.get("fingerprint") or ""
+    known = sealed(known) if len(known) == 64 else known  # a plain SHA-256 in the report of an earlier version
+    fingerprint = known[:8] or f"unknown ({name})"
     return {
         "experiment": report.get("experiment") or f"unknown ({name})",
         "table": report.get("table"),

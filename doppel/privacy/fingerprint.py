@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -11,29 +12,44 @@ from filelock import FileLock
 
 from doppel.errors import DataError
 
-_DIGITS = 64  # of a SHA-256 in hexadecimal
+
+class Sealed(str):
+    """A fingerprint that was made with the key, and is not keyed again in this process."""
+
+    __slots__ = ()
 
 
-def sealed(digest: str) -> str:
-    """The keyed hash of a SHA-256, 32 hexadecimal digits; what is no SHA-256, such as one that is sealed, stays.
+def sealed(fingerprint: str) -> Sealed:
+    """The keyed hash of a fingerprint, 32 hexadecimal digits; what this function gave stays as it is.
 
     A plain hash of a private file is an exact membership test: who knows the other lines tries guesses of the last
-    one. Under a random key it tells nothing (HMAC is a pseudorandom function), but that two files are equal.
+    one. Under a random key it tells nothing (HMAC is a pseudorandom function), but that two files are equal. That holds
+    whatever a data module calls its fingerprint, a SHA-256, an MD5 or a name: nothing but the type of what was returned
+    here is taken as keyed.
 
-    The key is a file outside of all run folders, made when it is first needed: ``$DOPPEL_KEY``, else beside the ledger
-    that serves many runs (``$DOPPEL_LEDGER.key``), else ``~/.config/doppel/key``. Whoever shares a ledger shares the
-    key. Without it, fingerprints of the same data differ.
+    The key is a file outside of all run folders, see :func:`key_path`. Whoever shares a ledger shares the key. Without
+    it, fingerprints of the same data differ.
 
     Raises:
         DataError: The key cannot be made or read.
     """
-    return hmac.digest(_key(), bytes.fromhex(digest), "sha256").hex()[:32] if len(digest) == _DIGITS else digest
+    if isinstance(fingerprint, Sealed):
+        return fingerprint
+    is_digest = re.fullmatch("[0-9a-fA-F]{64}", fingerprint) is not None
+    told = bytes.fromhex(fingerprint) if is_digest else f"text {fingerprint}".encode()
+    return Sealed(hmac.digest(_key(), told, "sha256").hex()[:32])
+
+
+def key_path() -> Path:
+    """Where the key is: ``$DOPPEL_KEY``, else beside the ledger that serves many runs (``$DOPPEL_LEDGER.key``), else
+    ``~/.config/doppel/key``. It is made when it is first needed."""
+    shared = os.environ.get("DOPPEL_LEDGER")
+    own = f"{shared}.key" if shared else "~/.config/doppel/key"
+    return Path(os.environ.get("DOPPEL_KEY") or own).expanduser()
 
 
 def _key() -> bytes:
-    shared = os.environ.get("DOPPEL_LEDGER")
-    own = f"{shared}.key" if shared else "~/.config/doppel/key"
-    path = Path(os.environ.get("DOPPEL_KEY") or own).expanduser()
+    path = key_path()
     try:
         if not path.is_file():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -72,6 +72,21 @@ def test_a_sealed_fingerprint_is_sealed_once() -> None:
     assert sealed(sealed("ab" * 32)) == sealed("ab" * 32) != "ab" * 32
 
 
+@pytest.mark.parametrize(
+    "given", [hashlib.md5(LINE.encode()).hexdigest(), "clinic 2026-11", "z" * 64, "é" * 64, sealed("ab" * 32)[:], ""]
+)
+def test_nothing_that_a_data_module_gives_stands_in_the_ledger_as_it_is(tmp_path: Path, given: str) -> None:
+    found = []
+    for name in ("a", "b"):
+        ledger = Ledger(tmp_path / name / "ledger.jsonl")
+        spec = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
+        for _ in range(2):  # the second time it is known again
+            ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=given)
+        assert not given or given not in ledger.path.read_text()
+        found += [m["data_fingerprint"] for m in ledger.summary()["mechanisms"]]
+    assert found[0] == found[1] == sealed(given) and len(found[0]) == 32
+
+
 def test_large_tensors_that_differ_in_the_middle_are_other_data() -> None:
     def module(value: float) -> UnitDataModule:
         picture = torch.zeros(2000)
