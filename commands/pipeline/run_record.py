@@ -19,6 +19,8 @@ from commands.pipeline.yaml_files import flat, read_yaml
 from doppel.errors import UserError
 
 _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", FILE}
+#: In the folder of an audit from its first moment on.
+AUDIT_SETTINGS = "audit_settings.json"
 #: Sections of an experiment that its trainings depend on; ``variants`` count for their own system.
 _TRAINING = ("epochs", "trainer", "model", "data", "privacy", "stages", "overlays", "overrides", "exact_histogram")
 
@@ -31,7 +33,7 @@ class RunRecord:
 
     @staticmethod
     def find(root: Path) -> Iterator[RunRecord]:
-        """Every run at or below a folder, by name.
+        """Every run at or below a folder, by name; an audit has a ledger of its own, and is no run.
 
         Raises:
             UserError: ``root`` is no folder.
@@ -40,7 +42,7 @@ class RunRecord:
             raise UserError(f"{root} is no folder: give the folder that holds the runs")
         for folder, subfolders, files in os.walk(root):
             subfolders[:] = sorted(set(subfolders) - {"code"})  # what the jobs of a run execute
-            if _MARKS & set(files):
+            if _MARKS & set(files) and AUDIT_SETTINGS not in files:
                 yield RunRecord(Path(folder))
 
     @cached_property

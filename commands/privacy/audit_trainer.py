@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.data.extraction import extraction_report
+from commands.pipeline.run_record import AUDIT_SETTINGS
 from datamodules.canaries import (
     Canary,
     audit_turns,
@@ -154,7 +155,7 @@ class AuditTrainer(Trainer):
         seed: int | None,
     ) -> list[Canary]:
         """The canaries of this folder: tossed once, and found again when an audit goes on."""
-        settings, kept = folder / "audit_settings.json", folder / "canaries.jsonl"
+        settings, kept = folder / AUDIT_SETTINGS, folder / "canaries.jsonl"
         wanted = {"settings": self.settings, "num_canaries": num_canaries, "canaries": path, "coin_seed": seed}
         if kept.is_file() and settings.is_file():
             if json.loads(settings.read_text(encoding="utf-8")) != wanted:

@@ -13,6 +13,7 @@ import pytest
 from run_folders import make_run, sample
 
 import cli
+from commands.pipeline.run_record import AUDIT_SETTINGS
 from commands.quality.frame import COLUMNS, HUMAN, SETTINGS, VOID, counted, pool, read_csv, read_runs, write_csv
 from commands.quality.measures import MEASURES, SHOWN, measure
 from commands.quality.tables import PAPER, beside_paper, draw, markdown, sections
@@ -107,6 +108,15 @@ def test_unfinished_runs_are_named_and_left_out(tmp_path: Path) -> None:
     assert set(frame["run"]) == {"part"}
     named = {problem.partition(":")[0] for problem in problems}
     assert named == {"none", "steps, one_stage", "steps, two_stage", "text", "part, two_stage"}
+
+
+@pytest.mark.parametrize("folder", ["run/audit", "run/two_stage_audit", "audit"])
+def test_an_audit_is_no_run_that_is_half_done(tmp_path: Path, folder: str) -> None:
+    run(tmp_path / "run")
+    make_run(tmp_path / folder, done=7, report=False)  # an audit spends from a ledger of its own
+    (tmp_path / folder / AUDIT_SETTINGS).write_text("{}")
+    frame, problems = read_runs([tmp_path])
+    assert set(frame["run"]) == {"run"} and problems == []
 
 
 def test_epsilon_is_the_ledgers_whatever_the_report_says(tmp_path: Path) -> None:
