@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
+from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.private_origins import notes_on_origins
 from callbacks.private_refusals import refusals, refuse_scheduler
 from callbacks.row_independence import check_row_independence
@@ -21,7 +22,7 @@ from callbacks.trial_checkpoint import try_checkpoint
 from callbacks.untrained_state import UntrainedState, refuse_strangers
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData
-from doppel.privacy.checkpoint import privacy_state
+from doppel.privacy.checkpoint import privacy_state, weights_fingerprint
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
 from doppel.privacy.spec import PrivacyArguments, PrivacySpec
@@ -45,7 +46,8 @@ class DifferentialPrivacy(Callback):
         each sampled unit to norm C, adds noise σC once to the sum over ranks, and divides by the public B; it holds the
         argument for that. Every step is therefore one Poisson-subsampled Gaussian mechanism (q, σ); every step, an
         empty one too, is written to the ledger *before* its batch is computed, so ε of the ledger is never below what
-        was released. Steps that a crash rolled back stay spent.
+        was released. Steps that a crash rolled back stay spent. The weights of every checkpoint are in the ledger
+        before the checkpoint is on disk, so that nobody vouches for other weights under its name.
 
     What would break this is refused at start, by name: a module or a data module that does not follow the protocol
     (``docs/own-model.md``), a sampler other than Poisson, ``gradient_clip_val``, ``accumulate_grad_batches``, automatic
@@ -79,12 +81,14 @@ class DifferentialPrivacy(Callback):
         self._restored: dict[str, Any] | None = None
         self._untrained: UntrainedState | None = None
         self._first_step = 0  # of this fit
+        self._restored_weights = ""  # fingerprint of them, on rank 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler.
 
         ``validate`` and ``test`` spend nothing, and tell nothing of files that are not declared public.
         """
+        self._paid = None
         if stage != "fit":
             if isinstance(pl_module, LogicalBatchModule):
                 pl_module.step_policy = ClosedStep(self.privacy.log_private_diagnostics)
@@ -96,6 +100,7 @@ class DifferentialPrivacy(Callback):
         if isinstance(precision, MixedPrecision) and precision.precision == "16-mixed":
             self._loss_scale = self.privacy.fp16_loss_scale
             trainer.strategy.precision_plugin = StaticLossScale(self._loss_scale, precision.device)
+        trainer.strategy.checkpoint_io = BoundCheckpoints(trainer.strategy.checkpoint_io, self._note_weights)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Calibrate σ, open the ledger, make the module's step private."""
@@ -223,10 +228,21 @@ class DifferentialPrivacy(Callback):
                 "the checkpoint is of a training without privacy, whose weights no ε covers: leave out ckpt_path; "
                 "weights of public data are given as the model's init_weights"
             )
+        if trainer.is_global_zero:
+            self._restored_weights = weights_fingerprint(checkpoint["state_dict"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the checkpoint's specification, to compare it with this run's."""
         self._restored = state_dict
+
+    def _note_weights(self, checkpoint: dict[str, Any]) -> None:
+        """Write the weights of a checkpoint to the ledger; not those of the trial, before the first step is paid."""
+        state = privacy_state(checkpoint)
+        if state is None:  # such as the bare weights that a spawned rank 0 hands to the process that started it
+            return
+        fingerprint = weights_fingerprint(checkpoint["state_dict"])  # what has none is refused by the trial
+        if self.ledger is not None and self._paid is not None and state["num_steps"] > 0:
+            self.ledger.note_weights(state["mechanism_id"], state["num_steps"], fingerprint)
 
     @property
     def _stage(self) -> str:
@@ -315,9 +331,9 @@ class DifferentialPrivacy(Callback):
         ]
 
     def _check_paid(self, ledger: Ledger, state: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another mechanism, or one of steps that the ledger has not."""
+        """Refuse a checkpoint of another mechanism, or one of steps or weights that the ledger has not."""
         own = ledger.mechanism_id(self.privacy.scope, self._stage)
-        why = ledger.gap(state)
+        why = ledger.gap(state, self._restored_weights)
         if state["mechanism_id"] != own:
             why = f"its steps were paid as {state['mechanism_id']}, and this training is {own}"
         if why is not None:

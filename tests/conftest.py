@@ -15,7 +15,8 @@ from tests.tiny_model import write_corpus, write_model
 
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
-os.environ["DOPPEL_KEY"] = str(Path(tempfile.gettempdir()) / "doppel-tests" / "key")  # not that of the user
+_KEYS = tempfile.TemporaryDirectory(prefix="doppel-tests-")  # with notes of the ledgers: not those of the user
+os.environ["DOPPEL_KEY"] = str(Path(_KEYS.name) / "key")
 
 
 @pytest.fixture
@@ -57,8 +58,11 @@ def private_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpu
 
 
 @pytest.fixture
-def own_private_run(private_run: Path, tmp_path: Path) -> Path:
-    """A copy of that run, for a test that writes into it."""
+def own_private_run(private_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that run, for a test that writes into it, on a site of its own, where it is the only one."""
+    key = tmp_path / "site" / "key"
+    shutil.copytree(Path(os.environ["DOPPEL_KEY"]).parent, key.parent)
+    monkeypatch.setenv("DOPPEL_KEY", str(key))
     return Path(shutil.copytree(private_run, tmp_path / "private_run"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -82,9 +83,8 @@ def make_run(
     if epsilon is not None:
         names = {**systems, **fields.get("parser_metrics", {})}.keys() - {"none", "full"}
         private = {name for name in names if system(name).scope == name}
-        text, head, scopes = _ledger(tuple(sorted(private)), spec(epsilon, delta, unit), done, fingerprint)
-        (folder / "ledger.jsonl").write_text(text)
-        (folder / "ledger.jsonl.head").write_text(head)
+        text, scopes = _ledger(tuple(sorted(private)), spec(epsilon, delta, unit), done, fingerprint)
+        write_ledger(folder / "ledger.jsonl", text, secrets.token_hex(16))
         scopes = json.loads(json.dumps(scopes))
         privacy = {**next(iter(scopes.values())), "systems": scopes}
     content: dict[str, Any] = {
@@ -104,6 +104,22 @@ def make_run(
     if report:
         (folder / "report.json").write_text(json.dumps(content))
     return content
+
+
+def write_ledger(path: Path, text: str, identity: str | None = None) -> None:
+    """Write the lines of a ledger with chains that fit them, and its head; under another name if there is one."""
+    lines: list[str] = []
+    chain = ""
+    for line in text.splitlines():
+        record = json.loads(line)
+        del record["chain"]
+        if record["type"] == "ledger" and identity is not None:
+            record["identity"] = identity
+        body = json.dumps(record)[:-1]
+        chain = hashlib.sha256((chain + body).encode()).hexdigest()
+        lines.append(f'{body}, "chain": "{chain}"}}\n')
+    path.write_text("".join(lines))
+    path.with_name(f"{path.name}.head").write_text(f"{len(lines):12d} {chain}\n")
 
 
 def end_step(
@@ -178,6 +194,8 @@ def sample(
     callbacks = {} if changes.get("state", state) is None else {"DifferentialPrivacy": state}
     weights = {"weight": torch.ones(2)}
     torch.save({"state_dict": weights, "callbacks": callbacks}, checkpoint)
+    if recorded["done_steps"]:
+        ledger.note_weights(recorded["id"], recorded["done_steps"], weights_fingerprint(weights))
     output = output or system(name).synthetic
     (run / output).write_bytes(lines)
     drawn = {"weights": weights_fingerprint(weights), "sha256": hashlib.sha256(lines).hexdigest()}
@@ -193,10 +211,8 @@ def sample(
 
 
 @cache
-def _ledger(
-    systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint: str
-) -> tuple[str, str, dict[str, Any]]:
-    """A ledger's text, its head and the scopes of its summary."""
+def _ledger(systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint: str) -> tuple[str, dict[str, Any]]:
+    """A ledger's text and the scopes of its summary."""
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
         for scope in systems:
@@ -206,5 +222,4 @@ def _ledger(
             if done:
                 for _ in range(done):
                     ledger.spend(name)
-        head = Path(f"{ledger.path}.head").read_text()
-        return ledger.path.read_text(), head, ledger.summary()["scopes"]
+        return ledger.path.read_text(), ledger.summary()["scopes"]

@@ -13,7 +13,7 @@ from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.systems import system
 from doppel.errors import UserError
-from doppel.privacy.checkpoint import privacy_state, read_checkpoint
+from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
 from doppel.privacy.ledger import Ledger
 
 FILE_NAME = "ledger.jsonl"
@@ -32,6 +32,11 @@ class Opened:
     content: Mapping[str, Any] | None
     state: Mapping[str, Any] | None
     error: str | None = None
+
+    @cached_property
+    def weights(self) -> str:
+        """Fingerprint of its weights, computed at the first call."""
+        return weights_fingerprint((self.content or {}).get("state_dict", {}))
 
 
 @dataclass
@@ -169,11 +174,11 @@ class Attestation:
             return f"was sampled from {made.path}, which was trained without privacy"
         if opened.state["scope"] != scope:
             return f"was sampled from {made.path}, whose steps scope {opened.state['scope']!r} has paid for"
-        gap = self.ledger.gap(opened.state)
+        gap = self.ledger.gap(opened.state, opened.weights)
         if gap is not None:
             return f"was sampled from {made.path}: {gap}"
         seeds = _fixed_seeds(path.parent.parent)
-        if seeds and not self.ledger.voids(opened.state["scope"]):  # older ledgers do not say it themselves
+        if seeds and not self.ledger.voids(opened.state["scope"]):  # which the ledger would say
             return f"was sampled from {made.path}, which was trained with a fixed {' and '.join(seeds)}"
         return None
 

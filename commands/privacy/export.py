@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.attestation import taken_as_given
+from commands.privacy.attestation import FILE_NAME, taken_as_given
 from doppel.errors import UserError
 from doppel.privacy.card import CARD
 
-_BY_HAND = "that these are the weights which the ledger paid for: no step of `python cli.py run` made the checkpoint"
+_BY_HAND = "what its training was given: no step of `python cli.py run` made the checkpoint"
 
 
 def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
@@ -55,7 +56,7 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     the card says so under ``not_checked``.
     """
     from doppel.privacy.card import not_private_card
-    from doppel.privacy.checkpoint import privacy_state, read_checkpoint
+    from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
     from doppel.privacy.ledger import Ledger
 
     saved = read_checkpoint(checkpoint)
@@ -63,23 +64,35 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     if state is None:
         return not_private_card(saved.get("data_is_public"), origins)
     given = None if config.privacy is None else config.privacy.ledger_path
-    ledger = Ledger(given or stage_dir.parent / "ledger.jsonl")
-    scope = state["scope"]
+    ledger = Ledger(_ledger_path(stage_dir, given))
+    scope, weights = state["scope"], weights_fingerprint(saved["state_dict"])
     manifest = Manifest.read(stage_dir.parent)
     made = next((e for e in manifest.find("checkpoint") if manifest.path(e).resolve() == checkpoint.resolve()), None)
-    reasons = [reason for reason in (ledger.gap(state), *ledger.voids(scope)) if reason]
+    reasons = [reason for reason in (ledger.gap(state, weights), ledger.outrun, *ledger.voids(scope)) if reason]
     if made is not None and not manifest.is_as_made(made):
         reasons.append(f"{made.path} was changed after {made.step} made it")
     if made is not None and made.scope != scope:
         reasons.append(f"{made.path} was made for scope {made.scope!r}, and scope {scope!r} has paid for its steps")
+    scopes = ledger.summary()["scopes"]
+    if scope not in scopes:
+        reasons.append(f"{ledger.path} has no scope {scope!r} of this run: give the run folder its {FILE_NAME} back")
     if reasons:
         return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {'; '.join(reasons)}"}
-    spent = ledger.summary()["scopes"][scope]
+    spent = scopes[scope]
     statement = (
         f"PRIVATE: all that was trained in scope {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
         f"differentially private under adding or removing {spent['protects']}"
     )
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
     told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps", "ledger")}
+    told["paid"]["weights"] = weights
     taken = taken_as_given([config.model.get("base_model")], [])
-    return {"private": True, **told, **spent, "not_checked": taken if made is not None else [_BY_HAND, *taken]}
+    not_checked = [*([] if made is not None else [_BY_HAND]), *taken, *ledger.not_checked]
+    return {"private": True, **told, **spent, "not_checked": not_checked}
+
+
+def _ledger_path(stage_dir: Path, given: str | None) -> Path:
+    """The ledger of a stage: in its folder, as of an audit, or in that of its run, which may name one that serves many
+    runs; else the one that its configuration gives."""
+    own = [folder / FILE_NAME for folder in (stage_dir, stage_dir.parent)]
+    return next((path for path in own if path.exists()), Path(os.path.expandvars(given)) if given else own[-1])

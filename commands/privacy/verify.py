@@ -18,7 +18,6 @@ from commands.privacy.chain import TEXTS, drawn_by_others, not_drawn
 from doppel.errors import UserError
 from doppel.files import write_json, write_text
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon
-from doppel.privacy.checkpoint import weights_fingerprint
 
 CARD = "privacy_card"
 #: What a checkpoint, the configuration beside it and the ledger must agree in.
@@ -116,6 +115,8 @@ def card(record: RunRecord, attestation: Attestation | None = None, *, renews: b
         "not_covered": [*not_covered, *_weak_terms(summary), *_derived(attestation)],
         "not_checked": _not_checked(attestation, checkpoints),
     }
+    if ledger.outrun is not None:
+        prevents.append(ledger.outrun)
     if not spending:
         prevents.append("the ledger holds no mechanism of this run")
     prevents += [
@@ -200,7 +201,7 @@ def _checkpoints(
             not_covered.append(f"{name}, which was trained without privacy")
             continue
         recorded = mechanisms.get(state["mechanism_id"], {})
-        gap = attestation.ledger.gap(state)
+        gap = attestation.ledger.gap(state, opened.weights)
         if gap is not None:
             prevents.append(f"{name}: {gap}")
         spec = state["spec"]
@@ -215,8 +216,8 @@ def _checkpoints(
             prevents += [f"{stage.name}/config.yaml: {text}" for text in _contradictions(config, recorded)]
             if config.privacy is not None and config.privacy.log_private_diagnostics:
                 not_covered.append(f"the figures named private/… that {stage.name} has logged")
-        weights = weights_fingerprint(opened.content["state_dict"])
-        found.append({"file": name, "scope": state["scope"], "steps": state["num_steps"], "weights": weights})
+        told = {"file": name, "scope": state["scope"], "steps": state["num_steps"], "weights": opened.weights}
+        found.append(told)
     return found, list(dict.fromkeys(not_covered))
 
 
@@ -288,6 +289,7 @@ def _not_checked(attestation: Attestation, checkpoints: list[dict[str, Any]]) ->
         *([f"that no private text is in {', '.join(public)}, or was learnt by it"] if public else []),
         *([f"that {', '.join(unread)} stayed the same between two steps"] if unread else []),
         *([f"the settings of trainings in {', '.join(missing)}, which are not there"] if missing else []),
+        *attestation.ledger.not_checked,
     ]
 
 

@@ -16,13 +16,14 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
+from doppel.privacy._ledger_notes import line_of, note, noted_chain
 from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import Promise
 
@@ -46,6 +47,7 @@ class MechanismRecord:
         stage: Its name there.
         fields: Every other recorded field.
         done_steps: Steps on file, those charged for torn lines included.
+        weights: (steps, fingerprint) of the weights of every checkpoint that was saved.
     """
 
     id: str
@@ -53,6 +55,7 @@ class MechanismRecord:
     stage: str
     fields: dict[str, Any]
     done_steps: int = 0
+    weights: set[tuple[int, str]] = field(default_factory=set)
 
     @property
     def planned_steps(self) -> int:
@@ -78,13 +81,16 @@ class LedgerFile:
     acknowledged.) The next writer settles the charge with a `repair` line. A torn line that is not followed by one
     means that the file was damaged or edited, and is an error.
 
-    The first line names the ledger.
+    The first line names the ledger. Its name and newest chain are noted outside of the run folder as well
+    (`doppel.privacy._ledger_notes`). A file without the line that was noted is an older copy: the other one was written
+    to. Whoever writes to a copy first gives it a name of its own, by a `copy` line.
 
     Args:
         path: The ledger file; it need not exist yet.
 
     Attributes:
         identity: The ledger's name, drawn at random; None for an empty file.
+        identities: That name, and those of the ledgers that this one is a copy of.
         chains: Chain of every line, in their order.
     """
 
@@ -94,6 +100,7 @@ class LedgerFile:
         self.mechanisms: dict[str, MechanismRecord] = {}
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
         self.identity: str | None = None
+        self.identities: set[str] = set()
         self.chains: dict[str, int] = {}
         self._since = hashlib.sha256()  # of the last chain and every byte since
         self._offset = 0
@@ -181,6 +188,18 @@ class LedgerFile:
         """The ledger as it is now, for whoever wants to find it again: its identity and its newest chain."""
         return {"identity": self.identity, "chain": next(reversed(self.chains), None)}
 
+    def is_outrun(self) -> bool:
+        """Whether another copy of this ledger was written to since they parted."""
+        if self.identity is None:
+            self.refresh()
+        noted = noted_chain(self.identity)  # before the lines, which may grow meanwhile
+        self.refresh()
+        return noted is not None and noted not in self.chains
+
+    def is_noted(self) -> bool:
+        """Whether the newest line is noted, so that a copy that is written to will be known for one."""
+        return bool(self.chains) and noted_chain(self.identity) == next(reversed(self.chains))
+
     def _read_head(self) -> tuple[int, str] | None:
         """Number of lines and newest chain; None where there is no such file, or a crash left it empty."""
         try:
@@ -216,12 +235,16 @@ class LedgerFile:
         try:
             make_private(self.path.parent)
             with FileLock(f"{self.path}.lock", timeout=timeout, mode=0o600):
-                self.refresh()
+                is_copy = self.is_outrun()
                 if self._tail:  # a line that lacks its end alone is whole with it; any other is torn
                     self._write(b"\n")
                 if self._broken:
                     self.append({"type": "repair", "charged": self._torn_charges()})
+                if is_copy:
+                    self.append({"type": "copy", "of": self.identity, "identity": secrets.token_hex(16)})
                 yield
+                if self.identity is not None and not self.is_noted():
+                    note(self.identity, len(self.chains), next(reversed(self.chains)))
         except Timeout:
             raise LedgerError(
                 f"another process has held the lock for {timeout:g} s: find and end it, or raise lock_timeout.",
@@ -244,7 +267,7 @@ class LedgerFile:
         # Not synced, so that a step waits for the disk once: a head that is behind its ledger is right all the same.
         descriptor = os.open(self.head, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, f"{len(self.chains):12d} {chain}\n".encode())
+            os.write(descriptor, line_of(len(self.chains), chain))
         finally:
             os.close(descriptor)
 
@@ -310,7 +333,17 @@ class LedgerFile:
                     raise self._damaged(f"it has version {record['version']}, this program reads version {VERSION}")
                 if self.identity is not None or len(self.chains) != 1:
                     raise self._damaged("it names the ledger a second time")
-                self.identity = str(record["identity"])
+                self._name(record["identity"])
+            case "copy":
+                if record["of"] != self.identity:
+                    raise self._damaged("it is a copy of another ledger")
+                self._name(record["identity"])
+                text = (
+                    f"it goes on from a copy of ledger {record['of']}, and for the same people the losses of both add "
+                    "up"
+                )
+                for scope in self.promises:
+                    self.caveats.setdefault(scope, []).append((text, False))
             case "budget":
                 self.promises[record["scope"]] = Promise(
                     **{field.name: record[field.name] for field in fields(Promise)}
@@ -325,10 +358,15 @@ class LedgerFile:
                 if int(record["steps"]) < 1:
                     raise self._damaged("it spends less than one step")
                 self._charge({record["mechanism"]: int(record["steps"])})
+            case "weights":
+                known, steps = self.mechanisms[record["mechanism"]], int(record["steps"])
+                if not 0 < steps <= known.done_steps:
+                    raise self._damaged("its weights are of steps that were not spent")
+                known.weights.add((steps, str(record["fingerprint"])))
             case "caveat":
                 caveat = (str(record["text"]), bool(record["voids"]))
-                known = self.caveats.setdefault(record["scope"], [])
-                known.extend([] if caveat in known else [caveat])
+                told = self.caveats.setdefault(record["scope"], [])
+                told.extend([] if caveat in told else [caveat])
             case "repair":
                 charged = {name: int(steps) for name, steps in record["charged"].items()}
                 if min(charged.values(), default=0) < 0:
@@ -337,6 +375,10 @@ class LedgerFile:
                 self._broken = []
             case other:
                 raise self._damaged(f"its type {other!r} is unknown")
+
+    def _name(self, identity: object) -> None:
+        self.identity = str(identity)
+        self.identities.add(self.identity)
 
     def _charge(self, charges: dict[str, int], sign: int = 1) -> None:
         for mechanism_id, steps in charges.items():

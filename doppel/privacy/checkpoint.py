@@ -6,12 +6,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from doppel.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 #: Under which the callback ``DifferentialPrivacy`` keeps its state.
 KEY = "DifferentialPrivacy"
@@ -43,13 +40,38 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def weights_fingerprint(state_dict: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, shapes, types and values, shortened to 16 hexadecimal digits."""
+def weights_fingerprint(state_dict: Mapping[str, Any]) -> str:
+    """SHA-256 of names, shapes, types and values, 64 hexadecimal digits.
+
+    Args:
+        state_dict: Tensors, and what a module keeps beside them (``get_extra_state``): numbers and texts, in lists and
+            dictionaries, as a checkpoint that is read with ``weights_only`` may hold.
+
+    Raises:
+        UserError: It holds something else.
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(state_dict.items()):
+        _add(digest, name, value)
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, name: str, value: Any) -> None:
     import torch
 
-    digest = hashlib.sha256()
-    for name, tensor in sorted(state_dict.items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\0".encode())
-        values: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        digest.update(values)
-    return digest.hexdigest()[:16]
+    if isinstance(value, torch.Tensor):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\0".encode())
+        content: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(content)
+    elif isinstance(value, Mapping | list | tuple):
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        digest.update(f"{name} {len(value)}\0".encode())
+        for key, part in parts:
+            _add(digest, f"{name}[{key!r}]", part)
+    elif value is None or isinstance(value, bool | int | float | str | bytes):
+        digest.update(f"{name} {value!r}\0".encode())
+    else:
+        raise UserError(
+            f"{name} in the state_dict is a {type(value).__name__}, which no fingerprint can tell from another: keep "
+            "tensors, numbers and texts there"
+        )

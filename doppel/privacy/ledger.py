@@ -1,6 +1,6 @@
 """The privacy ledger: an append-only file that proves what was spent and refuses what was not promised.
 
-The file holds JSON lines of six types, each chained to the lines before it (see `doppel.privacy._ledger_file`):
+The file holds JSON lines of eight types, each chained to the lines before it (see `doppel.privacy._ledger_file`):
 
 - `ledger`: the name of this ledger, by which checkpoints find it again.
 - `budget`: what one *scope* (one released system, such as "two_stage") may spend: target epsilon, delta,
@@ -8,6 +8,8 @@ The file holds JSON lines of six types, each chained to the lines before it (see
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
   units, planned steps, data fingerprint.
 - `spend`: one step of a mechanism that is about to run.
+- `weights`: mechanism, steps and full SHA-256 of the weights of a checkpoint, written before the checkpoint is on disk.
+- `copy`: this file goes on from a copy of the ledger that it names, under a name of its own.
 - `repair`: how a line torn by a crash was counted.
 - `caveat`: what the epsilon of a scope does not cover, in words; it `voids` the guarantee if the scope releases
   something about the private data without noise.
@@ -17,7 +19,12 @@ Formal guarantees:
     pass its target; so at every moment, crash or not, the released steps are a subset of those on file and
     each scope is (target epsilon, delta)-differentially private under adding or removing one unit. Steps that
     a crash rolled back stay spent: their noise was drawn and may have been seen. A file whose lines were changed or
-    removed is refused, and so is a checkpoint of steps that are not on file (`gap`). Mechanisms are never assumed
+    removed is refused, and so is a checkpoint of steps that are not on file, or of other weights than those that the
+    training saved after these steps (`gap`): a `weights` line proves which weights came of the lines before it, to the
+    strength of SHA-256, and says nothing else of a checkpoint (such as the state of its optimiser). Two copies of one
+    file do not both pass for all that was spent: the one that is written to second has a `copy` line and a caveat, and
+    one that is never written to again is `outrun`. That holds where both are written under one key folder
+    (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. Mechanisms are never assumed
     to touch disjoint data: everything in a scope composes, and `epsilon(None)` composes everything in the
     file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at rate q, norm at most
     C, noise sigma * C, public divisor).
@@ -32,6 +39,7 @@ from types import MappingProxyType
 from typing import Any
 
 from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord
+from doppel.privacy._ledger_notes import unnoted
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import common_terms, summarise
 from doppel.privacy.accounting import compute_epsilon
@@ -147,6 +155,29 @@ class Ledger:
             self._guard.admit(self._file.mechanism(mechanism_id))
             self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
 
+    def note_weights(self, mechanism_id: str, num_steps: int, fingerprint: str) -> None:
+        """Record the weights of a checkpoint that is about to be saved; once, however often it is saved.
+
+        Args:
+            mechanism_id: The mechanism that paid for them.
+            num_steps: Its steps that they have.
+            fingerprint: Of all of them, see :func:`~doppel.privacy.checkpoint.weights_fingerprint`.
+
+        Raises:
+            LedgerError: The mechanism has not so many steps, or the file cannot be locked, read or written.
+        """
+        with self._file.locked(self.lock_timeout):
+            known = self._file.mechanism(mechanism_id)
+            if not 0 < num_steps <= known.done_steps:
+                raise LedgerError(
+                    f"weights of {num_steps} steps of {mechanism_id!r} cannot be kept, for {known.done_steps} are "
+                    "spent.",
+                    about=self.path,
+                )
+            if (num_steps, fingerprint) not in known.weights:
+                names = {"type": "weights", "mechanism": mechanism_id}
+                self._file.append({**names, "steps": num_steps, "fingerprint": fingerprint})
+
     def affordable(self, mechanism_id: str) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
 
@@ -192,24 +223,58 @@ class Ledger:
         self._file.refresh()
         return self._file.anchor
 
-    def gap(self, state: Mapping[str, Any]) -> str | None:
+    @property
+    def outrun(self) -> str | None:
+        """Why this file does not tell of all that was spent: another copy of it was written to; None if it does."""
+        if not self._file.is_outrun():
+            return None
+        return (
+            f"{self.path} is an older copy of ledger {self._file.identity}, and another copy was spent from since: use "
+            "that one"
+        )
+
+    @property
+    def not_checked(self) -> list[str]:
+        """What nobody can tell of this ledger, in words for a card."""
+        self._file.refresh()
+        if self._file.identity is None or self._file.is_noted():
+            return []
+        return [unnoted(self._file.identity)]
+
+    def is_own(self, state: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint says that this ledger has paid for it, under the name of this run."""
+        self._file.refresh()
+        anchor = state.get("ledger")
+        if anchor is None or anchor["identity"] not in self._file.identities:
+            return False
+        return anchor["chain"] in self._file.chains and bool(state["mechanism_id"].startswith(self._prefix))
+
+    def gap(self, state: Mapping[str, Any], weights: str) -> str | None:
         """Why this ledger does not pay for the weights of a checkpoint; None if it does.
 
         Args:
             state: What the checkpoint says: `mechanism_id`, `num_steps` and `ledger`, the anchor that was then.
+            weights: Fingerprint of all weights that it holds, computed anew.
         """
         self._file.refresh()
         mechanism_id, num_steps, anchor = state["mechanism_id"], state["num_steps"], state.get("ledger")
         if anchor is None:
             return f"it does not say which ledger has paid for its {num_steps} steps"
-        if anchor["identity"] != self._file.identity:
+        if anchor["identity"] not in self._file.identities:
             return f"its {num_steps} steps were paid from another ledger than {self.path}"
         if anchor["chain"] not in self._file.chains:
             return f"{self.path} no longer holds the line that was its last when the checkpoint was written"
         known = self._file.mechanisms.get(mechanism_id) if mechanism_id.startswith(self._prefix) else None
         paid = 0 if known is None else known.done_steps
-        if paid < num_steps:
+        if known is None or paid < num_steps:
             return f"it has {num_steps} steps, of which {self.path} has {paid} for {mechanism_id}"
+        if not known.weights:
+            return (
+                f"nothing binds its weights: {self.path} holds no line of the weights of {mechanism_id}, as one of an "
+                "earlier version of this program"
+            )
+        if (num_steps, weights) not in known.weights:
+            return f"its weights are not those that {mechanism_id} had after {num_steps} steps, by {self.path}"
         return None
 
     def epsilon(self, scope: str | None = None, fast: bool = False) -> float:

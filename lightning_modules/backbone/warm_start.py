@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
-from doppel.privacy.checkpoint import privacy_state, read_checkpoint
+from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
 from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,8 @@ class WarmStart:
         weights: State dict of the Hugging Face model.
         lora: Adapters that the weights were trained with, or None.
         record: Path, SHA-256 of the file, ``private`` (specification, mechanism and ledger that it was trained under,
-            or None), ``is_public`` (whether its data were declared public, None where it does not say).
+            and the fingerprint of its weights, or None), ``is_public`` (whether its data were declared public, None
+            where it does not say).
         origins: What those weights came from, likewise.
     """
 
@@ -87,7 +88,13 @@ class WarmStart:
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         paid = ("scope", "mechanism_id", "num_steps", "ledger")
-        under = None if private is None else {**private["spec"], **{key: private.get(key) for key in paid}}
+        under = None
+        if private is not None:
+            under = {
+                **private["spec"],
+                **{key: private.get(key) for key in paid},
+                "weights": weights_fingerprint(state),
+            }
         record = {"path": str(path), "sha256": digest, "private": under, "is_public": checkpoint.get("data_is_public")}
         start = cls(weights, checkpoint["lora"], record, checkpoint.get("origins", []))
         name = codec.other_format(checkpoint["text_format"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ModelCheckpoint
 from private_training import STEP_6, data_module, fit, privacy
+from run_folders import write_ledger
 
 from callbacks.differential_privacy import PrivateTrainingError
 from doppel.errors import UserError
-from doppel.privacy.checkpoint import privacy_state, read_checkpoint
+from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
 from doppel.privacy.ledger import Ledger, LedgerError
 from doppel.privacy.spec import PrivacySpec
 from lightning_modules.causal_lm import UtteranceLM
@@ -35,11 +37,12 @@ def run(own_private_run: Path) -> Path:
 
 
 def test_a_checkpoint_carries_mechanism_scope_steps_and_the_ledger(run: Path) -> None:
-    state = privacy_state(read_checkpoint(run / STEP_6))
+    checkpoint = read_checkpoint(run / STEP_6)
+    state = privacy_state(checkpoint)
     assert state is not None
     assert (state["mechanism_id"], state["scope"], state["num_steps"]) == ("default/fit", "default", 6)
     ledger = Ledger(run / "ledger.jsonl")
-    assert ledger.gap(state) is None
+    assert ledger.gap(state, weights_fingerprint(checkpoint["state_dict"])) is None
     assert state["ledger"]["identity"] == ledger.anchor["identity"]
 
 
@@ -167,3 +170,57 @@ def test_a_checkpoint_that_does_not_say_which_ledger_has_paid_is_not_gone_on_fro
     torch.save(checkpoint, path)
     with pytest.raises(PrivateTrainingError, match="does not say which ledger has paid"):
         train(run, tiny_model, corpus, [privacy(run)], path)
+
+
+def exchange_weights(path: Path) -> None:
+    """Put other weights into a checkpoint, and leave all else."""
+    checkpoint = torch.load(path, weights_only=True)
+    state = {name: value + 1 for name, value in checkpoint["state_dict"].items()}
+    torch.save({**checkpoint, "state_dict": state}, path)
+
+
+def forget_weights(folder: Path) -> None:
+    """Leave the ledger as an earlier version wrote it; its chains fit, and so do the anchors before the first step."""
+    path = folder / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    write_ledger(path, "".join(line for line in lines if json.loads(line)["type"] != "weights"))
+
+
+def test_every_checkpoint_has_its_weights_in_the_ledger_once_and_the_trial_has_not(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    noted = [(line["steps"], line["fingerprint"]) for line in lines if line["type"] == "weights"]
+    files = {n: run / f"fit/checkpoints/{'last' if n == 10 else f'step={n}'}.ckpt" for n in (3, 6, 9, 10)}
+    assert noted == [(n, weights_fingerprint(read_checkpoint(file)["state_dict"])) for n, file in files.items()]
+    assert all(len(fingerprint) == 64 for _, fingerprint in noted)
+
+
+def test_other_weights_under_a_paid_checkpoint_are_not_gone_on_from(run: Path, tiny_model: str, corpus: str) -> None:
+    exchange_weights(run / STEP_6)
+    before = (run / "ledger.jsonl").read_bytes()
+    with pytest.raises(PrivateTrainingError, match="its weights are not those that default/fit had after 6 steps"):
+        train(run, tiny_model, corpus, [privacy(run)], run / STEP_6)
+    assert (run / "ledger.jsonl").read_bytes() == before
+
+
+def test_other_weights_under_a_paid_checkpoint_are_no_start(run: Path, tiny_model: str, corpus: str) -> None:
+    exchange_weights(run / STEP_6)
+    model = UtteranceLM(base_model=tiny_model, init_weights=str(run / STEP_6))
+    with pytest.raises(PrivateTrainingError, match="its weights are not those that default/fit had after 6 steps"):
+        fit(run, model, data_module(corpus), [privacy(run, scope="second")], max_epochs=1)
+
+
+def test_weights_that_an_earlier_version_saved_are_bound_by_nothing(run: Path) -> None:
+    checkpoint = read_checkpoint(run / "fit/checkpoints/step=3.ckpt")
+    forget_weights(run)
+    state: Any = privacy_state(checkpoint)
+    gap = Ledger(run / "ledger.jsonl").gap(state, weights_fingerprint(checkpoint["state_dict"]))
+    assert gap is not None and "nothing binds its weights" in gap
+
+
+def test_averaged_weights_are_bound_as_they_are_on_disk(tiny_model: str, corpus: str, tmp_path: Path) -> None:
+    train(tmp_path, tiny_model, corpus, [EMAWeightAveraging(decay=0.9), privacy(tmp_path)])
+    checkpoint = read_checkpoint(tmp_path / "step=6.ckpt")
+    names = checkpoint["state_dict"].keys()
+    assert any(not torch.equal(checkpoint["state_dict"][n], checkpoint["current_model_state"][n]) for n in names)
+    state: Any = privacy_state(checkpoint)
+    assert Ledger(tmp_path / "ledger.jsonl").gap(state, weights_fingerprint(checkpoint["state_dict"])) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -9,13 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from run_folders import end_step
+from private_training import write_private_run
+from run_folders import edit_manifest, end_step
 from safetensors.torch import load_file
+from test_checkpoint_binding import exchange_weights, forget_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
 from commands.pipeline.steps import File
-from doppel.privacy.ledger import Ledger
+from doppel.privacy.ledger import Ledger, join
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -26,14 +29,19 @@ def trained(own_private_run: Path, tiny_model: str, corpus: str) -> Path:
     run = own_private_run
     stage = run / "fit"
     assert torch.load(stage / "checkpoints" / "last.ckpt")["optimizer_states"][0]["state"]
+    configure(run, tiny_model, corpus, run / "ledger.jsonl")
+    return stage
+
+
+def configure(run: Path, tiny_model: str, corpus: str, ledger: Path) -> None:
+    """Write the configuration that the training of a run had."""
     init = {"base_model": tiny_model, "linearisation": "spaced", "task_prefix": True}
     config = {
         "model": {"class_path": "lightning_modules.causal_lm.UtteranceLM", "init_args": init},
         "data": {"init_args": {"train_path": corpus}},
-        "privacy": {"target_epsilon": 8.0, "ledger_path": str(run / "ledger.jsonl")},
+        "privacy": {"target_epsilon": 8.0, "ledger_path": str(ledger)},
     }
-    (stage / "config.yaml").write_text(yaml.safe_dump(config))
-    return stage
+    (run / "fit" / "config.yaml").write_text(yaml.safe_dump(config))
 
 
 def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
@@ -71,12 +79,39 @@ def test_weights_put_into_a_checkpoint_after_its_step_are_not_said_to_be_private
     assert cli.main(["export", str(trained), str(tmp_path / "good")]) == 0
     card = json.loads((tmp_path / "good" / "privacy_card.json").read_text())
     assert card["private"] and not any("no step" in text for text in card["not_checked"])
-    checkpoint = torch.load(run / weights.path)
-    state = {name: value + 1 for name, value in checkpoint["state_dict"].items()}
-    torch.save({**checkpoint, "state_dict": state}, run / weights.path)
-    assert cli.main(["export", str(trained), str(tmp_path / "bad")]) == 0
-    card = json.loads((tmp_path / "bad" / "privacy_card.json").read_text())
-    assert not card["private"] and "epsilon" not in card and "was changed after" in card["statement"]
+    exchange_weights(run / weights.path)
+    for name, is_hidden in (("bad", False), ("hidden", True)):
+        if is_hidden:  # the manifest is made to fit
+            edit_manifest(run, weights.path, sha256=hashlib.sha256((run / weights.path).read_bytes()).hexdigest())
+        assert cli.main(["export", str(trained), str(tmp_path / name)]) == 0
+        card = json.loads((tmp_path / name / "privacy_card.json").read_text())
+        assert not card["private"] and "epsilon" not in card
+        assert ("was changed after" in card["statement"]) != is_hidden
+        assert "its weights are not those that default/fit had after 10 steps" in card["statement"]
+
+
+def test_weights_of_a_ledger_that_does_not_bind_them_are_not_said_to_be_private(trained: Path, tmp_path: Path) -> None:
+    shutil.copy(trained / "checkpoints" / "step=3.ckpt", trained / "checkpoints" / "last.ckpt")
+    forget_weights(trained.parent)
+    assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 0
+    card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
+    assert not card["private"] and "epsilon" not in card and "nothing binds its weights" in card["statement"]
+
+
+def test_a_run_of_a_shared_ledger_is_exported_with_what_the_run_has_spent(
+    tiny_model: str, corpus: str, tmp_path: Path
+) -> None:
+    run, shared = tmp_path / "run", tmp_path / "site" / "people.jsonl"
+    join(run / "ledger.jsonl", shared)
+    write_private_run(run, tiny_model, corpus)
+    configure(run, tiny_model, corpus, shared)
+    assert cli.main(["export", str(run / "fit"), str(tmp_path / "out")]) == 0
+    card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
+    assert card["private"] and card["epsilon"] == Ledger(run / "ledger.jsonl").epsilon("default")
+    (run / "ledger.jsonl").unlink()  # the configuration still names the shared one
+    assert cli.main(["export", str(run / "fit"), str(tmp_path / "lost")]) == 0
+    card = json.loads((tmp_path / "lost" / "privacy_card.json").read_text())
+    assert not card["private"] and "has no scope 'default' of this run" in card["statement"]
 
 
 def test_a_folder_with_other_files_is_refused(trained: Path, tmp_path: Path) -> None:

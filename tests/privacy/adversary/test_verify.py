@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -10,13 +12,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_folders import evaluate, make_run, sample
+from run_folders import edit_manifest, evaluate, make_run, sample, write_ledger
 from test_unvouched_samples import ATTACKS, no_record
 
 import cli
+from commands.pipeline.manifest import Manifest
 from commands.pipeline.run_record import RunRecord
 from commands.privacy.verify import card
 from commands.quality.report_text import render
+from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.ledger import Ledger
 
 
@@ -74,6 +78,29 @@ def other_weights(run: Path) -> None:
     torch.save({**checkpoint, "state_dict": {"weight": torch.zeros(2)}}, checkpoint_of(run))
 
 
+def other_weights_that_fit(run: Path) -> None:
+    """Weights were exchanged before sampling; the manifest and the record of the sampling fit them."""
+    other_weights(run)
+    files, weights = Manifest.read(run).files, weights_fingerprint({"weight": torch.zeros(2)})
+    told = run / "synthetic.jsonl.metrics.json"
+    told.write_text(json.dumps({**json.loads(told.read_text()), "weights": weights}))
+    for changed in ("model_two_stage/checkpoints/last.ckpt", told.name):
+        digest = hashlib.sha256((run / changed).read_bytes()).hexdigest()
+        edit_manifest(run, changed, sha256=digest)
+        for path, entry in files.items():
+            if changed in entry.inputs:
+                edit_manifest(run, path, inputs={**entry.inputs, changed: digest})
+
+
+def no_line_of_weights(run: Path) -> None:
+    """An earlier version trained it."""
+    path = run / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    write_ledger(path, "".join(line for line in lines if json.loads(line)["type"] != "weights"))
+    # of the note that the newest line was there, nothing is left: it is another machine
+    shutil.rmtree(f"{os.environ['DOPPEL_KEY']}.ledgers")
+
+
 def unbound_samples(run: Path) -> None:
     (run / "synthetic.jsonl.metrics.json").unlink()
 
@@ -103,6 +130,8 @@ MORE = {
     other_configuration: "max_grad_norm .*99.0.*16.0",
     privacy_off: "model_two_stage",
     other_weights: "weights .*model_two_stage/checkpoints/last.ckpt",
+    other_weights_that_fit: "model_two_stage/checkpoints/last.ckpt: its weights are not those",
+    no_line_of_weights: "model_two_stage/checkpoints/last.ckpt: nothing binds its weights",
     unbound_samples: "synthetic.jsonl.*weights",
     no_samples: "synthetic.jsonl .*sample_two_stage",
     other_samples: "synthetic.jsonl .*sample_two_stage",
