@@ -206,6 +206,23 @@ def test_a_verb_on_a_checkpoint_knows_what_it_learnt_from(
     assert f"{name}_path is {copy}" in told.err and private in told.err and "loss" not in told.out
 
 
+def test_what_predict_calls_public_is_compared_too(
+    run: Path, tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cli.py"])
+    prompts = write(tmp_path / "prompts.jsonl", [{"utterance": r["said"].upper(), "parse": r["tree"]} for r in PRIVATE])
+    words = [f"--config={ROOT}/configs/parse2utterance.yaml", f"--config={ROOT}/configs/overlays/sample.yaml"]
+    words += [f"--model.init_args.base_model={tiny_model}", f"--run_dir={run / 'two_stage'}", "--trainer.logger=false"]
+    words += [
+        f"--data.init_args.prompts_path={prompts}",
+        "--data.init_args.is_public=true",
+        "--trainer.accelerator=cpu",
+    ]
+    assert cli.main(["predict", *words]) == 2
+    told = capsys.readouterr().err
+    assert f"error: {prompts}: " in told and "is_public" in told and not list(run.rglob("*.part*"))
+
+
 @pytest.fixture
 def run(tmp_path: Path, private: str) -> Path:
     """A run whose trainings read trees that a parser wrote, under a path of the run's own."""
