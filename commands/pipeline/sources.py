@@ -17,6 +17,7 @@ from datamodules.codec import MAX_LENGTH
 from datamodules.sources import expand_path, is_embedded
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError, UserError
+from doppel.privacy.card import origins_of
 
 #: Tokens that every base model takes.
 _SHORTEST = 256
@@ -56,6 +57,7 @@ def check_sources(experiment: Experiment) -> None:
         _check_public_parser(experiment)
     if "label" in chosen:
         _check_encoder("candidates of the system labels need", "minilm")
+    _check_base(experiment)
     adaptation = experiment.adaptation
     train = data.get("train_path") if adaptation is None else adaptation.train
     if train is None:
@@ -194,6 +196,19 @@ def _check_public_parser(experiment: Experiment) -> None:
         from commands.pipeline.private_files import of_experiment, refuse_parser
 
         refuse_parser(Path(parser), of_experiment(experiment.as_dict()), "public_parser", by_name=True)
+
+
+def _check_base(experiment: Experiment) -> None:
+    """The base model of private trainings does not say that it learnt from people without privacy."""
+    model = experiment.section("model")
+    base = model.get("base_model")
+    if experiment.is_private and base is not None and model.get("init") != "random":
+        for origin in origins_of(Path(base)):
+            if origin["private"] is None and origin["is_public"] is False:
+                raise UserError(
+                    f"model.base_model is {base}, and {origin['path']} was trained without privacy on data that nobody "
+                    "declared public: no ε would cover what comes of it; name another base model"
+                )
 
 
 def _check_topics(topics: Topics, train: str) -> None:

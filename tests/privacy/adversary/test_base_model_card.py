@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import cli
 from callbacks.differential_privacy import PrivateTrainingError
 from callbacks.export import ExportPretrained
+from commands.pipeline.experiment import shipped
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from lightning_modules.backbone.lora import LoraArguments
@@ -64,6 +65,14 @@ def test_a_base_that_says_it_is_not_private_is_refused(
         caveats(tmp_path / "run", UtteranceLM(base_model=str(not_private), lora=lora), corpus)
     assert str(not_private) in str(refused.value)
     assert not (tmp_path / "run" / "ledger.jsonl").exists(), "nothing is declared, and nothing spent"
+
+
+def test_a_run_is_refused_before_its_first_stage(
+    not_private: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", str(shipped("quickstart")), str(tmp_path / "run"), "--check", "--set"]
+    assert cli.main([*words, f"model.base_model={not_private}"]) == 2
+    assert "model.base_model" in capsys.readouterr().err
 
 
 def test_an_architecture_alone_has_learnt_nothing(not_private: Path, corpus: str, tmp_path: Path) -> None:
