@@ -116,7 +116,11 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
     for key, was, now in differences(ours, theirs):
         place, *rest = key.split(".")
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
-        if place not in free and not is_new:
+        is_said = key in ("data.unit", "overrides.data.unit") and {was, now} == {
+            None,
+            "utterance",
+        }  # the default, by name
+        if place not in free and not is_new and not is_said:
             raise UserError(
                 f"{run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "
                 "restore it, or give another RUN_DIR, which spends on top of what this run has spent"

@@ -14,13 +14,14 @@ from private_training import data_module, fit, privacy
 
 import cli
 from callbacks.differential_privacy import PrivateTrainingError
-from commands.pipeline.experiment import shipped
+from commands.pipeline.checks import refuse_to_mix
+from commands.pipeline.experiment import load, shipped
 from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from datamodules.unit_data_module import UnitDataModule
-from doppel.errors import DataError
+from doppel.errors import DataError, UserError
 from lightning_modules.causal_lm import UtteranceLM
 
 NFC, NFD = "zoé@example.com", "zoe\u0301@example.com"
@@ -151,6 +152,17 @@ def test_a_training_asks_what_is_protected_before_anything_is_spent(
         fit(tmp_path, model, data_module(corpus, unit=None), [privacy(tmp_path)])
     assert not (tmp_path / "ledger.jsonl").exists()
     fit(tmp_path, model, data_module(corpus, unit=None, is_public=True), [], max_steps=1)
+
+
+def test_a_run_that_was_begun_may_say_what_it_protects_and_change_nothing(tmp_path: Path) -> None:
+    begun = load(shipped("own-data"), {"data.train_path": "own.csv"})
+    said = {
+        unit: load(shipped("own-data"), {"data.train_path": "own.csv", "data.unit": unit})
+        for unit in ("user", "utterance")
+    }
+    refuse_to_mix(tmp_path, begun, said["utterance"])
+    with pytest.raises(UserError, match="data.unit"):
+        refuse_to_mix(tmp_path, begun, said["user"])
 
 
 def test_a_run_says_by_whom_rows_are_protected(
