@@ -18,7 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def train(folder: Path, model: str, corpus: str, callbacks: list[Callback], **kwargs: Any) -> None:
-    data = data_module(corpus, val_path=corpus, sampling_seed=None, val_is_public=kwargs.pop("val_is_public", False))
+    val_is_public = kwargs.pop("val_is_public", False)
+    val_path = "embedded:val?num=20&seed=3" if val_is_public else corpus
+    data = data_module(corpus, val_path=val_path, sampling_seed=None, val_is_public=val_is_public)
     terms = privacy(folder, seed=None, log_private_diagnostics=kwargs.pop("log_private_diagnostics", True))
     lm = UtteranceLM(base_model=model, **kwargs)
     fit(folder, lm, data, [terms, *callbacks], max_epochs=1, enable_checkpointing=True)
