@@ -18,7 +18,9 @@ from private_training import data_module, fit, privacy
 from table_files import write_table
 
 import cli
+from commands.page.quality import reference
 from commands.pipeline.experiment import load, shipped
+from commands.pipeline.run_record import RunRecord
 from commands.pipeline.sources import read_sources
 from datamodules.columns import Columns
 from datamodules.overlap import overlapping
@@ -308,3 +310,28 @@ def _parser(folder: Path, paths: list[str], start: str | None = None) -> Path:
     config = {"data": {"init_args": {"train_paths": paths}}, "model": {"init_args": {"init_weights": start}}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return checkpoint
+
+
+def test_the_page_draws_nothing_of_a_reference_that_is_private(run: Path, private: str, tmp_path: Path) -> None:
+    path = run / "experiment.yaml"
+    for rows, is_shown in ((PRIVATE, False), (OTHERS[:300], True)):
+        copy = write(tmp_path / "copy.jsonl", _renamed(rows))
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "reference": copy}))
+        shown, why = reference(RunRecord(run))
+        assert bool(shown) == is_shown and (private in why) != is_shown
+
+
+def test_the_parts_of_a_split_are_compared_with_its_private_one(
+    private: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The test was cut off the very file that is split, and is public; the private part with its trees is not."""
+    run = tmp_path / "run"
+    words = ["--train", private, "--columns", json.dumps(COLUMNS), "--out", str(run / "data")]
+    assert cli.main(["partition", *words]) == 0
+    experiment = {"name": "split", "adaptation": {"train": private}, "data": {"columns": COLUMNS}}
+    (run / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+    capsys.readouterr()
+    for part, code in (("test", 0), ("private_gold", 2), ("full", 2)):
+        file = str(run / "data" / f"{part}.jsonl")
+        assert cli.main(["parser-metrics", "--predicted", file, "--gold", file]) == code
+        assert bool(capsys.readouterr().out) == (code == 0)
