@@ -58,11 +58,16 @@ def private_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpu
 
 
 @pytest.fixture
-def own_private_run(private_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of that run, for a test that writes into it, on a site of its own, where it is the only one."""
+def own_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key and the notes of the ledgers as they are, for a test with a copy of a run: other copies are not known."""
     key = tmp_path / "site" / "key"
     shutil.copytree(Path(os.environ["DOPPEL_KEY"]).parent, key.parent)
     monkeypatch.setenv("DOPPEL_KEY", str(key))
+
+
+@pytest.fixture
+def own_private_run(private_run: Path, tmp_path: Path, own_site: None) -> Path:
+    """A copy of that run, for a test that writes into it."""
     return Path(shutil.copytree(private_run, tmp_path / "private_run"))
 
 

@@ -235,9 +235,8 @@ class Ledger:
 
     @property
     def not_checked(self) -> list[str]:
-        """What nobody can tell of this ledger, in words for a card."""
-        self._file.refresh()
-        if self._file.identity is None or self._file.is_noted():
+        """What nobody can tell of this ledger, in words for a card; of one that was `outrun`, it is known."""
+        if self._file.is_outrun() or self._file.identity is None or self._file.is_noted():
             return []
         return [unnoted(self._file.identity)]
 

@@ -118,6 +118,7 @@ def test_a_stale_copy_is_not_signed_and_a_copy_of_a_finished_run_is(tmp_path: Pa
     shutil.copytree(run, tmp_path / "moved")
     content = card(RunRecord(tmp_path / "stale"))
     assert not content["signed"] and "older copy" in " ".join(content["prevents"])
+    assert not any("another copy" in text for text in content["not_checked"])
     assert "older copy" not in told(run) + told(tmp_path / "moved")
 
 

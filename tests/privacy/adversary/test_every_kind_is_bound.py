@@ -131,7 +131,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(finished: Path, tmp_path: Path, own_site: None) -> Path:
     """A copy of its own, which reads its own files beside it."""
     run = Path(shutil.copytree(finished, tmp_path / "runs")) / "run"
     for path in (run / "manifest.json", run / "experiment.yaml", *(run / "configs").glob("*.json")):
