@@ -290,6 +290,9 @@ class DifferentialPrivacy(Callback):
         )
         if data.privacy_caveat:
             self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
+        if self.privacy.log_private_diagnostics:
+            text = f"the figures named private/… that {self._stage} has logged are not covered"
+            self.ledger.add_caveat(self.privacy.scope, text, voids=False)
         for text, voids in inherited:
             self.ledger.add_caveat(self.privacy.scope, text, voids=voids)
         for text in self._fixed_seeds(data):

@@ -91,8 +91,9 @@ def release(
         One Gaussian mechanism of sensitivity 1 (see :mod:`doppel.privacy.histogram`), written to the ledger in the
         scope of the stage *before* anything is summed, as one step with q = 1; the stage's own noise was calibrated for
         both together. The vectors are read before, since a parser takes long: no number of them leaves this process
-        until the ledger is written, and an interruption of the reading spends nothing. With ``exact`` there is no
-        guarantee, and the ledger says so.
+        until the ledger is written, and an interruption of the reading spends nothing. The ledger keeps a fingerprint
+        of the noised sums, so that no others pass for them. With ``exact`` there is no guarantee, and the ledger says
+        so.
 
     Args:
         stage_dir: Folder of the trained model.
@@ -108,7 +109,7 @@ def release(
     from datamodules.selection import Selection
     from datamodules.sources import expand_path
     from datamodules.tables import read_turns
-    from doppel.privacy.histogram import KIND, add_noise, unit_sums
+    from doppel.privacy.histogram import KIND, add_noise, fingerprint, unit_sums
     from doppel.privacy.ledger import Ledger
 
     config = StageConfig.read(stage_dir)
@@ -158,4 +159,6 @@ def release(
     sums = unit_sums(zip((turn.unit for turn in turns), rows, strict=True), bins)
     if sigma is not None:
         sums = add_noise(sums, sigma)
+    if ledger is not None and mechanism is not None:
+        ledger.note_weights(mechanism, 1, fingerprint(sums))
     return {"unit": data["unit"], "num_units": num_units, "noise_multiplier": sigma, "sums": sums}

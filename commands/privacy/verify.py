@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.manifest import REPORTS, Entry
-from commands.pipeline.run_record import RunRecord
+from commands.pipeline.run_record import RunRecord, read_json
 from commands.pipeline.stage_config import StageConfig
 from commands.privacy.attestation import FILE_NAME, Attestation, taken_as_given
 from commands.privacy.chain import TEXTS, drawn_by_others, not_drawn
@@ -115,6 +115,7 @@ def card(record: RunRecord, attestation: Attestation | None = None, *, renews: b
         "not_covered": [*not_covered, *_weak_terms(summary), *_derived(attestation)],
         "not_checked": _not_checked(attestation, checkpoints),
     }
+    prevents += _other_shares(attestation, summary)
     if ledger.outrun is not None:
         prevents.append(ledger.outrun)
     if not spending:
@@ -263,6 +264,27 @@ def _sample(
         "checkpoints": [entry.path for entry in chain if entry.role == "checkpoint" and entry.scope is not None],
         "steps": list(dict.fromkeys(entry.step for entry in reversed(chain))),
     }
+
+
+def _other_shares(attestation: Attestation, summary: Mapping[str, Any]) -> list[str]:
+    """Which released shares are not those of which the ledger holds a fingerprint, with their noise and N."""
+    from doppel.privacy.histogram import KIND, fingerprint  # needs torch, which no --help waits for
+
+    manifest, found = attestation.record.manifest, []
+    for entry in manifest.find("metrics"):
+        if entry.verb not in ("histogram", "calibrate") or not manifest.path(entry).is_file():
+            continue
+        told = read_json(manifest.path(entry))
+        own = [m for m in summary["mechanisms"] if m["kind"] == KIND and m["scope"] == entry.scope]
+        terms = [(m["noise_multiplier"], m["num_units"]) for m in own]
+        if "sums" not in told:
+            continue
+        digest = fingerprint(told["sums"])
+        if (told.get("noise_multiplier"), told.get("num_units")) not in terms or not any(
+            attestation.ledger.has_noted(m["id"], 1, digest) for m in own
+        ):
+            found.append(f"{entry.path} does not hold the shares that the ledger says were released in {entry.scope}")
+    return found
 
 
 def _derived(attestation: Attestation) -> list[str]:

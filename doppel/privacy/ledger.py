@@ -156,12 +156,13 @@ class Ledger:
             self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
 
     def note_weights(self, mechanism_id: str, num_steps: int, fingerprint: str) -> None:
-        """Record the weights of a checkpoint that is about to be saved; once, however often it is saved.
+        """Record the weights of a checkpoint that is about to be saved, or the noised sums of a histogram; once.
 
         Args:
             mechanism_id: The mechanism that paid for them.
             num_steps: Its steps that they have.
-            fingerprint: Of all of them, see :func:`~doppel.privacy.checkpoint.weights_fingerprint`.
+            fingerprint: Of all of them, see :func:`~doppel.privacy.checkpoint.weights_fingerprint` and
+                :func:`~doppel.privacy.histogram.fingerprint`.
 
         Raises:
             LedgerError: The mechanism has not so many steps, or the file cannot be locked, read or written.
@@ -177,6 +178,12 @@ class Ledger:
             if (num_steps, fingerprint) not in known.weights:
                 names = {"type": "weights", "mechanism": mechanism_id}
                 self._file.append({**names, "steps": num_steps, "fingerprint": fingerprint})
+
+    def has_noted(self, mechanism_id: str, num_steps: int, fingerprint: str) -> bool:
+        """Whether :meth:`note_weights` has recorded this."""
+        self._file.refresh()
+        known = self._file.mechanisms.get(mechanism_id)
+        return known is not None and (num_steps, fingerprint) in known.weights
 
     def affordable(self, mechanism_id: str) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.

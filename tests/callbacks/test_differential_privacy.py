@@ -399,6 +399,8 @@ def test_private_diagnostics_are_opt_in_and_labelled(tmp_path: Path, tiny_model:
     losses = [name for name in header if "loss" in name]
     assert losses
     assert all(name.startswith("private/") for name in losses)
+    caveats = Ledger(tmp_path / "ledger.jsonl").summary()["scopes"]["default"]["caveats"]
+    assert any("private/" in text for text in caveats), "whoever reads the card is told, whatever config.yaml says"
 
 
 class _FixedBatches(LightningDataModule):

@@ -19,7 +19,7 @@ import cli
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.steps import File
 from commands.quality.frame import read_runs
-from doppel.privacy.histogram import KIND
+from doppel.privacy.histogram import KIND, fingerprint
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
@@ -56,8 +56,8 @@ def lines(*records: dict[str, str]) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-def shares(*names: str) -> str:
-    told = {"unit": "utterance", "num_units": 2000, "noise_multiplier": 20.0, "sums": dict.fromkeys(names, 900.0)}
+def shares(name: str, value: float = 900.0) -> str:
+    told = {"unit": "utterance", "num_units": 2000, "noise_multiplier": 20.0, "sums": {name: value}}
     return json.dumps(told)
 
 
@@ -85,7 +85,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(5):
             ledger.spend(mechanism)
         made |= {"planned_steps": 1, "kind": KIND, "spec": counts.plan_histogram(2000, "utterance")}
-        ledger.spend(ledger.open_mechanism(scope=scope, stage="histogram", **made))
+        histogram = ledger.open_mechanism(scope=scope, stage="histogram", **made)
+        ledger.spend(histogram)
+        sums = {"labels": "a", "topics": "1", "two_stage": "a"}
+        ledger.note_weights(histogram, 1, fingerprint(json.loads(shares(sums[scope]))["sums"]))
 
     def leave(step: str, words: list[str], contents: dict[str, bytes | str], reads: list[str], counts: bool) -> None:
         own = "labels" if "labels" in step else "topics" if "topics" in step else "two_stage"
@@ -209,6 +212,22 @@ def test_a_table_reads_no_report_that_was_edited(run: Path) -> None:
     put_private_text(run / "report.json")
     frame, problems = read_runs([run])
     assert frame.empty and len(problems) == 1 and re.search(r"report\.json was changed", problems[0])
+
+
+@pytest.mark.parametrize(
+    "content", [shares("1", 901.0), shares("1").replace("20.0", "2.0"), shares("1").replace("2000", "200")]
+)
+def test_other_shares_than_those_that_were_released_are_not_signed(
+    run: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    """Exact shares lay in the place of the noised ones, and the step read them as its own of before."""
+    manifest, name = Manifest.read(run), "topics/marginals.json"
+    (run / name).write_text(content)
+    made = manifest.find(step="calibrate_topics")
+    files = [File(entry.path, entry.role, entry.system, entry.scope) for entry in made]
+    private = [path for path in made[0].private_inputs if Path(path).is_absolute()]
+    end_step(run, "calibrate_topics", made[0].command, files, ["pool_topics.jsonl"], *private)
+    assert re.search(rf"^- {name} does not hold the shares", reasons(run, capsys), flags=re.M)
 
 
 def by_hand(run: Path) -> None:
