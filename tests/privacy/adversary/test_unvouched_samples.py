@@ -55,6 +55,12 @@ def no_checkpoint(run: Path) -> None:
     (run / "model_two_stage" / "checkpoints" / "last.ckpt").unlink()
 
 
+def exchanged_weights(run: Path) -> None:
+    """Those of another training, under the privacy state of the one that was paid for."""
+    path = run / "model_two_stage" / "checkpoints" / "last.ckpt"
+    torch.save({**torch.load(path, weights_only=True), "state_dict": {"weight": torch.zeros(2)}}, path)
+
+
 def unnamed_weights(run: Path) -> None:
     edit_manifest(run, "synthetic.jsonl", inputs={})
 
@@ -79,6 +85,7 @@ ATTACKS = {
     another_ledger: "paid from another ledger",
     unknown_mechanism: "has 0 for two_stage/parse2utterance",
     no_checkpoint: "which is gone",
+    exchanged_weights: "its weights are not those that two_stage/fit had after 20 steps",
     unnamed_weights: "from weights that the manifest does not name",
     no_record: "no step of this run has made samples of two_stage",
     no_file_of_weights: "cannot be read as a checkpoint",
