@@ -137,8 +137,11 @@ class DifferentialPrivacy(Callback):
         self._first_step = trainer.global_step
         for optimizer in trainer.optimizers:
             refuse_strangers(pl_module, optimizer)
+        assert self._untrained is not None
+        self._untrained.begin_step()
         self._note_unchecked(check_row_independence(pl_module))
-        self._refuse_change("a made-up row of its probe()", by_value=False)
+        self._untrained.refuse_write("a made-up row of its probe()")
+        self._untrained.refuse_change("a made-up row of its probe()", by_value=False)
         try_checkpoint(trainer)
 
     def on_train_batch_start(
@@ -148,6 +151,8 @@ class DifferentialPrivacy(Callback):
         if self.ledger is not None:
             self.ledger.spend(self._mechanism_id)
         self._paid = trainer.global_step
+        if self._untrained is not None:
+            self._untrained.begin_step()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
@@ -163,6 +168,8 @@ class DifferentialPrivacy(Callback):
             what = "a second optimiser step for one logical batch"
         else:
             refuse_strangers(pl_module, optimizer)
+            if self._untrained is not None:
+                self._untrained.refuse_write("a step")
             self._refuse_change("a step", by_value=trainer.global_step == self._first_step)
             return
         raise PrivateTrainingError(

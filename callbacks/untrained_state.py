@@ -29,6 +29,10 @@ class UntrainedState:
         of writes to each tensor, and whether it is the same tensor. Writes through ``.data`` are not counted, and are
         seen by value.
 
+        A trained parameter is written to by its optimiser alone: what a step writes there besides, such as a mean of
+        its rows, would leave neither clipped nor noised. Counted writes between :meth:`begin_step` and the optimiser
+        are refused likewise. Those through ``.data``, and those of hooks between two steps, are not noticed.
+
     Args:
         module: With the weights that the training starts from.
     """
@@ -39,6 +43,28 @@ class UntrainedState:
         self._seen = self._rest(module.state_dict(keep_vars=True))
         self._writes = {name: _writes(value) for name, value in self._seen.items()}
         self._start = {name: _fingerprint(value) for name, value in self._seen.items()}
+        self._before: dict[str, int] = {}
+
+    def begin_step(self) -> None:
+        """Note how often the trained parameters have been written to."""
+        self._before = self._writes_to_trained()
+
+    def refuse_write(self, what: str) -> None:
+        """Refuse a write to a trained parameter since :meth:`begin_step`.
+
+        Args:
+            what: What may have written, for the message.
+
+        Raises:
+            PrivateTrainingError: There was one.
+        """
+        found = self._writes_to_trained()
+        for name in sorted(name for name, number in found.items() if number != self._before.get(name)):
+            raise PrivateTrainingError(
+                f"{what} writes to the trained parameter '{name}', which its optimiser alone may do: what is written "
+                "there would leave with the weights, neither clipped nor noised",
+                about=type(self._module).__name__,
+            )
 
     def refuse_change(self, what: str, by_value: bool) -> None:
         """Compare the module with the start.
@@ -71,6 +97,10 @@ class UntrainedState:
         """
         found = self._rest(state_dict)
         self._refuse("the training", found.keys() ^ self._start.keys(), found)
+
+    def _writes_to_trained(self) -> dict[str, int]:
+        named = self._module.named_parameters(remove_duplicate=False)
+        return {name: parameter._version for name, parameter in named if name in self._trained}
 
     def _rest(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in state_dict.items() if name not in self._trained}

@@ -186,3 +186,24 @@ class Stranger(Classifier):
 def test_a_weight_beside_the_module_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
     refused(tmp_path, Stranger(), "its optimiser trains a tensor that is no parameter of the module")
     assert spent_steps(tmp_path) == 0
+
+
+class InTrained(Keeps):
+    """Writes to a weight that the optimiser moves."""
+
+    def keep(self, inputs: Tensor) -> None:
+        with torch.no_grad():
+            self.head.bias.add_(inputs.mean())
+
+
+def test_what_a_step_writes_to_a_trained_weight_is_refused_before_it_is_kept(tmp_path: Path) -> None:
+    refused(tmp_path, InTrained(), "^InTrained: a step writes to the trained parameter 'head.bias'")
+    assert spent_steps(tmp_path) == 1
+
+
+def test_made_up_rows_tell_that_a_trained_weight_is_written_to(tmp_path: Path) -> None:
+    class WithRows(InTrained, Checked):
+        pass
+
+    refused(tmp_path, WithRows(), "a made-up row .* writes to the trained parameter 'head.bias'")
+    assert spent_steps(tmp_path) == 0
