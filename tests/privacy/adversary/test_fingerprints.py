@@ -73,7 +73,9 @@ def test_a_sealed_fingerprint_is_sealed_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [hashlib.md5(LINE.encode()).hexdigest(), "clinic 2026-11", "z" * 64, "é" * 64, sealed("ab" * 32)[:], ""]
+    "given",
+    [hashlib.md5(LINE.encode()).hexdigest(), "clinic 2026-11", "z" * 64, "é" * 64, sealed("ab" * 32)[:], ""],
+    ids=["MD5", "name", "no hexadecimal", "no ASCII", "copied from a sealed one", "empty"],
 )
 def test_nothing_that_a_data_module_gives_stands_in_the_ledger_as_it_is(tmp_path: Path, given: str) -> None:
     found = []
