@@ -214,7 +214,7 @@ def _predict(case: Case, folder: Path) -> list[str]:
         own = [*entrances.SAMPLE, *_SAMPLING, f"--model.init_args.base_model={folder / case.base}"]
         own += ["--data.init_args.num_samples=24"]
         if case.model == "utterances-of-trees":
-            own += [f"--data.init_args.prompts_path={folder / 'prompts.jsonl'}"]
+            own += [f"--data.init_args.prompts_path={folder / 'prompts.jsonl'}", "--data.init_args.is_public=true"]
     own += ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.logger=false"]
     own += [f"--ckpt_path={run / 'fit' / 'checkpoints' / 'last.ckpt'}", f"--run_dir={run / 'predict'}"]
     own += entrances.written_to(run / "samples.jsonl")
