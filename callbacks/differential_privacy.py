@@ -19,7 +19,7 @@ from callbacks.private_origins import notes_on_origins
 from callbacks.private_refusals import refusals, refuse_scheduler
 from callbacks.row_independence import check_row_independence
 from callbacks.trial_checkpoint import try_checkpoint
-from callbacks.untrained_state import UntrainedState, refuse_strangers
+from callbacks.untrained_state import UntrainedState
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData
 from doppel.privacy.checkpoint import privacy_state, weights_fingerprint
@@ -135,9 +135,9 @@ class DifferentialPrivacy(Callback):
         refuse_scheduler(trainer)
         assert isinstance(pl_module, LogicalBatchModule)
         self._first_step = trainer.global_step
-        for optimizer in trainer.optimizers:
-            refuse_strangers(pl_module, optimizer)
         assert self._untrained is not None
+        for optimizer in trainer.optimizers:
+            self._untrained.refuse_strangers(optimizer)
         self._untrained.begin_step()
         self._note_unchecked(check_row_independence(pl_module))
         self._untrained.refuse_write("a made-up row of its probe()")
@@ -167,8 +167,8 @@ class DifferentialPrivacy(Callback):
         elif self._paid != trainer.global_step:
             what = "a second optimiser step for one logical batch"
         else:
-            refuse_strangers(pl_module, optimizer)
             if self._untrained is not None:
+                self._untrained.refuse_strangers(optimizer)
                 self._untrained.refuse_write("a step")
             self._refuse_change("a step", by_value=trainer.global_step == self._first_step)
             return

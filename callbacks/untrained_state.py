@@ -39,7 +39,7 @@ class UntrainedState:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._trained = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+        self._trained = {name: p for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
         self._seen = self._rest(module.state_dict(keep_vars=True))
         self._writes = {name: _writes(value) for name, value in self._seen.items()}
         self._start = {name: _fingerprint(value) for name, value in self._seen.items()}
@@ -63,6 +63,23 @@ class UntrainedState:
             raise PrivateTrainingError(
                 f"{what} writes to the trained parameter '{name}', which its optimiser alone may do: what is written "
                 "there would leave with the weights, neither clipped nor noised",
+                about=type(self._module).__name__,
+            )
+
+    def refuse_strangers(self, optimizer: Optimizer) -> None:
+        """Refuse an optimiser that trains what is no trained parameter of the module.
+
+        Such a weight is neither clipped nor noised, and the optimiser's state, which is in a checkpoint, would hold its
+        gradient.
+
+        Raises:
+            PrivateTrainingError: It does.
+        """
+        own = {id(parameter) for parameter in self._trained.values()}
+        if any(id(p) not in own and p.requires_grad for group in optimizer.param_groups for p in group["params"]):
+            raise PrivateTrainingError(
+                "its optimiser trains a tensor that is no parameter of the module, so that it would be neither clipped "
+                "nor noised: register it as a parameter of a layer that has a clipping rule, or leave it out",
                 about=type(self._module).__name__,
             )
 
@@ -99,8 +116,7 @@ class UntrainedState:
         self._refuse("the training", found.keys() ^ self._start.keys(), found)
 
     def _writes_to_trained(self) -> dict[str, int]:
-        named = self._module.named_parameters(remove_duplicate=False)
-        return {name: parameter._version for name, parameter in named if name in self._trained}
+        return {name: parameter._version for name, parameter in self._trained.items()}
 
     def _rest(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in state_dict.items() if name not in self._trained}
@@ -120,24 +136,6 @@ class UntrainedState:
             return "the buffer"
         is_parameter = name in dict(self._module.named_parameters(remove_duplicate=False))
         return "the frozen parameter" if is_parameter else "the entry"
-
-
-def refuse_strangers(module: nn.Module, optimizer: Optimizer) -> None:
-    """Refuse an optimiser that trains what is no parameter of the module.
-
-    Such a weight is neither clipped nor noised, and the optimiser's state, which is in a checkpoint, would hold its
-    gradient.
-
-    Raises:
-        PrivateTrainingError: It does.
-    """
-    own = {id(parameter) for parameter in module.parameters()}
-    if any(id(p) not in own and p.requires_grad for group in optimizer.param_groups for p in group["params"]):
-        raise PrivateTrainingError(
-            "its optimiser trains a tensor that is no parameter of the module, so that it would be neither clipped nor "
-            "noised: register it as a parameter of a layer that has a clipping rule, or leave it out",
-            about=type(module).__name__,
-        )
 
 
 def _writes(value: Any) -> int | None:
