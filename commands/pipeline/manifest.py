@@ -237,7 +237,7 @@ class Manifest:
             subfolders[:] = sorted(set(subfolders) - _NOT_RESULTS)
             for name in sorted(files):
                 path = os.path.relpath(os.path.join(folder, name), self.folder)
-                kind = name.removesuffix(".gz").rpartition(".")[2]
+                kind = name.lower().removesuffix(".gz").removesuffix(".zip").rpartition(".")[2]
                 is_result = kind in _LINES or path in REPORTS or (kind == "json" and path.split("/")[0] in _METRICS)
                 if is_result and name != "ledger.jsonl" and path not in self.files:
                     found.append(path)
@@ -259,7 +259,7 @@ class Manifest:
 #: Folders of a run that hold what ran, and logs.
 _NOT_RESULTS = {"code", "configs", "slurm", "wandb", "audit"}
 #: Kinds of files that hold lines.
-_LINES = {"jsonl", "csv", "tsv", "parquet"}
+_LINES = {"jsonl", "ndjson", "csv", "tsv", "parquet", "arrow"}
 #: Folders of metrics.
 _METRICS = {"evaluation", "parser_metrics"}
 

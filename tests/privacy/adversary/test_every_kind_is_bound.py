@@ -243,6 +243,10 @@ def a_table(run: Path) -> None:
     (run / "private.csv").write_text(f"utterance\n{PRIVATE}\n")
 
 
+def a_table_under_another_end(run: Path) -> None:
+    (run / "synthetic_more.JSONL").write_bytes(lines({"utterance": PRIVATE}))
+
+
 def another_reference(run: Path) -> None:
     """The public file changed under its name after one evaluation, and before another."""
     (run.parent / "public.jsonl").write_bytes(lines({"utterance": "else"}))
@@ -276,6 +280,7 @@ MORE = {
     by_hand: r"evaluation/one_stage.json .*no step",
     by_hand_in_its_place: r"evaluation/two_stage.json was changed",
     a_table: r"private.csv .*no step",
+    a_table_under_another_end: r"synthetic_more.JSONL .*no step",
     another_reference: r"public.jsonl",
     another_private_file: r"private.jsonl was another file when",
     an_old_page: r"report.html was made of another synthetic.jsonl .*python cli.py page",
