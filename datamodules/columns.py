@@ -14,10 +14,10 @@ from doppel.errors import DataError
 USUAL = {"text": ("utterance", "text"), "label": ("label",), "unit": ("unit",), "parse": ("parse",)}
 
 #: What columns are called that say whose a row is, in lower case and without signs, whatever ``Columns`` says.
-_OWNERS = {
-    *("unit", "user", "userid", "username", "author", "authorid", "customerid", "patientid", "speakerid"),
-    *("dialogue", "dialogueid", "dialogid", "conversationid", "sessionid", "threadid"),
-}
+_OWNER = re.compile(
+    "(unit|user|author|customer|client|patient|speaker|member|account|person|caller|email|phone|(device|visitor)(?=.)"
+    "|dialog|dialogue|conversation|session|thread|chat)(id|ids|name|key|no|number|hash|uuid|address)?"
+)
 
 #: A label that names itself, as in ``Review Stars: 5.0``; a whole code is a row of these.
 _NAME = r"[A-Z][\w &/-]{0,39}"
@@ -105,7 +105,7 @@ class Columns:
         own = self.of("unit", names)
         others = {name for what, columns in self.named.items() if what != "unit" for name in columns}
         plain = {name: re.sub(r"[\W_]+", "", name).lower() for name in names if name not in others}
-        return [name for name in plain if name in own or plain[name] in _OWNERS]
+        return [name for name in plain if name in own or _OWNER.fullmatch(plain[name])]
 
 
 class ReferenceColumns(Columns):

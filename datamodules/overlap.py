@@ -54,7 +54,7 @@ def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -
 
     So the bounds are six times what whole files share, and a fifth of what a copy does; the four keep small files from
     being refused by chance. Below both bounds nothing is noticed: some private lines in a public file, private lines
-    that were written anew, and what is in a file that is gone.
+    that were written anew or have a word or a number more each, and what is in a file that is gone.
 
     A file is read once in a process; a million turns take some three seconds more than their reading, and are compared
     in hundredths of one.

@@ -119,7 +119,7 @@ def rows_of(path: Path, people: int, column: str, rows: int = 30) -> str:
     return write(path, [{"utterance": f"find {i}", column: f"somebody {i % people}"} for i in range(rows)])
 
 
-@pytest.mark.parametrize("column", ["unit", "User_ID", "dialogue_id", "author"])
+@pytest.mark.parametrize("column", ["unit", "User_ID", "dialogue_id", "author", "client", "Phone-Number", "device id"])
 def test_rows_of_one_person_are_no_units_in_silence(tmp_path: Path, column: str) -> None:
     path = rows_of(tmp_path / "own.jsonl", 3, column)
     with pytest.raises(DataError, match="at line 1, and nothing says what is protected") as refused:
