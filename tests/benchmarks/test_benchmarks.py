@@ -33,6 +33,7 @@ def number(cell: str) -> float:
     return float(found[0])
 
 
+@pytest.mark.slow
 def test_clipping_writes_a_ratio_for_every_way_of_training(tmp_path: Path) -> None:
     path = tmp_path / "clipping.md"
     wanted = ["Hugging Face eager", "Doppel", "Opacus"]
@@ -77,6 +78,7 @@ def test_appending_keeps_earlier_tables(tmp_path: Path) -> None:
     assert "# earlier" not in path.read_text()
 
 
+@pytest.mark.slow
 def test_memory_writes_peaks_and_the_arithmetic(tmp_path: Path) -> None:
     path = tmp_path / "memory.md"
     left_out = ["Opacus", "Hugging", "ordinary", "Doppel, fused head, recomputed"]

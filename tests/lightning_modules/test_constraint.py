@@ -203,7 +203,7 @@ def test_the_law_is_the_models_cut_to_the_grammar(tokenizer: PreTrainedTokenizer
                 p = probability * float(logits.softmax(0)[token])
                 if token == codec.eos_id or len(ids) + 1 == limit:
                     law[(*ids, token)] = p  # noqa: B023
-                elif p > 1e-7:
+                elif p * number >= 5:  # else no text that begins so is common
                     after = state.deep_copy()
                     constraint.advance(after, token)
                     follow(after, (*ids, token), p)
