@@ -52,7 +52,7 @@ def trained(folder: Path, base: str, corpus: str, is_compiled: bool, is_private:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("is_private", [True, False])
+@pytest.mark.parametrize("is_private", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_compiled_training_gives_the_same_weights(
     tmp_path: Path, tiny_model: str, corpus: str, is_private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     assert "experiment.yaml" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(
     experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 SECRETS = [f"quetzalcoatl{number}" for number in range(60)]
 
@@ -23,6 +25,7 @@ def call(words: list[str], folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_private_is_left_outside_of_the_run_folder(tiny_model: str, tmp_path: Path) -> None:
     outside, private = tmp_path / "outside", tmp_path / "private.jsonl"
     outside.mkdir()
