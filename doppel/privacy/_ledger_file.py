@@ -377,6 +377,8 @@ class LedgerFile:
                 raise self._damaged(f"its type {other!r} is unknown")
 
     def _name(self, identity: object) -> None:
+        if not str(identity).isalnum():  # it names a file beside the key, which must not lie elsewhere
+            raise self._damaged("the ledger's name is none")
         self.identity = str(identity)
         self.identities.add(self.identity)
 

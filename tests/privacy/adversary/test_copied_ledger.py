@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
@@ -19,7 +20,7 @@ from commands.pipeline.run_record import RunRecord
 from commands.privacy.verify import card
 from doppel.privacy import _ledger_notes
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
-from doppel.privacy.ledger import Ledger, join
+from doppel.privacy.ledger import Ledger, LedgerError, join
 from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -189,3 +190,12 @@ def test_a_note_that_a_crash_cut_stops_nobody(tmp_path: Path, end: bytes) -> Non
     assert len(ledger.not_checked) == 1 and ledger.outrun is None
     spend(tmp_path / "run", 1)
     assert Ledger(ledger.path).not_checked == [] and "copy" not in ledger.path.read_text()
+
+
+def test_a_ledgers_name_leads_to_no_other_folder(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    body = json.dumps({"type": "ledger", "version": 2, "identity": "../../elsewhere", "time": "now"}).encode()[:-1]
+    path.write_bytes(body + f', "chain": "{hashlib.sha256(body).hexdigest()}"}}\n'.encode())
+    with pytest.raises(LedgerError, match="name"):
+        Ledger(path).add_caveat("a", "text", voids=False)
+    assert list(tmp_path.rglob("elsewhere*")) == []
