@@ -19,6 +19,7 @@ from datamodules.shuffling import ShuffledBatches
 from datamodules.sources import data_fingerprint, expand_path, is_embedded
 from datamodules.turn import Unit
 from doppel.errors import DataError
+from doppel.privacy.spec import usual_batch_size
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class DialogueDataModule(TrainingDataModule):
         unit: What the guarantee protects: one ``utterance``, all turns of a ``dialogue`` together, or all of a
             ``user``, whom the column ``unit`` names. Null: an utterance, of a file that does not say whose turns it
             holds, or has one of each; another one is refused until this is given. Public files are read as utterances.
-        batch_size: Expected number of units in a logical batch, over all ranks.
+        batch_size: Expected number of units in a logical batch, over all ranks. Null: a twentieth of the units,
+            which is a function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
         max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
         max_turns_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
             uniform choice, new in each step. Public. Null: 1 for utterances, 4 for dialogues and users. A model that
@@ -83,7 +85,7 @@ class DialogueDataModule(TrainingDataModule):
         val_path: str | None = None,
         test_path: str | None = None,
         unit: Unit | None = None,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         max_tokens_per_micro_batch: int = 4096,
         max_turns_per_unit: int | None = None,
         sampling: Literal["poisson", "shuffle"] = "poisson",
@@ -111,7 +113,7 @@ class DialogueDataModule(TrainingDataModule):
         self.is_public = is_public or is_embedded(self.train_path)
         self.unit: Unit = unit or "utterance"
         self._given_unit = unit
-        self.batch_size = batch_size
+        self._given_batch_size = batch_size
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_turns_per_unit = max_turns_per_unit or _DEFAULT_TURNS[self.unit]
         self.sampling = sampling
@@ -133,10 +135,10 @@ class DialogueDataModule(TrainingDataModule):
         unit = self.unit if self.is_public else self._given_unit
         encoded = load_encoded(self.train_path, self.require_codec(), unit, self.selection, self.columns)
         units = EncodedUnits(encoded, self.limit_train_units)
-        if self.batch_size > len(units):
+        if self._given_batch_size is not None and self._given_batch_size > len(units):
             raise DataError(
-                f"batch_size is {self.batch_size}, but {self.train_path} has {len(units)} units "
-                f"(unit: {self.unit}): give a batch_size of at most that, usually far less"
+                f"batch_size is {self._given_batch_size}, but {self.train_path} has {len(units)} units "
+                f"(unit: {self.unit}): give at most that, or null for a twentieth of them"
             )
         self._units = units
 
@@ -173,6 +175,11 @@ class DialogueDataModule(TrainingDataModule):
     def num_units(self) -> int:
         """N: number of privacy units that are trained on; known after ``setup("fit")``."""
         return len(self.train_units())
+
+    @property
+    def batch_size(self) -> int:
+        """B: units in a step, on average over all ranks; known after ``setup("fit")``."""
+        return self._given_batch_size or usual_batch_size(self.num_units)
 
     @property
     def max_rows_per_unit(self) -> int:

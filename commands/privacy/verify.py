@@ -18,6 +18,7 @@ from commands.privacy.chain import TEXTS, drawn_by_others, not_drawn
 from doppel.errors import UserError
 from doppel.files import write_json, write_text
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon
+from doppel.privacy.spec import usual_batch_size
 
 CARD = "privacy_card"
 #: What a checkpoint, the configuration beside it and the ledger must agree in.
@@ -228,6 +229,8 @@ def _contradictions(config: StageConfig, recorded: Mapping[str, Any]) -> list[st
         return ["it has no privacy, though the checkpoint beside it has"]
     given = {name: getattr(config.privacy, name) for name in ("max_grad_norm", "target_epsilon", "accountant")}
     given |= {name: config.data[name] for name in ("batch_size", "unit") if name in config.data}
+    if given.get("batch_size", 0) is None and "num_units" in recorded:
+        given["batch_size"] = usual_batch_size(recorded["num_units"])
     return [
         f"{name} is {value}, in the ledger {recorded[name]}"
         for name, value in given.items()

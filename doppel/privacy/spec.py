@@ -26,6 +26,8 @@ from doppel.privacy.accounting import (
 FEW_UNITS, LARGE_DELTA = 1000, 1e-4
 #: Suits the loss of the language models here.
 MAX_GRAD_NORM = 16.0
+#: Share of the units that a step draws, on average, unless a batch size is given.
+USUAL_RATE = Fraction(1, 20)
 
 
 @dataclass(frozen=True)
@@ -295,6 +297,21 @@ def plan(
         beside=draft.histogram,
     )
     return replace(draft, noise_multiplier=sigma)
+
+
+def usual_batch_size(num_units: int) -> int:
+    """B where none is given: a twentieth of N, at least 1.
+
+    Formal guarantees:
+        N counts as public, as it does wherever q = B/N and δ = 1/(N ln N) are told, and B is a function of N alone. So
+        B says nothing of the data that N does not say, and what neighbours are compared under is one mechanism, a fixed
+        B and q = B/N chosen before the first step, just as if somebody had written this number into the configuration.
+        Everything that takes B (sampler, divisor of the sum, accountant, ledger, a run that goes on) takes this one.
+
+    Args:
+        num_units: Number N of units in the private data.
+    """
+    return max(1, int(num_units * USUAL_RATE))
 
 
 def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | None:

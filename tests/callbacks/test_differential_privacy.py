@@ -20,9 +20,12 @@ from private_training import STEP_6, data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import PrivateTrainingError
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.data_module import DataModule
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.sampling import PoissonSampler
+from doppel.privacy.spec import usual_batch_size
 from lightning_modules.causal_lm import Parse2Utterance, UtteranceLM
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
@@ -75,6 +78,45 @@ def test_dialogue_unit_is_accounted_and_trained(tmp_path: Path, tiny_model: str,
     assert callback.spec is not None
     assert (callback.spec.unit, callback.spec.num_units) == ("dialogue", 20)
     assert callback.spec.sample_rate == 0.2
+
+
+@pytest.mark.parametrize("num_units", [1, 19, 20, 39, 40, 874, 133_584])
+def test_the_usual_batch_is_a_twentieth_of_the_units_and_never_none(num_units: int) -> None:
+    batch_size = usual_batch_size(num_units)
+    assert 1 <= batch_size <= max(1, num_units / 20) < batch_size + 1
+
+
+def test_a_batch_size_that_follows_from_the_units_is_the_one_sampled_accounted_and_gone_on_with(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60 units and no batch size: everything is as with three a step, to the last bit."""
+    samplers: list[PoissonSampler] = []
+    poisson = DataModule.poisson
+
+    def kept(self: DataModule, *arguments: Any) -> PoissonSampler:
+        samplers.append(poisson(self, *arguments))
+        return samplers[-1]
+
+    monkeypatch.setattr(DataModule, "poisson", kept)
+
+    def run(name: str, batch_size: int | None, extra: list[Callback], ckpt: str | None = None) -> tuple[Any, Any]:
+        folder = tmp_path / name
+        model, callback = UtteranceLM(base_model=tiny_model, optimizer=sgd), privacy(folder)
+        callbacks = [*extra, callback, _checkpoints(folder)]
+        data = data_module(corpus, batch_size=batch_size)
+        fit(folder, model, data, callbacks, max_epochs=1, enable_checkpointing=True, ckpt_path=ckpt)
+        (mechanism,) = Ledger(folder / "ledger.jsonl").summary()["mechanisms"]
+        return weights(model), mechanism
+
+    given, theirs = run("given", 3, [])
+    derived, ours = run("derived", None, [])
+    assert (ours["batch_size"], ours["num_units"], ours["done_steps"]) == (3, 60, 20)
+    assert ours["sample_rate"] == samplers[-1].sample_rate == theirs["sample_rate"] == 3 / 60
+    assert ours["noise_multiplier"] == theirs["noise_multiplier"] and torch.equal(given, derived)
+    with pytest.raises(_Crash):
+        run("broken", None, [_StopAt(6)])
+    resumed, gone_on = run("broken", None, [], str(tmp_path / "broken" / "step=6.ckpt"))
+    assert torch.equal(resumed, given) and gone_on["sample_rate"] == 3 / 60
 
 
 class _Crash(Exception):
@@ -431,7 +473,10 @@ class _FixedBatches(LightningDataModule):
 def test_several_ranks_give_the_model_of_one(
     tmp_path: Path, tiny_model: str, corpus: str, num_ranks: int, sampled: bool
 ) -> None:
-    """Over 20 steps with noise; the batches fixed, one of them empty on a rank, or Poisson samples dealt out."""
+    """Over 20 steps with noise; the batches fixed, one of them empty on a rank, or Poisson samples dealt out.
+
+    The samples have no size of their own: every rank takes a twentieth of the units.
+    """
     seed_everything(0)
     results, epsilons = [], []
     for name, kwargs in {
@@ -442,9 +487,9 @@ def test_several_ranks_give_the_model_of_one(
         },
     }.items():
         model = UtteranceLM(base_model=tiny_model, optimizer=sgd)
-        data = data_module(corpus) if sampled else _FixedBatches()
+        data, epochs = (data_module(corpus, batch_size=None), 1) if sampled else (_FixedBatches(), 4)
         callback = privacy(tmp_path / name)
-        fit(tmp_path / name, model, data, [callback], max_epochs=4, **kwargs)
+        fit(tmp_path / name, model, data, [callback], max_epochs=epochs, **kwargs)
         results.append(weights(model))
         epsilons.append(Ledger(tmp_path / name / "ledger.jsonl").epsilon("default"))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-6)
