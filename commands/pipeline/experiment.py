@@ -51,7 +51,10 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         content["epsilon"] = _number(content["epsilon"], path)
     named = {**(content.pop("environment", None) or {})}
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
-    values = build(Experiment, fill_in(content, {**os.environ, **content["environment"]}, str(path)), path, _MAPPINGS)
+    if content.get("systems") is not None:
+        content["systems"] = [name.strip() for names in listed(content["systems"]) for name in str(names).split(",")]
+    filled = fill_in(content, {**os.environ, **content["environment"]}, str(path))
+    values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
     for key, part in (("adaptation", Adaptation), ("calibration", Calibration), ("topics", Topics)):
         if values[key] is not None:

@@ -87,8 +87,8 @@ def _array(waiting: Mapping[str, Runner], runs: Path, site: Site, mode: Mode, ch
     """One array with a task for each run: a run has one task, and a task one run, so folders are never shared."""
     code = runs / "code"
     words = site.sbatch("fit", PLACE, code)
-    words += [f"--array=0-{len(waiting) - 1}%{site.throttle}", "--job-name=grid"]
-    words.append(f"--output={runs}/slurm/%x-%A_%a.out")
+    words += [f"--array=0-{len(waiting) - 1}%{site.throttle}", f"--job-name={runs.name}.grid"]
+    words.append(f"--output={runs}/slurm/grid-%A_%a.out")
     command = [f"{code}/slurm/array.sbatch", next(iter(waiting.values())).python, str(runs)]
     if mode == "dry-run":
         sys.stdout.write(f"# code is first copied to {code}, the experiment of every point to {runs}/configs\n")

@@ -189,8 +189,8 @@ class Runner:
             )
 
     def _submit(self, step: Step, code: Path, jobs: Mapping[str, str], is_dry: bool) -> str:
-        words = [*self.site.sbatch(step.kind, PLACE, code), f"--job-name={step.name}"]
-        words.append(f"--output={self.run}/slurm/%x-%j.out")
+        words = [*self.site.sbatch(step.kind, PLACE, code), f"--job-name={self.run.name}.{step.name}"]
+        words.append(f"--output={self.run}/slurm/{step.name}-%j.out")
         after = [jobs[name] for name in step.needs if name in jobs]
         missing = [name for name in step.needs if name not in jobs and not self.is_done(name)]
         assert not missing, f"{step.name} stands before {missing}, which it needs"

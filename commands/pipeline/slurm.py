@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from doppel.console.say import say
 from doppel.errors import UserError
 
 SLURM = ROOT / "slurm"
+#: Times as ``sbatch --time`` takes them.
+TIMES = "minutes (90), MM:SS (90:00), HH:MM:SS (1:30:00), D-HH (1-12), D-HH:MM (1-12:00) or D-HH:MM:SS (1-12:00:00)"
+_PART = "(?::[0-5]?[0-9])"
+_TIME = re.compile(rf"[0-9]+{_PART}{{0,2}}|[0-9]+-(?:[01]?[0-9]|2[0-3]){_PART}{{0,2}}")
+_MEMORY = re.compile("([0-9]+)([KMGT]?)")
 
 
 @dataclass(frozen=True)
@@ -33,10 +39,15 @@ class Site:
         tool_partition: Where those without a GPU run, if elsewhere.
         account: Whom they are charged to.
         qos: Quality of service.
-        fit_time: Time limit of a training, which saves and goes back into the queue two minutes before.
-        predict_time: Of a sampling, likewise; null: as a training.
-        tool_time: Of the others.
-        sbatch_args: Further options of every job.
+        fit_time: Time limit of a training, which saves and goes back into the queue two minutes before: a time as
+            ``sbatch --time`` takes it (:data:`TIMES`); null: the partition's.
+        predict_time: Of a sampling, likewise.
+        tool_time: Of the others, which start anew if they are cut off.
+        fit_mem: Memory of each process of a training, such as ``16G``, which a node's ``--mem`` adds up; 0: all that a
+            node has; null: what the cluster gives.
+        predict_mem: Of each process of a sampling.
+        tool_mem: Of the others.
+        sbatch_args: Further options of every job, which win over these.
         node_sbatch_args: Further options of jobs that take all GPUs of a node.
         overlays: Configuration files on top of every training of a language model.
         python: Python of the jobs; null: the one that submits. Nodes must see it.
@@ -56,9 +67,12 @@ class Site:
     tool_partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    fit_time: str | None = None
-    predict_time: str | None = None
-    tool_time: str | None = None
+    fit_time: str | None = "12:00:00"
+    predict_time: str | None = "4:00:00"
+    tool_time: str | None = "2:00:00"
+    fit_mem: str | None = "16G"
+    predict_mem: str | None = "16G"
+    tool_mem: str | None = "16G"
     sbatch_args: list[str] = field(default_factory=list)
     node_sbatch_args: list[str] = field(default_factory=list)
     overlays: list[str] = field(default_factory=list)
@@ -68,11 +82,22 @@ class Site:
     environment: dict[str, str] = field(default_factory=dict)
     throttle: int = 4
 
+    def __post_init__(self) -> None:
+        for name in ("fit_time", "predict_time", "tool_time"):
+            value = getattr(self, name)
+            if value is not None and not _TIME.fullmatch(value):
+                raise UserError(f"{name} is {value!r}: give {TIMES}")
+        for name in ("fit_mem", "predict_mem", "tool_mem"):
+            value = getattr(self, name)
+            if value is not None and not _MEMORY.fullmatch(value):
+                raise UserError(f"{name} is {value!r}: give a whole number with K, M, G or T, such as 16G")
+
     @property
     def exported(self) -> dict[str, str]:
         """Variables that jobs need, which sbatch takes from where it is called."""
         variables = {"DOPPEL_MODULES": self.modules, "DOPPEL_SCRATCH": self.scratch}
-        return {**{name: value for name, value in variables.items() if value}, **self.environment}
+        named = {name: value for name, value in variables.items() if value}
+        return named | {name: str(value) for name, value in self.environment.items()}
 
     def sbatch(self, kind: Kind, root: Path, code: Path) -> list[str]:
         """``sbatch`` with what a job of a kind asks for.
@@ -82,13 +107,13 @@ class Site:
             root: Where its command runs.
             code: Where its code lies.
         """
-        partition, more, gpus, time = self.partition, list(self.sbatch_args), self.gpus_per_node, self.fit_time
+        partition, more, gpus = self.partition, list(self.sbatch_args), self.gpus_per_node
         tasks, cpus = self.tasks_per_node or max(gpus, 1), self.cpus_per_task
+        time, memory = (self.predict_time, self.predict_mem) if kind == "predict" else (self.fit_time, self.fit_mem)
         if kind in ("fit", "predict"):
             more = self.node_sbatch_args + more
-            time = (self.predict_time or time) if kind == "predict" else time
         else:
-            tasks, cpus, time = 1, self.tool_cpus, self.tool_time
+            tasks, cpus, time, memory = 1, self.tool_cpus, self.tool_time, self.tool_mem
             gpus = 1 if kind == "metrics" and gpus > 0 else 0
             if gpus == 0:
                 partition = self.tool_partition or partition
@@ -103,8 +128,18 @@ class Site:
             "account": self.account,
             "qos": self.qos,
             "time": time,
+            "mem": None if any(word.startswith("--mem") for word in more) else _times(memory, tasks),
         }
         return ["sbatch", "--parsable", *(f"--{k}={v}" for k, v in options.items() if v is not None), *more]
+
+
+_TEXTS = {field.name for field in fields(Site) if "str |" in str(field.type) or field.type == "str"}
+
+
+def _times(memory: str | None, tasks: int) -> str | None:
+    """The memory of several processes."""
+    match = _MEMORY.fullmatch(memory or "")
+    return match and f"{int(match[1]) * tasks}{match[2]}"
 
 
 def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None) -> Site:
@@ -118,12 +153,22 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
         UserError: There is no such file or profile, or one holds what a site has not.
     """
     file = path or SLURM / "site.yaml"
-    fields = merge(read_yaml(file) if path or file.is_file() else {}, changes or {})
-    profile = SLURM / "profiles" / f"{fields.get('profile', 'generic')}.yaml"
+    layers = {"--slurm": dict(changes or {}), str(file): read_yaml(file) if path or file.is_file() else {}}
+    name = merge(*reversed(layers.values())).get("profile", "generic")
+    profile = SLURM / "profiles" / f"{name}.yaml"
     if not profile.is_file():
         known = ", ".join(sorted(path.stem for path in profile.parent.glob("*.yaml")))
         raise UserError(f"there is no profile {profile.stem} in {profile.parent}: give one of {known}")
-    return Site(**build(Site, merge(read_yaml(profile), fields), file))
+    layers[str(profile)] = read_yaml(profile)
+    for where, layer in layers.items():
+        for key in _TEXTS & layer.keys():
+            if type(layer[key]) in (int, float):  # an account 4711, or 90 minutes
+                layer[key] = str(layer[key])
+        try:
+            Site(**build(Site, layer, where))
+        except UserError as error:
+            raise error if error.about else UserError(str(error), about=where) from None
+    return Site(**build(Site, merge(*reversed(layers.values())), file))
 
 
 def queued(run: Path, name: str) -> str | None:

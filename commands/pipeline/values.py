@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from commands.pipeline.yaml_files import parse_yaml
 from doppel.errors import UserError
 
 Point = dict[str, Any]
@@ -44,7 +45,7 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
 def _value(text: Any) -> Any:
     """A text as YAML reads it, and 1e-3 as the number that it is."""
     try:
-        value = yaml.safe_load(text) if isinstance(text, str) else text
+        value = parse_yaml(text) if isinstance(text, str) else text
     except yaml.YAMLError as error:
         raise UserError(f"{text!r} is no YAML: {' '.join(str(error).split())}") from error
     return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", value) else value

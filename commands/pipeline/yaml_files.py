@@ -6,17 +6,42 @@ import copy
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from doppel.console.errors import explain
 from doppel.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 Settings = dict[str, Any]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose numbers are those of people: 12:00:00 and 0042, of base 60 and 8 in YAML 1.1, are text, as dates."""
+
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, re.compile(rf"(?!.*:|[-+]?0[0-9_])(?:{form.pattern})", re.VERBOSE) if tag in _NUMBERS else form)
+        for tag, form in forms
+        if tag != "tag:yaml.org,2002:timestamp"
+    ]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def parse_yaml(text: str) -> Any:
+    """A text as YAML, with the numbers of people.
+
+    Raises:
+        yaml.YAMLError: It is no YAML.
+    """
+    return yaml.load(text, Loader=_Loader)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -26,7 +51,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: It cannot be read, or holds something else.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -104,34 +129,43 @@ def _parser(cls: type, mappings: tuple[str, ...]) -> Any:
 
 
 def build(
-    cls: type, content: Mapping[str, Any], path: Path, mappings: tuple[str, ...] = ("environment",)
+    cls: type,
+    content: Mapping[str, Any],
+    where: object,
+    mappings: tuple[str, ...] = ("environment",),
+    said: Container[str] = (),
 ) -> dict[str, Any]:
     """Arguments of a dataclass, each of its type.
 
     Args:
         cls: The dataclass.
         content: Its fields.
-        path: The file that they stand in.
+        where: The file or the option that they were given by.
         mappings: Fields whose keys are checked elsewhere.
+        said: Fields that the command line gave, by ``--set``.
 
     Raises:
-        UserError: There is no such field, or a value is of another type; ``path`` says where.
+        UserError: There is no such field, or a value is of another type; the error says where.
     """
+
+    def place(key: str) -> object:
+        return "--set" if key in said else where
+
     known = [f.name for f in dataclasses.fields(cls)]
     for key in content:
         if key not in known:
             nearest = difflib.get_close_matches(key, known, n=1)
             hint = f": did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(known)}"
-            raise UserError(f"{cls.__name__.lower()} has no field {key!r}{hint}", about=path)
+            raise UserError(f"{cls.__name__.lower()} has no field {key!r}{hint}", about=place(key))
     from jsonargparse import ArgumentError
 
     parts = {key: content.get(key) or {} for key in known if key in mappings}
     for key, value in parts.items():
         if not isinstance(value, dict):
-            raise UserError(f"{key} is {value!r}: give keys with values", about=path)
+            raise UserError(f"{key} is {value!r}: give keys with values", about=place(key))
     try:
         values = _parser(cls, mappings).parse_object({k: v for k, v in content.items() if k not in mappings})
     except ArgumentError as error:
-        lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
-        raise UserError(" ".join(lines)[:500], about=path) from error
+        key = re.search(r'Parser key "(\w+)', str(error))
+        raise UserError(explain(str(error), known, [])[:500], about=place(key[1] if key else "")) from error
     return {**vars(values), **parts}

@@ -47,7 +47,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.log
-NodeName={host} NodeAddr=127.0.0.1 CPUs={num_cpus} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={num_cpus} RealMemory=262144 State=UNKNOWN
 PartitionName=main Nodes={host} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
 PartitionName=urgent Nodes={host} PriorityTier=2 PreemptMode=OFF
 """

@@ -41,7 +41,7 @@ class Job:
         waits = [word for word in self.options if word.startswith("--dependency=afterok:")]
         self.after = re.findall(r"\$JOB_(\w+)", "".join(waits))
         assert bool(self.after) == ("--kill-on-invalid-dep=yes" in words)
-        assert f"--job-name={self.name}" in words
+        assert any(word.startswith("--job-name=") and word.endswith(f".{self.name}") for word in words)
 
 
 def jobs_in(text: str) -> list[Job]:

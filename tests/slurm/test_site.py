@@ -1,0 +1,83 @@
+"""What a cluster is like: times as people write them, memory, and who is to blame for a wrong value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from commands.pipeline.slurm import Site, load_site
+from commands.pipeline.values import read_grid, read_values
+from commands.pipeline.yaml_files import dump, parse_yaml, read_yaml
+from doppel.errors import UserError
+
+TIMES = ("90", "90:00", "12:00:00", "1-12", "1-12:30", "1-12:30:00")
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_comes_to_sbatch_as_it_was_written_however_it_was_given(time: str, tmp_path: Path) -> None:
+    """Without quotes too: YAML 1.1 reads 12:00:00 as 43200, in base 60."""
+    file = tmp_path / "site.yaml"
+    file.write_text(f"fit_time: {time}\n")
+    for site in (load_site(file), load_site(tmp_path.joinpath("site.yaml"), read_values([f"predict_time={time}"]))):
+        assert f"--time={time}" in site.sbatch("fit", tmp_path, tmp_path)
+    assert f"--time={time}" in site.sbatch("predict", tmp_path, tmp_path)
+    (point, other) = read_grid([f"trainer.max_time={time},7:00:00"])
+    assert (str(point["trainer.max_time"]), other["trainer.max_time"]) == (time, "7:00:00")
+    file.write_text(dump({"fit_time": time}))  # as a run writes it, any reader of YAML understands it
+    assert yaml.safe_load(file.read_text()) == read_yaml(file) == {"fit_time": time}
+
+
+@pytest.mark.parametrize("time", ["12h", "1:2:3:4", "12:60", "1-24", "-5", "1.5", "2 days", "true"])
+def test_what_is_no_time_is_refused_with_the_forms_that_are(time: str, tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(f"tool_time: {time}\n")
+    for given, blamed in (
+        (lambda: load_site(file), str(file)),
+        (lambda: load_site(None, {"fit_time": time}), "--slurm"),
+    ):
+        with pytest.raises(UserError) as error:
+            given()
+        assert error.value.about == blamed and "_time" in str(error.value) and time.lower() in str(error.value).lower()
+    assert "D-HH:MM:SS" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0042", "0042"), ("42", 42), ("-1.5", -1.5), ("0.5", 0.5), ("1_000", 1000)]
+)
+def test_numbers_are_those_of_people(text: str, value: object) -> None:
+    assert parse_yaml(text) == value
+    assert load_site(None, {"account": parse_yaml(text)}).account == str(value)
+
+
+def test_an_error_names_the_field_and_what_it_was_given_by(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text("nodes: 2\n")
+    for changes, words in (
+        ({"nodes": "two"}, ["nodes", "'two'"]),
+        ({"fit_tme": 3}, ["fit_tme", "did you mean 'fit_time'"]),
+    ):
+        with pytest.raises(UserError) as error:
+            load_site(file, changes)
+        assert error.value.about == "--slurm" and all(word in str(error.value) for word in words)
+
+
+def test_a_job_asks_for_time_and_for_the_memory_of_its_processes(tmp_path: Path) -> None:
+    """Unless its options do: --mem and --mem-per-cpu exclude one another."""
+
+    def asked(site: Site, kind: str) -> dict[str, str]:
+        words = site.sbatch(kind, tmp_path, tmp_path)[2:]  # type: ignore[arg-type]
+        return {
+            name: value for name, _, value in (word.partition("=") for word in words) if name in ("--time", "--mem")
+        }
+
+    site = Site(tasks_per_node=4)
+    assert asked(site, "fit") == {"--time": "12:00:00", "--mem": "64G"}
+    assert asked(site, "predict") == {"--time": "4:00:00", "--mem": "64G"}
+    assert asked(site, "tool") == asked(site, "metrics") == {"--time": "2:00:00", "--mem": "16G"}
+    assert asked(load_site(None, {"profile": "dgx2-v100"}), "fit")["--mem"] == "0"
+    assert "--mem" not in asked(Site(sbatch_args=["--mem-per-cpu=2G"]), "fit")
+    assert asked(Site(fit_time=None, fit_mem=None), "fit") == {}
+    with pytest.raises(UserError, match="fit_mem"):
+        Site(fit_mem="much")
