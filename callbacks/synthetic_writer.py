@@ -245,12 +245,12 @@ class SyntheticWriter(BasePredictionWriter):
         records = [line["record"] for line in ordered if not line.get("dropped")]
         metrics = self._metrics(ordered) if self._tells else {}
         dropped = {name.rsplit("/", 1)[-1]: int(n) for name, n in metrics.items() if "/dropped/" in name}
-        told = ", ".join(f"{fault} {n}" for fault, n in dropped.items())
+        told = ", ".join(f"{n} {_FAULTS.get(fault, fault)}" for fault, n in dropped.items())
         if not records:
             which = f"none of the {metrics['synthetic/num_drawn']} texts" if self._tells else "no text"
             raise UserError(
                 f"{which} for {self.output_path} is a sample{f' ({told})' if told else ''}: "
-                "train for longer or at a larger epsilon; --model.init_args.sampling='{redraws: null}' keeps all texts"
+                "train for longer or at a larger epsilon; --model.init_args.sampling.redraws=null keeps all texts"
             )
         write_json_lines(self.output_path, records)
         write_json(f"{self.output_path}.metrics.json", {**metrics, **self._origin(trainer)})
@@ -260,11 +260,12 @@ class SyntheticWriter(BasePredictionWriter):
             rank_zero_info(f"{self.output_path} is written; it holds text that was not declared public.")
             return
         self._log(trainer, metrics, records[: self.log_samples])
-        rate = metrics.get("synthetic/samples_per_second")
+        rate, missing = metrics.get("synthetic/samples_per_second"), metrics["synthetic/num_missing"]
         rank_zero_info(
             f"{self.output_path}: wrote {len(records)} samples"
             + (f", {rate:.1f} a second" if rate else "")
-            + (f"; of {metrics['synthetic/num_drawn']} texts these were none: {told}." if told else ".")
+            + (f". {sum(dropped.values())} more texts were thrown away: {told}." if told else ".")
+            + (f" {missing} samples are missing, for which no text would do." if missing else "")
         )
 
     def _origin(self, trainer: pl.Trainer) -> dict[str, Any]:
@@ -307,6 +308,10 @@ class SyntheticWriter(BasePredictionWriter):
                 columns = [name for name in records[0] if any(r[name] is not None for r in records)]
                 data = [[record[name] for name in columns] for record in records]
                 logger.log_table(key="synthetic/samples", columns=columns, data=data)
+
+
+#: How a fault is told of, where its name alone would not say it.
+_FAULTS = {"a tree": "with code in them", "malformed": "not well-formed"}
 
 
 def _grammar_digests(pl_module: pl.LightningModule) -> list[str] | None:

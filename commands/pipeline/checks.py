@@ -79,10 +79,15 @@ def check(experiment: Experiment, path: Path) -> None:
     for place, used in enumerate(systems_of(experiment)):
         described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}
         if not (has | described)[used.needs]:
+            known = [*(name for name, system in SYSTEMS.items() if system.learns), *experiment.variants]
+            if used.needs == "variants":
+                called = {system.label: name for name, system in SYSTEMS.items()} | {name: name for name in known}
+                nearest = difflib.get_close_matches(used.name, called, n=1)
+                hint = f"did you mean {called[nearest[0]]}?" if nearest else f"there are {', '.join(known)}"
+                raise UserError(f"there is no system {used.name!r}, nor variants.{used.name}: {hint}", about=path)
             what = used.needs if used.needs in has else f"{used.needs}.{used.name}"
-            known = ", ".join(name for name, system in SYSTEMS.items() if system.learns)
             raise UserError(
-                f"{path} has no {what}, which the system {used.name} needs: name others in systems ({known})"
+                f"{path} has no {what}, which the system {used.name} needs: name others in systems ({', '.join(known)})"
             )
         if used.models_of is not None and used.scope not in experiment.systems[:place]:
             raise UserError(f"{used.name} samples from the models of {used.scope}: name {used.scope} before it")

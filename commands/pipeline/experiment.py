@@ -39,6 +39,8 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     nested: dict[str, Any] = {}
     for key, value in (changes or {}).items():
         words = key.split(".")
+        if words[0] in SECTIONS and words[1:2] == ["init_args"]:  # as `fit` calls it
+            del words[1]
         for word in reversed(["overrides", *words] if words[0] in SECTIONS else words):
             value = {word: value}
         nested = merge(nested, value)

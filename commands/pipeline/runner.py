@@ -159,6 +159,7 @@ class Runner:
                 path.write_text(dump(step.config), encoding="utf-8")
                 reason = _refusal([step.kind, "--config", str(path), "--run_dir", str(self.run / step.name)])
                 if reason:
+                    reason = reason.replace(f" ({path})", "")  # which will be gone
                     raise UserError(f"{step.name} would fail, so nothing was started: {reason}")
 
     def submit(self, is_dry: bool) -> None:
@@ -255,9 +256,10 @@ class Runner:
                 say(f"── note: {sentence}")
 
     def _tell_result(self, seconds: float) -> None:
-        trained = [step.name for step in self.steps if step.kind == "fit"]
         say(f"── {self.experiment.name} finished in {_minutes(seconds)}")
-        say(f"   models   {self.run}/{{{','.join(trained)}}}/checkpoints/last.ckpt")
+        for step in self.steps:
+            if step.kind == "fit":
+                say(f"   model    {self.run / step.name / 'checkpoints' / 'last.ckpt'}")
         for used in systems_of(self.experiment):
             if used.learns:
                 say(f"   samples  {self.run / used.synthetic}")

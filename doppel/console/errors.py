@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import re
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
 import yaml
 
@@ -17,7 +18,18 @@ from doppel.errors import UserError
 
 _UNKNOWN_KEY = re.compile(r"(?:does not accept option '|[Uu]nrecognized arguments: --|Key \"|Option ')([\w.-]+)")
 _UNKNOWN_ARGUMENT = re.compile(r"class_path '([\w.]+)':\s+Option '([\w.]+)' is not accepted")
+_UNKNOWN_IN_GROUP = re.compile(r"class_path '([\w.]+)':\s+Group '(\w+)' does not accept option '([\w.]+)'")
 _MISSING = object()
+#: What a value of a type looks like.
+_EXPECTED = {
+    "int": "a whole number, such as 3",
+    "float": "a number, such as 0.5",
+    "bool": "true or false",
+    "list": "a list, such as [a, b]",
+    "dict": "keys with values, such as {a: 1}",
+    "str": "text",
+    "NoneType": "null",
+}
 
 
 class NearestKey:
@@ -29,6 +41,12 @@ class NearestKey:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+
+    def parse_args(self: Any, args: Any = None, *more: Any, **options: Any) -> Any:
+        """Read words; ``--key=None`` is ``--key=null``, as jsonargparse itself writes it of an argument in a class."""
+        if args is not None:
+            args = [re.sub(r"^(--[\w.]+)=None$", r"\1=null", word) for word in args]
+        return super().parse_args(args, *more, **options)  # type: ignore[misc]
 
     def error(self: Any, message: str, ex: Exception | None = None) -> NoReturn:
         """Say what is wrong in few lines, instead of the usage of several hundred options.
@@ -56,6 +74,10 @@ def explain(message: str, known: Iterable[str], arguments: list[str]) -> str:
         path, key = match.groups()
         candidates: Iterable[str] = _parameters(path)
         what = f"{path.rsplit('.', 1)[-1]} has no argument {key!r}"
+    elif match := _UNKNOWN_IN_GROUP.search(message):
+        path, group, key = match.groups()
+        candidates = _fields(path, group)
+        what = f"{group} has no {key!r}"
     elif match := _UNKNOWN_KEY.search(message):
         key = match[1]
         candidates = known
@@ -86,10 +108,23 @@ def _reason(message: str) -> str:
     elif match := re.search(r"(\S*) ?does not conform to restriction v(>=?)(\S+)", text):  # a number of a range
         text = f"{value[1] if value else match[1]} is {'not above' if match[2] == '>' else 'below'} {match[3]}"
     elif match := re.search(r"Not of type [A-Za-z]*(Int|Float): .*: ('.*?')", text):
-        text = f"{match[2]} is no {match[1].lower()}"
-    elif value and (match := re.search(r"Expected a <class '(\w+)'>", text)):
-        text = f"{value[1]!r} is no {match[1]}"
+        text = f"{match[2]} does not fit: give {_EXPECTED[match[1].lower()]}"
+    elif value and (expected := _expected(text)):
+        given = {"None": "null"}.get(value[1], value[1])
+        text = f"{given!r} does not fit: give {expected}"
     return f"{before}{'.'.join(keys)}: {text.strip()}"
+
+
+def _expected(text: str) -> str:
+    """What a value should look like, of the types that it was held against; "" if that is not said."""
+    union = re.match(r"\W*Does not validate against any of the Union subtypes Subtypes: (.*?\]) Errors", text)
+    types = re.findall(r"<class '(?:\w+\.)*(\w+)'>|Literal\[(.*?)\]", union[1] if union else text)
+    named = [_EXPECTED.get(name, f"the fields of {name}") if name else _any_of(choices) for name, choices in types]
+    return " or ".join(named if union else named[:1])
+
+
+def _any_of(choices: str) -> str:
+    return f"one of {choices}".replace("'", "")
 
 
 def _parameters(class_path: str) -> list[str]:
@@ -100,6 +135,14 @@ def _parameters(class_path: str) -> list[str]:
         return []
     classes = target.__mro__ if inspect.isclass(target) else (target,)
     return [name for cls in classes for name in inspect.signature(cls).parameters if name not in ("args", "kwargs")]
+
+
+def _fields(class_path: str, argument: str) -> list[str]:
+    """Names of the fields of an argument of a class that is a dataclass."""
+    module, _, name = class_path.rpartition(".")
+    classes = getattr(import_module(module), name).__mro__
+    hints = [get_type_hints(cls.__init__).get(argument) for cls in classes if "__init__" in vars(cls)]
+    return [field.name for hint in hints if dataclasses.is_dataclass(hint) for field in dataclasses.fields(hint)]
 
 
 def _config_files(arguments: list[str]) -> list[str]:

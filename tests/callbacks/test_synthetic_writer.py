@@ -197,7 +197,7 @@ def test_what_is_no_sample_has_no_line_and_is_counted(output: Path, redraws: int
 
 def test_a_model_that_writes_no_sample_is_told_of(output: Path) -> None:
     data = PromptData([None] * 4)
-    with pytest.raises(UserError, match=r"4 .*trees\.jsonl.*\(a tree 4\)"):
+    with pytest.raises(UserError, match=r"4 .*trees\.jsonl.*\(4 with code"):
         sample(output, model=Brackets(target="utterance"), data=data)
     assert not output.exists()
 

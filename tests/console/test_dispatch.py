@@ -53,10 +53,13 @@ def test_the_docstring_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["measur"], "there is no command 'measur': did you mean measure?"),
         (["measure", "a", "--num-samples=4", "--num-sample=4"], "no option 'num-sample': did you mean 'num-samples'?"),
-        (["measure", "a", "--num-samples=x"], "--num-samples: 'x' is no int"),
+        (["measure", "a", "--num-samples=x"], "--num-samples: 'x' does not fit: give a whole number, such as 3"),
         (["measure", "a", "--num-samples=0"], "--num-samples: 0 is not above 0"),
         (["measure", "a", "--num-samples=1", "--batch-size=-2"], "--batch-size: -2 is not above 0"),
-        (["measure", "a", "--num-samples=1", "--batch-size=x"], "--batch-size: 'x' is no int"),
+        (
+            ["measure", "a", "--num-samples=1", "--batch-size=x"],
+            "--batch-size: 'x' does not fit: give a whole number, such as 3",
+        ),
         (["measure", "--num-samples=4"], "runs"),
         (["measure", "a"], "are required: --num-samples\n"),
         (["refuse", "bread"], "bread is wrong: mend it"),

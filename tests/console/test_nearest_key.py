@@ -30,6 +30,10 @@ DATA = [
             "    init_args: {log_sample: 3}\n",
             "SyntheticWriter has no argument 'log_sample' (FILE): did you mean 'log_samples'?",
         ),
+        (
+            "model:\n  init_args:\n    sampling: {redrawz: 3}\n",
+            "sampling has no 'redrawz' (FILE): did you mean 'redraws'?",
+        ),
         ("zzz: 3\n", "there is no option 'zzz' (FILE)\n"),
         ("return_prediction: true\n", "there is no option 'return_prediction' (FILE)"),
     ],
@@ -55,3 +59,27 @@ def test_options_are_not_abbreviated_and_typos_of_the_command_line_are_answered(
     assert main(["fit", *CONFIGS, *DATA, option, "3", "--run_dir", str(run)]) == 2
     assert f"did you mean '{'trainer.max_epochs' if 'epoch' in option else 'lora'}'?" in capsys.readouterr().err
     assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("model.init_args.sampling.redraws", "often", "'often' does not fit: give a whole number, such as 3 or null"),
+        ("model.init_args.sampling.top_p", "null", "'null' does not fit: give a number, such as 0.5"),
+        ("trainer.max_epochs", "2.5", "'2.5' does not fit: give a whole number, such as 3"),
+    ],
+)
+def test_a_value_of_another_type_is_answered_by_one_that_fits(
+    key: str, value: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", *CONFIGS, *DATA, f"--{key}={value}", "--run_dir", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert expected in error and key.rpartition(".")[2] in error
+
+
+def test_null_is_a_value_of_an_argument_in_a_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """jsonargparse hands it on as the text None."""
+    words = ["--model.init_args.sampling.redraws=null", "--run_dir", str(tmp_path), "--print_config"]
+    with pytest.raises(SystemExit) as done:
+        main(["fit", *CONFIGS, *DATA, *words])
+    assert not done.value.code and "redraws: null" in capsys.readouterr().out

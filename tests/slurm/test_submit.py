@@ -276,6 +276,27 @@ def test_the_site_decides_where_jobs_run_and_the_command_line_wins(
     assert "did you mean 'partition'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--systems", "onestage"], "one_stage"),
+        (["--systems", "two_stage,one_stge"], "one_stage"),
+        (["--set", "systems=two-stage"], "two_stage"),
+        (["--set", "systems=[1.5-stage]"], "labels"),
+        (["--set", "variants.small={data: {}}", "systems=smal"], "small"),
+    ],
+)
+def test_a_mistyped_system_is_answered_by_the_nearest(
+    words: list[str], meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch("quickstart", tmp_path / "run", "--dry-run", *words) == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+    experiment = write_experiment(tmp_path / "mine.yaml", base="quickstart", systems=["topcs"])
+    assert launch(experiment, tmp_path / "run", "--dry-run") == 2
+    error = capsys.readouterr().err
+    assert "did you mean topics?" in error and str(experiment) in error
+
+
 def test_tasks_of_an_array_have_a_run_folder_each(
     tmp_path: Path, stand_ins: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
