@@ -15,6 +15,7 @@ from doppel.console import dispatch
 COMMANDS = {
     "Train and sample": {
         "run": "commands.pipeline.run:run",
+        "sample": "commands.pipeline.sample:sample",
         "fit": "commands.lightning.train:fit",
         "validate": "commands.lightning.train:validate",
         "test": "commands.lightning.train:test",

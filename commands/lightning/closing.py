@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 
 from callbacks.differential_privacy import DifferentialPrivacy
+from commands.pipeline.by_hand import predict_command
 
 
 def close(trainer: Trainer) -> None:
@@ -22,17 +23,12 @@ def close(trainer: Trainer) -> None:
     rank_zero_info(f"model: {model}")
     if any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks):  # type: ignore[attr-defined]
         rank_zero_info(f"all that was spent: python cli.py ledger {stage.parent}")
-    config = stage / "config.yaml"
-    if config.is_file() and "DOPPEL_RUN" not in os.environ:  # a run goes on by itself
+    if not (stage / "config.yaml").is_file() or "DOPPEL_RUN" in os.environ:  # a run goes on by itself
+        return
+    run = stage.parent
+    if (run / "experiment.yaml").is_file():
         rank_zero_info(
-            f"next: python cli.py predict --config {config} --config {_overlay(trainer)} --ckpt_path {model} --run_dir "
-            f"{stage.parent / f'sample_{stage.name}'}"
+            f"next: python cli.py run {run / 'experiment.yaml'} {run}; more samples: python cli.py sample {run}"
         )
-
-
-def _overlay(trainer: Trainer) -> str:
-    """The overlay with which a model writes: texts if it samples, else trees of given utterances."""
-    configs = Path(__file__).parents[2] / "configs"
-    name = "sample.yaml" if hasattr(trainer.lightning_module, "sampling") else "annotate.yaml"
-    found = next(configs.rglob(name), configs / name)
-    return str(found.relative_to(Path.cwd())) if found.is_relative_to(Path.cwd()) else str(found)
+    else:
+        rank_zero_info(f"next: {predict_command(stage, hasattr(trainer.lightning_module, 'sampling'))}")

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.manifest import FILE, Manifest, ManifestError
-from commands.pipeline.steps import Role
+from commands.pipeline.steps import RELEASED, Role
 from datamodules.columns import Columns, reference_columns
 from datamodules.data_module import may_be_told
 from datamodules.overlap import Source, overlapping
 from doppel.errors import DataError, UserError
 
 #: Roles of lines that a model wrote, or that were drawn from such or by released shares.
-_PROMPTS: tuple[Role, ...] = ("prompts", "candidates", "release", "pool")
+PROMPTS: tuple[Role, ...] = ("prompts", "candidates", "pool", *RELEASED)
 
 
 def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]) -> None:
@@ -42,13 +42,13 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
         UserError: A prompt would be neither; the message says why, and what to do.
     """
     prompts, utterances = getattr(data, "prompts_path", None), getattr(data, "path", None)
-    roles = _PROMPTS if prompts is not None else (*_PROMPTS, "data")
+    roles = PROMPTS if prompts is not None else (*PROMPTS, "data")
     path = prompts if prompts is not None else utterances
-    why = f"a {type(data).__name__} reads it" if path is None else _why_not_released(str(path), roles)
+    why = f"a {type(data).__name__} reads it" if path is None else why_not_released(str(path), roles)
     if why is None:
         data.is_released = True
     elif path is not None and getattr(data, "is_public", False):
-        _refuse_private(str(path), getattr(data, "columns", None), private())
+        refuse_private(str(path), getattr(data, "columns", None), private())
     if may_be_told(data) or (prompts is None and not hasattr(model, "sampling")):
         return
     raise UserError(
@@ -59,7 +59,7 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
     )
 
 
-def _refuse_private(path: str, columns: Columns | None, private: Iterable[Source]) -> None:
+def refuse_private(path: str, columns: Columns | None, private: Iterable[Source]) -> None:
     """Refuse a file that is declared public and is a private one, in whatever form."""
     try:
         found = overlapping(path, reference_columns(columns), private)
@@ -73,7 +73,7 @@ def _refuse_private(path: str, columns: Columns | None, private: Iterable[Source
         )
 
 
-def _why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:
+def why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:
     """Why a file is no release of a run; None where it is."""
     file = Path(path).resolve()
     run = next((folder for folder in file.parents if (folder / FILE).is_file()), None)

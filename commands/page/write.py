@@ -47,6 +47,9 @@ def write_page(
         (post-processing), or from files that are declared public. ε is shown where the card vouches for it, and else
         NOT PRIVATE with the reason. Metrics named ``private/…`` are on it only if they are asked for, and labelled.
 
+    Samples that ``python cli.py sample`` has drawn since count like the run's own, but in metrics and their pictures,
+    which are of these alone. Those that somebody asked for by a label, a topic or trees are shown and never counted.
+
     Args:
         record: The run.
         report: As :func:`commands.quality.report.build_report` makes it; None where the run was not evaluated.
@@ -61,17 +64,23 @@ def write_page(
     Raises:
         UserError: The run has no samples, or ``supported`` cannot be read.
     """
-    made = record.manifest.samples()
-    wrong = {name: own for name in made if (own := _not_as_made(record, made[name]))}
-    systems = [name for name in in_order(made) if name not in wrong]
+    made, released = record.manifest.samples(), record.manifest.released()
+    wrong = {entry.path: own for entry in released if (own := _not_as_made(record, entry))}
+    systems = [name for name in in_order(made) if made[name].path not in wrong]
     if not systems:
         why = "; ".join(text for own in wrong.values() for text in own)
         raise UserError(
             f"{record.folder} has no samples{f' ({why})' if why else ''}: give the folder of a run that came so far, "
             "or of several runs"
         )
-    samples = {name: _samples(record, made[name]) for name in systems}
+    later = [entry for entry in released if entry.role in ("more", "examples") and entry.path not in wrong]
+    files = {name: [made[name], *(e for e in later if (e.role, e.system) == ("more", name))] for name in systems}
+    asked_for = {name: [e for e in later if (e.role, e.system) == ("examples", name)] for name in systems}
+    files |= {f"{name}, examples": own for name, own in asked_for.items() if own}
+    shown = {name: [s for entry in own for s in _samples(record, entry)] for name, own in files.items()}
+    samples = {name: shown[name] for name in systems}
     main = _main(samples)
+    measured = {name: _samples(record, made[name]) for name in systems}
     known = _supported(record, supported)
     trees = [sample.tree for sample in samples[main] if sample.tree and sample.label is None]
     release = read_release(record, main, trees)
@@ -93,16 +102,17 @@ def write_page(
             branches=_hierarchy(samples[main], known, asked),
             fewest=FEWEST,
             systems={name: system(name).label for name in systems},
-            samples={name: own[:_MOST] for name, own in samples.items()},
-            totals={name: len(own) for name, own in samples.items()},
-            files={name: made[name].path for name in systems},
-            lacks={s.label or s.tree or "": _lacks(s, known) for own in samples.values() for s in own},
+            headings=_headings(files),
+            samples={name: own[:_MOST] for name, own in shown.items()},
+            totals={name: len(own) for name, own in shown.items()},
+            files={name: ", ".join(entry.path for entry in own) for name, own in files.items()},
+            lacks={s.label or s.tree or "": _lacks(s, known) for own in shown.values() for s in own},
             privacy=privacy(record, card),
             figures=quality.figures(metrics, with_private),
             measured=[system(name).label for name in metrics],
-            notes=[*sum(wrong.values(), []), *_notes(metrics, with_private)],
-            frequency=quality.frequency_picture(human, samples[main]) if human else None,
-            lengths=quality.length_picture(human, samples) if human else None,
+            notes=[*sum(wrong.values(), []), *_notes(metrics, with_private), *_later_notes(later)],
+            frequency=quality.frequency_picture(human, measured[main]) if human else None,
+            lengths=quality.length_picture(human, measured) if human else None,
             no_human=no_human,
             num_human=len(human),
             provenance=_provenance(record, report),
@@ -165,6 +175,21 @@ def _samples(record: RunRecord, made: Entry) -> list[Sample]:
         for _, line in read_json_lines(manifest.path(made))
         if isinstance(u := line.get("utterance"), str)
     ]
+
+
+def _headings(files: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
+    """What the lists of samples are called."""
+    asked = ", asked for by a label, a topic or trees: they tell nothing of shares"
+    return {
+        name: system(str(own[0].system)).label + (asked if own[0].role == "examples" else "")
+        for name, own in files.items()
+    }
+
+
+def _later_notes(later: Sequence[Entry]) -> list[str]:
+    if not later:
+        return []
+    return ["Metrics and pictures are of the samples that the run itself has made, not of what was sampled later."]
 
 
 def _text(line: Mapping[str, Any], key: str) -> str | None:

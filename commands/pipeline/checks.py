@@ -126,9 +126,11 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
             "utterance",
         }  # the default, by name
         if place not in free and not is_new and not is_said:
+            more = f"for more samples of it, free of ε, give python cli.py sample {run} --num N; else "
             raise UserError(
                 f"{run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "
-                "restore it, or give another RUN_DIR, which spends on top of what this run has spent"
+                f"{more if key == 'num_samples' else ''}restore it, or give another RUN_DIR, which spends on top of "
+                "what this run has spent"
             )
 
 

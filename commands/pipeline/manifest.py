@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from filelock import FileLock, Timeout
 
-from commands.pipeline.steps import Role, Step
+from commands.pipeline.steps import RELEASED, Role, Step
 from datamodules.sources import file_digest
 from doppel.errors import UserError
 from doppel.files import write_json
@@ -128,10 +128,14 @@ class Manifest:
         """What each system has written: its release that was chosen from no other release."""
         found = {}
         for entry in self.find("release"):
-            is_first = all(made.role != "release" for made in self.upstream(entry.path) if made.path != entry.path)
+            is_first = all(made.role not in RELEASED for made in self.upstream(entry.path) if made.path != entry.path)
             if is_first and entry.system is not None:
                 found[entry.system] = entry
         return found
+
+    def released(self) -> list[Entry]:
+        """All samples that the run hands out: its own, and what was sampled later."""
+        return [entry for entry in self.files.values() if entry.role in RELEASED]
 
     def upstream(self, path: str) -> list[Entry]:
         """The entry of a file, and those of all files that it was made of, directly or not; each once."""
@@ -147,7 +151,7 @@ class Manifest:
     def drawn_from(self, entry: Entry) -> Entry | None:
         """The over-sample, candidates or samples whose lines a step drew or chose; None where it did not."""
         inputs = [self.files[path] for path in entry.inputs if path in self.files]
-        return next((made for made in inputs if made.role in ("pool", "candidates", "release")), None)
+        return next((made for made in inputs if made.role in ("pool", "candidates", *RELEASED)), None)
 
     def contradictions(self, entry: Entry) -> list[str]:
         """In what an entry is not what its step declared before it ran, in words; a report is made by hand, too."""
@@ -266,13 +270,24 @@ _METRICS = {"evaluation", "parser_metrics"}
 
 def declare(step: Step, run: Path) -> None:
     """Write down what a step will read and leave, for whoever executes it: ``RUN/configs/NAME.json``."""
-    content = {
+    write_json(declaration(run, step.name), _declared(step, run))
+
+
+def is_declared(step: Step, run: Path) -> bool:
+    """Whether this very step was written down."""
+    path = declaration(run, step.name)
+    return path.is_file() and json.loads(path.read_text(encoding="utf-8")) == json.loads(
+        json.dumps(_declared(step, run))
+    )
+
+
+def _declared(step: Step, run: Path) -> dict[str, Any]:
+    return {
         "command": [_place(word, run) for word in step.argv],
         "writes": [vars(file) for file in step.writes],
         "reads": step.reads,
         "protected": step.protected,
     }
-    write_json(declaration(run, step.name), content)
 
 
 def enter(run: Path, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from commands.pipeline.settings import Calibration, Topics
@@ -16,7 +15,17 @@ Shares = Calibration | Topics
 
 
 class StepMaker(StepBase):
-    """Makes the steps of a run's systems; arguments as of :class:`~commands.pipeline.step_base.StepBase`."""
+    """Makes the steps of a run's systems; arguments as of :class:`~commands.pipeline.step_base.StepBase`.
+
+    Formal guarantees:
+        Shares of private turns are released by the steps of a system's first draw alone. Those of a later draw, and of
+        a system that samples from another's models, read what was released (``--shares``), and no private file.
+
+    Attributes:
+        only: Label or topic that all samples have; None: as the shares say.
+    """
+
+    only: str | None = None
 
     @property
     def topics(self) -> Topics:
@@ -104,20 +113,29 @@ class StepMaker(StepBase):
             pool = self._file(pool_of(writes), "pool", system)
             drawn = self._sample(system, stage, pool, shares, changes)
             return [drawn, self._calibrate(system, stage, writes, shares)]
-        return [self._sample(system, stage, self._file(writes, "release", system), shares, changes)]
+        return [self._sample(system, stage, self._file(writes, system.role, system), shares, changes)]
 
     def histogram(self, system: System, stage: str) -> Step:
         """Prompts of a model of labels, from a noised histogram of the private ones."""
         experiment, prompts = self.experiment, str(system.prompts)
-        train, record = self._private_file(system), f"{Path(prompts).stem}.histogram.json"
+        shares = self._shares("labels.histogram.json", system)
+        releases = system.draw == 1
+        train = self._private_file(system) if releases else None
         options = {"out": self.run / prompts, "num_samples": experiment.num_samples, "labels": experiment.labels}
+        if not releases:
+            options |= {"shares": self.run / shares.path, "only": self.only}
         return self.tool(
-            "histogram",
+            "histogram" if releases else f"histogram_{system.part(stage)}",
             "tool",
             ["histogram", self.run / system.model(stage), *self._exact()],
             {**options, "seed": experiment.seed},
-            writes=[self._file(prompts, "prompts", system), self._shares(record, system)],
-            reads=[self.checkpoint(system.model(stage)), experiment.labels, train],
+            writes=[self._file(prompts, "prompts", system), *([shares] if releases else [])],
+            reads=[
+                self.checkpoint(system.model(stage)),
+                *([] if releases else [shares.path]),
+                experiment.labels,
+                train,
+            ],
             protected=[train],
         )
 
@@ -161,7 +179,7 @@ class StepMaker(StepBase):
         if shares is not None and (writes.role == "pool" or shares.of == "utterances"):  # and what leads to these
             data["num_samples"] *= shares.oversample
         if system.prompts is not None and writes.path not in (system.prompts, pool_of(system.prompts)):
-            data["prompts_path"] = str(self.run / system.prompts)
+            data |= self.prompts(system.prompts)
         config = self.configs.sampling(system, stage, changes or {}, data)
         source, checkpoint = system.source(stage), self.checkpoint(system.model(stage))
         overlay = self.configs.writing("sample", str(self.run / writes.path), source)
@@ -171,32 +189,41 @@ class StepMaker(StepBase):
             f"sample_{system.part(stage)}",
             "predict",
             merge(overlay, config, {"ckpt_path": checkpoint}),
-            f"sample_{source}",
+            system.folder(stage),
             writes=[writes, self._file(f"{writes.path}.metrics.json", "metrics", system)],
             reads=[checkpoint, data.get("prompts_path"), *tables],
         )
+
+    def prompts(self, path: str) -> Settings:
+        """Arguments of a sampling that name its trees or labels.
+
+        Args:
+            path: File of the run in which the step before leaves them.
+        """
+        return {"prompts_path": str(self.run / path)}
 
     def _keep_best(self, system: System, stage: str) -> Step:
         """Keep one of the candidates of each tree, or of each label."""
         experiment, candidates = self.experiment, candidates_of(system.synthetic)
         parser = experiment.public_parser if system.has_trees else None
         words = json.dumps(experiment.label_words) if experiment.label_words and not system.has_trees else None
-        files = {"candidates": candidates, "prompts": str(system.prompts), "out": system.synthetic}
+        prompts = self.prompts(str(system.prompts))["prompts_path"]
+        files = {"candidates": self.run / candidates, "prompts": prompts, "out": self.run / system.synthetic}
         return self.tool(
             f"choose_{system.part(stage)}",
             "metrics",
             ["keep-best"],
             {
-                **{option: self.run / file for option, file in files.items()},
+                **files,
                 "parser": parser,
                 "label_words": words,
                 "seed": experiment.seed,
             },
             writes=[
-                self._file(system.synthetic, "release", system),
+                self._file(system.synthetic, system.role, system),
                 self._file(f"{system.synthetic}.kept.json", "metrics", system),
             ],
-            reads=[candidates, system.prompts, parser],
+            reads=[candidates, prompts, parser],
         )
 
     def _calibrate(self, system: System, stage: str, writes: str, shares: Shares) -> Step:
@@ -206,19 +233,20 @@ class StepMaker(StepBase):
             options = {"num_topics": shares.num_topics, "texts": shares.texts, "encoder": shares.encoder}
         elif shares.of == "utterances":
             options = {"parser": experiment.public_parser}
-        role: Role = "release" if writes == system.synthetic else "prompts"
+        role: Role = system.role if writes == system.synthetic else "prompts"
         made = [self._file(writes, role, system), self._file(f"{writes}.calibration.json", "metrics", system)]
         released = [self._shares(f"{folder}/marginals.json", system)]
         if isinstance(shares, Topics):
             released.append(self._file(f"{folder}/codebook.jsonl", "data", system))
-        releases = system.models_of is None
+        releases = system.models_of is None and system.draw == 1
         train = self._private_file(system) if releases else None
         files = {"pool": self.run / pool_of(writes), "out": self.run / writes}
+        again = {"shares": self.run / folder / "marginals.json", "only": self.only} if system.draw > 1 else {}
         return self.tool(
             f"calibrate_{system.part(stage)}",
             "metrics" if options else "tool",  # a parser or an encoder runs
             ["calibrate", self.run / folder, *self._exact()],
-            {**files, "num_samples": experiment.num_samples, **options, "seed": experiment.seed},
+            {**files, "num_samples": experiment.num_samples, **options, **again, "seed": experiment.seed},
             writes=[*made, *(released if releases else [])],
             reads=[
                 files["pool"],

@@ -11,7 +11,11 @@ Kind = Literal["fit", "predict", "metrics", "tool"]
 PRIVATE_PARTS = ("private", "private_gold", "full")
 #: Private utterances with the trees that a parser of public turns wrote, in the run folder.
 ANNOTATED = "data/private_annotated.jsonl"
-Role = Literal["checkpoint", "prompts", "pool", "candidates", "release", "metrics", "private", "data", "report"]
+Role = Literal[
+    "checkpoint", "prompts", "pool", "candidates", "release", "more", "examples", "metrics", "private", "data", "report"
+]
+#: Roles of samples that a run hands out.
+RELEASED: tuple[Role, ...] = ("release", "more", "examples")
 
 
 @dataclass(frozen=True)
@@ -22,9 +26,10 @@ class File:
         path: Its place in the run folder.
         role: What it is. ``checkpoint``: weights of a training. ``prompts``: trees or labels that a sampling is asked
             with. ``pool``: an over-sample, of which a later step draws. ``candidates``: several texts for each prompt,
-            of which a later step keeps one. ``release``: the samples of a system. ``metrics``: numbers about samples or
-            models. ``private``: what no ε covers and nobody may be given. ``data``: other lines, such as a split's
-            public part. ``report``: what people read.
+            of which a later step keeps one. ``release``: the samples of a system. ``more``: further samples of it, as
+            likely as these. ``examples``: samples that somebody asked for by a label, a topic or trees, whose shares
+            tell nothing. ``metrics``: numbers about samples or models. ``private``: what no ε covers and nobody may be
+            given. ``data``: other lines, such as a split's public part. ``report``: what people read.
         system: The system that it belongs to; None for one of the whole run.
         scope: Scope of the ledger that pays for it; None where nothing private is in it, or nothing pays.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from commands.pipeline.steps import Step
+from commands.pipeline.steps import Role, Step
 from datamodules.turn import Field
 
 #: Of the steps' maker and the system itself: its steps, see :mod:`commands.pipeline.recipes`.
@@ -36,6 +36,9 @@ class System:
         needs: What an experiment must describe for it: ``""`` nothing, ``stages`` or ``variants`` an entry of its name,
             ``labels`` the list of labels, ``adaptation`` that it is one.
         is_main: Whether its figures stand for a run's where one system's are shown; its files have the plain names.
+        draw: Which samples of it these are: 1 for those of the run, more for what is sampled later
+            (:mod:`commands.pipeline.sample`), whose files and steps have names of their own.
+        role: Of these samples in the manifest.
     """
 
     name: str
@@ -46,6 +49,8 @@ class System:
     models_of: System | None = None
     needs: Literal["", "stages", "variants", "labels", "adaptation"] = ""
     is_main: bool = False
+    draw: int = 1
+    role: Role = "release"
 
     @property
     def has_trees(self) -> bool:
@@ -72,24 +77,44 @@ class System:
     def part(self, stage: str) -> str:
         """What it samples from a model, as steps are called: ``trees``, ``utterances``, or the system's name."""
         written = {"parse_tree": "trees", "parse2utterance": "utterances"}
+        if self.draw > 1:
+            return f"{self.name}-{self.draw}" + (f"_{written[stage]}" if stage in written else "")
         return self.named(written[stage]) if stage in written else self.name
+
+    def folder(self, stage: str) -> str:
+        """Folder of the sampling of a model."""
+        return f"sample_{self.part(stage) if self.draw > 1 else self.source(stage)}"
 
     @property
     def synthetic(self) -> str:
         """File of the samples, in the run folder."""
+        if self.draw > 1:
+            return f"samples/{self.name}-{self.draw}.jsonl"
         return "synthetic.jsonl" if self.is_main else f"synthetic_{self.name}.jsonl"
 
     @property
     def prompts(self) -> str | None:
         """File of the trees or labels that the samples are written from; None where there are none."""
-        return {"parse": self.named("trees.jsonl"), "label": "labels.jsonl"}.get(self.learns or "")
+        written = {"parse": "trees", "label": "labels"}.get(self.learns or "")
+        if written is None:
+            return None
+        if self.draw > 1:
+            return self.synthetic.replace(".jsonl", f"_{written}.jsonl")
+        return "labels.jsonl" if written == "labels" else self.named("trees.jsonl")
 
 
 def pool_of(file: str) -> str:
     """The over-sample that a file of trees or samples is drawn from."""
-    return file.replace("synthetic", "pool") if "synthetic" in file else file.replace(".jsonl", "_pool.jsonl")
+    return _beside(file, "pool")
 
 
 def candidates_of(file: str) -> str:
     """The several texts for each prompt, of which a file of samples keeps one."""
-    return file.replace("synthetic", "candidates", 1)
+    return _beside(file, "candidates")
+
+
+def _beside(file: str, what: str) -> str:
+    """A file by what it was made of; the run's own samples are called ``synthetic``."""
+    if file.startswith("synthetic"):
+        return file.replace("synthetic", what, 1)
+    return file.replace(".jsonl", f"_{what}.jsonl")

@@ -11,6 +11,7 @@ from typing import Any
 from commands.pipeline.manifest import Entry
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
+from commands.pipeline.steps import RELEASED
 from commands.pipeline.systems import system
 from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
@@ -91,7 +92,7 @@ class Attestation:
     def unvouched(self, systems: Collection[str] = ()) -> dict[str, list[str]]:
         """Scope → why nobody can vouch for what was sampled in it; ``systems`` as of :meth:`summary`."""
         found: dict[str, list[str]] = {}
-        for made in self.record.manifest.find("release"):
+        for made in self.record.manifest.released():
             found.setdefault(made.scope or made.path, []).extend(f"{made.path} {why}" for why in self._gaps(made))
         for name in systems:
             scope = system(name).scope
@@ -109,7 +110,7 @@ class Attestation:
         manifest, found = self.record.manifest, []
         for made in manifest.files.values():
             is_page = made.role == "report" and made.path.endswith(".html")
-            if made.role in ("private", "checkpoint", "release") or (is_page and "--private" not in made.command):
+            if made.role in ("private", "checkpoint", *RELEASED) or (is_page and "--private" not in made.command):
                 continue
             if any(self._tells_unpaid(entry) for entry in self._unpaid(made)):
                 found.append(made)

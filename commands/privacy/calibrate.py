@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from jsonargparse.typing import PositiveInt
 
 from commands.pipeline.private_files import of_runs, refuse_parser
 from commands.privacy.counted import Counted, ParsedTrees, TopicsOf, Trees
-from commands.privacy.histogram import release
+from commands.privacy.histogram import read_shares, release
 from datamodules.turn import Turn
 from doppel.calibration import draw, matrix, projected_weights
 from doppel.errors import DataError, UserError
@@ -30,6 +29,8 @@ def calibrate(
     encoder: str = "minilm",
     seed: int | None = None,
     exact: bool = False,
+    shares: Path | None = None,
+    only: str | None = None,
 ) -> None:
     """Draw samples from an over-sample, so that their kinds are as frequent as in the private turns.
 
@@ -58,6 +59,8 @@ def calibrate(
             folder or hub name that sentence-transformers loads.
         seed: Seed of the draw and of k-means, never of the noise.
         exact: No noise: NOT PRIVATE, which the ledger and the report then say.
+        shares: What was released before: draw by it, and release nothing.
+        only: Draw the first texts of this topic, by the released codebook.
 
     Raises:
         UserError: The stage and the options do not fit together, or what is to be public has read the private turns.
@@ -69,7 +72,11 @@ def calibrate(
     if parser is not None:
         refuse_parser(parser, of_runs(stage_dir, if_private=True), "--parser")
     counted: Counted = Trees() if parser is None else ParsedTrees(parser)
+    if only is not None and (num_topics is None or shares is None):
+        raise UserError("--only is a topic that was released: give --num-topics and --shares too")
     if num_topics is not None:
+        if shares is not None and not (stage_dir / "codebook.jsonl").is_file():
+            raise UserError(f"{stage_dir} has no codebook.jsonl, by which its topics were told: restore the file")
         counted = TopicsOf(stage_dir, num_topics, texts, encoder, 1 if seed is None else seed)
     lines = [line for _, line in read_json_lines(pool)]
     found = [line[counted.field] if isinstance(line.get(counted.field), str) else "" for line in lines]
@@ -80,8 +87,8 @@ def calibrate(
             "well-formed tree; sample more, or under a grammar"
         )
     readings = [read for _, read in kept]
-    path = stage_dir / "marginals.json"
-    if not path.exists():
+    path = shares or stage_dir / "marginals.json"
+    if shares is None and not path.exists():
         bins = counted.bins(readings)
 
         def of_turns(turns: list[Turn]) -> list[dict[str, float]]:
@@ -89,7 +96,7 @@ def calibrate(
 
         released = release(stage_dir, bins, of_turns, counted.what, exact)
         write_json(path, {**released, "what": counted.what, "reader_digest": counted.digest, "bins": bins})
-    released = json.loads(path.read_text(encoding="utf-8"))
+    released = read_shares(path)
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
     if (sigma is None) != exact or released.get("reader_digest") != counted.digest:
         reader = f"by the reader {released['reader_digest']}" if released.get("reader_digest") else "without one"
@@ -97,6 +104,9 @@ def calibrate(
             f"{path} was released with{'out' if sigma is None else ''} noise and {reader}: ask for the same; another "
             "release would be spent on top"
         )
+    if only is not None:
+        _keep(pool, out, [line for line, read in kept if read == only], only, num_samples)
+        return
     vectors = matrix([counted.vector(read, bins) for read in readings], bins)
     targets = np.array([released["sums"][name] for name in bins]) / num_units
     # of a target: the noise, and chance: N unit vectors of norm 1 over K bins
@@ -129,3 +139,13 @@ def calibrate(
         f"distance {told['distance_before']:.4f} before, {told['distance_after']:.4f} after, "
         f"{told['distance_of_noise']:.4f} is noise"
     )
+
+
+def _keep(pool: Path, out: Path, lines: list[dict[str, Any]], topic: str, num_samples: int) -> None:
+    """Write the first lines of one topic; in the order in which the model wrote them, so that none is preferred."""
+    if not lines:
+        raise DataError(f"{pool} has no text of the topic {topic!r}: the model writes none; ask for a commoner one")
+    drawn = lines[:num_samples]
+    write_json(f"{out}.calibration.json", {"only": topic, "num_found": len(lines), "num_drawn": len(drawn)})
+    write_json_lines(out, ({**line, "label": topic} for line in drawn))
+    print(f"{out}: {len(drawn)} of {num_samples} texts of the topic {topic!r}, of {len(lines)} in the over-sample")

@@ -9,10 +9,11 @@ from typing import Any
 
 from commands.pipeline.manifest import Entry, Manifest
 from commands.pipeline.run_record import read_json
+from commands.pipeline.steps import RELEASED
 from doppel.files import read_json_lines
 
 #: Roles of the lines that a model wrote, or that were drawn from such.
-TEXTS = ("release", "candidates", "pool", "prompts")
+TEXTS = (*RELEASED, "candidates", "pool", "prompts")
 #: What a command that draws or chooses may add to a line.
 _ADDED = {"calibrate": "label", "choose": "template"}
 
@@ -49,8 +50,9 @@ def drawn_by_others(manifest: Manifest, drawn: Entry, weights: Mapping[str, Coll
     if told is None or "weights" not in told:
         return [f"{drawn.path}: nothing tells which weights drew it"]
     wrong = manifest.changes(f"{drawn.path}.metrics.json") + _not_written(manifest, drawn, told)
-    asked = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role == "prompts"]
-    if told.get("prompts") not in ({drawn.inputs[name] for name in asked} or {None}):
+    asked = [name for name in drawn.inputs if name in manifest.files and manifest.files[name].role in TEXTS]
+    given = [name for name in drawn.inputs if os.path.isabs(name)]  # public files, such as trees for `sample --trees`
+    if told.get("prompts") not in {*(drawn.inputs[name] for name in [*asked, *given]), *([] if asked else [None])}:
         named = " and ".join(asked) or "none"
         which = "prompts that were declared public" if told.get("prompts_are_declared_public") else "other prompts"
         wrong.append(f"{drawn.path} was sampled with {which} instead of those that {drawn.step} declared: {named}")

@@ -18,7 +18,15 @@ from doppel.files import write_json_lines
 
 
 def histogram(
-    stage_dir: Path, *, labels: Path, out: Path, num_samples: PositiveInt, seed: int = 1, exact: bool = False
+    stage_dir: Path,
+    *,
+    labels: Path,
+    out: Path,
+    num_samples: PositiveInt,
+    seed: int = 1,
+    exact: bool = False,
+    shares: Path | None = None,
+    only: str | None = None,
 ) -> None:
     """Prompts for a model of utterances given a label, from a noised histogram of the private labels.
 
@@ -33,6 +41,8 @@ def histogram(
         num_samples: Prompts to draw.
         seed: Seed of the draw, never of the noise.
         exact: No noise, as in the paper: NOT PRIVATE, which the ledger and the report then say.
+        shares: What was released before: draw by it, and release nothing.
+        only: Draw this label alone.
 
     Raises:
         UserError: The stage, the labels and the options do not fit together.
@@ -44,19 +54,35 @@ def histogram(
     field = StageConfig.read(stage_dir).model.get("source")
     if field != "label":
         raise UserError(f"{stage_dir} holds no model of utterances given a label: its source is {field!r}")
-    path = out.with_name(f"{out.stem}.histogram.json")
-    if not path.exists():
+    if only is not None and only not in bins:
+        raise UserError(f"{labels} has no label {only!r}: give one that stands there")
+    path = shares or out.with_name(f"{out.stem}.histogram.json")
+    if shares is None and not path.exists():
         released = release(stage_dir, bins, _labels, "labels", exact)
         write_json_lines(path, [{**released, "probabilities": normalise(released["sums"])}])
-    released = json.loads(path.read_text(encoding="utf-8"))
+    released = read_shares(path)
     if list(released["probabilities"]) != bins or (released["noise_multiplier"] is None) != exact:
         raise UserError(
             f"{path} was released with other labels or noise: restore them; another release would be spent on top"
         )
-    names = random.Random(seed).choices(bins, list(released["probabilities"].values()), k=num_samples)
+    probabilities = list(released["probabilities"].values())
+    drawn = random.Random(seed).choices(bins, probabilities, k=num_samples)
+    names = drawn if only is None else [only] * num_samples
     write_json_lines(out, ({"label": name} for name in names))
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {released['noise_multiplier']:g}"
     print(f"{out}: {num_samples} prompts of {len(bins)} labels ({noise})")
+
+
+def read_shares(path: Path) -> dict[str, Any]:
+    """Shares that were released.
+
+    Raises:
+        UserError: They are not there: nobody releases them a second time, which would be spent on top.
+    """
+    if not path.is_file():
+        raise UserError(f"there are no released shares at {path}: restore the file; another release would be spent")
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def _labels(turns: list[Turn]) -> list[dict[str, float]]:

@@ -100,7 +100,7 @@ def card(record: RunRecord, attestation: Attestation | None = None, *, renews: b
         f"{name}: {text}" for name, texts in outside.items() if name not in summary["scopes"] for text in texts
     ]
     checkpoints, not_covered = _checkpoints(attestation, summary, prevents)
-    released = manifest.find("release")
+    released = manifest.released()
     spending = dict.fromkeys(m["scope"] for m in summary["mechanisms"])
     content = {
         "signed": False,

@@ -1,0 +1,273 @@
+"""``python cli.py sample``: more samples of a run that has ended, on its manifest, its card and its page."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+
+from commands.pipeline import systems
+from commands.pipeline.asked_for import check_trees, oversample_of, topic_of
+from commands.pipeline.by_hand import predict_command
+from commands.pipeline.code_copy import version
+from commands.pipeline.experiment import load, save
+from commands.pipeline.manifest import Manifest, declaration, declare, is_declared
+from commands.pipeline.more import Wanted, more_steps
+from commands.pipeline.run_folder import hold
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.run_stage import run_stage
+from commands.pipeline.runner import PLACE
+from commands.pipeline.settings import Experiment
+from commands.pipeline.steps import Step
+from commands.pipeline.system import System
+from commands.pipeline.yaml_files import ROOT, dump, read_yaml
+from commands.privacy.histogram import read_labels
+from doppel.console.say import say
+from doppel.errors import UserError
+
+#: Samples where nobody says how many.
+_NUM = 5000
+
+
+def sample(
+    run_dir: Path,
+    *,
+    system: str | None = None,
+    num: PositiveInt | None = None,
+    label: str | None = None,
+    topic: str | None = None,
+    trees: Path | None = None,
+    public: bool = False,
+    seed: int | None = None,
+) -> int:
+    """Draw more samples of a finished run, free of ε.
+
+    They are written to RUN_DIR/samples/SYSTEM-2.jsonl, then -3, … and nothing is overwritten. They follow the law of
+    the run's own samples: same settings, same grammar, same released shares, another seed. `verify` signs them with the
+    run, and the page counts them. Metrics stay those of the run's own samples.
+
+    With --label, --topic or --trees they are what you asked for: the page shows them as examples and counts them in no
+    share.
+
+    Everything runs here, also where there is SLURM. Given again after an interruption, the command goes on.
+
+    Args:
+        run_dir: Run folder, of which the command `run` has finished.
+        system: Whose samples; by default the run's main one, or the one that --label, --topic or --trees is for.
+        num: How many; 5000 if left out, and with --trees one for each tree.
+        label: Samples for this label alone, a line of the run's list of labels.
+        topic: Samples of this topic alone, as the page calls it: many are drawn, and those of the topic are kept.
+        trees: JSON lines with "parse": trees that a step of this run has made, or public ones (see --public).
+        public: Say that anybody may see the trees of --trees. Trees of private text stay refused.
+        seed: Seed of the draw. By default it follows from the run's seed and the number of the file, so that no file
+            repeats another.
+
+    Returns:
+        Exit status.
+
+    Raises:
+        UserError: The run is not finished, or has no such system, label or topic; or the trees are not public.
+    """
+    os.environ.setdefault("WANDB_SILENT", "true")
+    run = run_dir.resolve()
+    experiment = _experiment(run, run_dir)
+    ways = {"--label": label, "--topic": topic, "--trees": trees}
+    given = [way for way, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise UserError(f"{given[0]} and {given[1]} exclude one another: give one of them")
+    if trees is None and public:
+        raise UserError("--public says that trees are public: give --trees, or leave it out")
+    if trees is not None and num is not None:
+        raise UserError("--trees writes one utterance for each tree: leave --num out")
+    used = _system(run, run_dir, experiment, system, given[0] if given else None)
+    wanted = Wanted(num or _NUM, seed, label, topic, trees, public)
+    if label is not None:
+        _check_label(experiment, label)
+    if topic is not None:
+        name = topic_of(run, used, topic)
+        wanted = replace(wanted, topic=name, oversample=oversample_of(run, used, name))
+        say(
+            f"── about {wanted.num * wanted.oversample:,} texts are drawn, to find {wanted.num:,} of the topic {name!r}"
+        )
+    if trees is not None:
+        wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
+    with hold(run):
+        draw, steps = _place(experiment, run, used, wanted)
+        status = _local(experiment, run, steps, run_dir)
+    return status or _tell(RunRecord(run), replace(used, draw=draw), run_dir, wanted)
+
+
+def _experiment(run: Path, named: Path) -> Experiment:
+    """Of the run.
+
+    Raises:
+        UserError: It is no folder of a run; the message says what to give.
+    """
+    if (run / "experiment.yaml").is_file():
+        return load(run / "experiment.yaml")
+    if not run.is_dir():
+        raise UserError(f"there is no folder {named}: give that of a finished run")
+    if (run.parent / "experiment.yaml").is_file():
+        raise UserError(f"{named} is a part of a run: give {named.parent}")
+    stages = [run] if (run / "checkpoints" / "last.ckpt").is_file() else []
+    stages += sorted(path.parents[1] for path in run.glob("*/checkpoints/last.ckpt"))
+    stages = [stage for stage in stages if (stage / "config.yaml").is_file()]
+    if stages:
+        raise UserError(
+            f"{named} has no experiment.yaml: its models were trained by hand, so that nothing tells how they are to "
+            f"be sampled, and no card would cover it. By hand: {predict_command(stages[0])}"
+        )
+    found = [record.folder for record in RunRecord.find(run) if (record.folder / "experiment.yaml").is_file()]
+    hint = f"give one of its runs, such as {found[0]}" if found else "give the folder of a finished run"
+    raise UserError(f"{named} has no experiment.yaml: {hint}")
+
+
+def _system(run: Path, named: Path, experiment: Experiment, name: str | None, way: str | None) -> System:
+    """Whose samples are asked for.
+
+    Raises:
+        UserError: There is none, or its run has not come so far.
+    """
+    known = {used.name: used for used in systems.systems_of(experiment) if used.learns}
+    for_way = {"--label": lambda s: s.learns == "label", "--topic": lambda s: s.name == "topics"}
+    for_way["--trees"] = lambda s: s.has_trees
+    fitting = [own for own, used in known.items() if way is None or for_way[way](used)]
+    if name is not None and name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(known) or 'none that writes samples'}"
+        raise UserError(f"{named} has no system {name!r}: {hint}")
+    what = {"--label": "writes for labels", "--topic": "has topics", "--trees": "writes for trees"}
+    if name is not None and name not in fitting:
+        raise UserError(f"{way} is for a system that {what[way or '']}, and {name} does not: leave one of them out")
+    if not fitting:
+        lacks = f"a system that {what[way]}" if way else "a system that writes samples"
+        raise UserError(f"{named} has no {lacks.removeprefix('a ')}: its systems are {', '.join(experiment.systems)}")
+    used = known[name or systems.main_of(fitting)]
+    manifest = Manifest.read(run)
+    made = manifest.samples().get(used.name)
+    if made is None:
+        raise UserError(
+            f"{used.name} has not finished: give python cli.py run {named}/experiment.yaml {named} first, which goes on"
+        )
+    for entry in manifest.upstream(made.path):
+        if entry.role == "checkpoint" and not manifest.is_as_made(entry):
+            how = "was changed after its training" if manifest.path(entry).exists() else "is gone"
+            raise UserError(f"{named / entry.path} {how}: samples of it would not be the run's")
+    return used
+
+
+def _check_label(experiment: Experiment, label: str) -> None:
+    labels = read_labels(Path(str(experiment.labels)))
+    if label not in labels:
+        nearest = difflib.get_close_matches(label, labels, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"the list is {experiment.labels}"
+        raise UserError(f"the run has no label {label!r}: {hint}")
+
+
+def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> tuple[int, list[Step]]:
+    """Number and steps of the draw: of the one that this command has begun before and not finished, else a new one.
+
+    Raises:
+        UserError: The seed would repeat texts that are there.
+    """
+    for draw, steps in _draws(experiment, run, used, wanted):
+        plain = more_steps(experiment, run, used, draw, Wanted(1))
+        begun = [step for step in plain if declaration(run, step.name).exists()]
+        own = replace(used, draw=draw).synthetic
+        if not begun:
+            _refuse_seed(run, used, draw, wanted)
+            return draw, steps
+        if own in Manifest.read(run).files:
+            continue
+        if len(begun) == len(steps) and all(_is_begun(step, run) for step in steps):
+            say(f"── {own} was begun: going on")
+            return draw, steps
+        say(f"── note: {own} was begun with other words and is not finished; the command that began it goes on with it")
+    raise AssertionError
+
+
+def _draws(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> Iterator[tuple[int, list[Step]]]:
+    draw = 2
+    while True:
+        yield draw, more_steps(experiment, run, used, draw, wanted)
+        draw += 1
+
+
+def _is_begun(step: Step, run: Path) -> bool:
+    """Whether a step was begun as it would be now."""
+    path = run / "configs" / f"{step.name}.yaml"
+    is_same = step.config is None or (path.is_file() and path.read_text(encoding="utf-8") == dump(step.config))
+    return is_same and is_declared(step, run)
+
+
+def _refuse_seed(run: Path, used: System, draw: int, wanted: Wanted) -> None:
+    """One seed draws the same texts again."""
+    if wanted.seed is None:
+        return
+    parts = [replace(used, draw=number).part(stage) for number in range(1, draw) for stage in used.stages]
+    for part in parts:
+        path = run / "configs" / f"sample_{part}.yaml"
+        model = read_yaml(path)["model"] if path.is_file() else {}
+        if path.is_file() and model["init_args"]["sampling"].get("seed", 0) == wanted.seed:
+            raise UserError(f"--seed {wanted.seed} has drawn samples of this run before: give another, or leave it out")
+
+
+def _local(experiment: Experiment, run: Path, steps: Sequence[Step], named: Path) -> int:
+    """Run what is not done yet; exit status."""
+    commits = list(dict.fromkeys([*experiment.commit, version()]))
+    if commits != experiment.commit:
+        save(replace(experiment, commit=commits), run / "experiment.yaml")
+    for step in steps:
+        mark = run / ".done" / step.name
+        if not mark.exists():
+            if step.config is not None:
+                (run / "configs" / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
+            declare(step, run)
+    for number, step in enumerate(steps, 1):
+        mark = run / ".done" / step.name
+        head = f"── {step.name} ({number} of {len(steps)})"
+        say(f"{head}: done already, skipped" if mark.exists() else head)
+        command = [sys.executable, str(ROOT / "cli.py"), *step.argv]
+        status = run_stage(step.kind, mark, command, PLACE)
+        if status:
+            why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
+            sys.stderr.write(f"error: {step.name} {why}; the same command goes on from there\n")
+            return status
+    return 0
+
+
+def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
+    """Renew card and page, and say what came of it; exit status."""
+    from commands.page.write import write_page  # pandas, which no --help waits for
+    from commands.privacy.verify import card, write_card
+    from commands.quality.report import build_report
+
+    content = None
+    if (record.folder / "ledger.jsonl").exists():
+        content = card(record, renews=True)
+        write_card(content, record.folder)
+    try:
+        report = build_report(record)
+    except UserError:  # nothing was measured
+        report = None
+    num = (record.folder / drawn.synthetic).read_bytes().count(b"\n")
+    page = write_page(record, report, content)
+    say(f"── {named / drawn.synthetic}: {num} samples")
+    if wanted.role == "examples":
+        say("   They are what you asked for: the page shows them, and counts them in no share.")
+    if content is None:
+        say("   NOT PRIVATE: the run has no ledger")
+    else:
+        spent = content["scopes"].get(drawn.scope, {})
+        say(
+            f"   ε of {drawn.scope} stays {spent.get('epsilon', float('nan')):.4g}: samples of a trained model are free"
+        )
+        say(f"   card     {'signed' if content['signed'] else 'NOT SIGNED: ' + content['prevents'][0]}")
+    say(f"   page     {named / page.name}")
+    say(f"   metrics  are those of {replace(drawn, draw=1).synthetic}")
+    return 0
