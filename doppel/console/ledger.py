@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from json import dumps as to_json
 from pathlib import Path
@@ -11,16 +12,18 @@ from doppel.console.table import Table
 from doppel.privacy.ledger import Ledger, LedgerError
 
 FILE_NAME = "ledger.jsonl"
+#: Variable that names one ledger for all runs of a site.
+SITE = "DOPPEL_LEDGER"
 
 
-def ledger(run_dir: Path, *, json: bool = False) -> None:
+def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
     """What a run has spent, per mechanism and composed.
 
     Print every mechanism, every scope (a released system) against its target, and everything composed. Reads only;
     steps that a crash rolled back stay spent.
 
     Args:
-        run_dir: Run folder, a stage folder in it, or the ledger file.
+        run_dir: Run folder, a stage folder in it, or the ledger file; left out, the one that DOPPEL_LEDGER names.
         json: Print one JSON object instead of tables.
 
     Raises:
@@ -30,12 +33,25 @@ def ledger(run_dir: Path, *, json: bool = False) -> None:
     sys.stdout.write((to_json(summary, indent=2) if json else tables(summary)) + "\n")
 
 
-def find(run_dir: Path) -> Path:
+def find(run_dir: Path | None, site: str | None = None) -> Path:
     """The ledger file of a run folder, of a stage folder inside one, or the file itself.
+
+    Args:
+        run_dir: The place; None: the ledger that serves a whole site.
+        site: That one; None: the one that DOPPEL_LEDGER names.
 
     Raises:
         LedgerError: If there is none.
     """
+    if run_dir is None:
+        site = os.environ.get(SITE) or site
+        if not site:
+            known = sorted(path.parent for path in Path("runs").glob(f"*/{FILE_NAME}"))
+            such = ", ".join(map(str, known[:5])) or "runs/mine"
+            raise LedgerError(f"name a run folder ({such}), or set {SITE} to the ledger that all runs share")
+        if not Path(site).is_file():
+            raise LedgerError(f"{SITE} is {site}, where no run has written yet: name a run folder")
+        return Path(site)
     for candidate in (run_dir, run_dir / FILE_NAME):
         if candidate.is_file():
             return candidate

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from commands.pipeline.slurm import SLURM
+from commands.privacy.ledger import ledger as whole_command
 from doppel.console.command import call as call_command
 from doppel.console.ledger import ledger as command
 from doppel.errors import UserError
@@ -68,3 +71,27 @@ def test_no_ledger_and_a_damaged_one_are_one_line(run_dir, tmp_path_factory, cap
     with pytest.raises(UserError) as error:
         run(capsys, str(run_dir))
     assert error.value.about == f"{run_dir / 'ledger.jsonl'}, line 32"
+
+
+def test_without_a_folder_it_is_the_ledger_of_the_site(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Named by the environment, else by slurm/site.yaml, whatever the file is called; else it is said how."""
+    monkeypatch.setattr("commands.pipeline.slurm.SLURM", tmp_path / "slurm")
+    shutil.copytree(SLURM / "profiles", tmp_path / "slurm" / "profiles")
+    monkeypatch.delenv("DOPPEL_LEDGER", raising=False)
+    monkeypatch.chdir(tmp_path.parent)
+    for of_checkout in (command, whole_command):
+        with pytest.raises(UserError, match="DOPPEL_LEDGER"):
+            call_command(of_checkout, [], "ledger")
+    expected = run(capsys, str(run_dir))
+    shared = tmp_path / "customers.jsonl"
+    (run_dir / "ledger.jsonl").rename(shared)
+    (tmp_path / "slurm" / "site.yaml").write_text(f"environment: {{DOPPEL_LEDGER: {shared}}}")
+    call_command(whole_command, [], "cli.py ledger")
+    assert capsys.readouterr().out == expected
+    monkeypatch.setenv("DOPPEL_LEDGER", str(shared))
+    assert run(capsys) == expected
+    monkeypatch.setenv("DOPPEL_LEDGER", str(tmp_path / "none.jsonl"))
+    with pytest.raises(UserError, match="none.jsonl"):
+        call_command(whole_command, [], "cli.py ledger")
