@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from datamodules.columns import Columns
 from datamodules.sources import expand_path
@@ -11,6 +12,19 @@ from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.spec import note_on_delta
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found.
+
+    Attributes:
+        notes: Sentences for the console.
+        num_units: Units of the file, N if all of them are trained on.
+    """
+
+    notes: list[str]
+    num_units: int
 
 
 def check(
@@ -23,7 +37,8 @@ def check(
     labels: Collection[str] | None = None,
     delta: float | None = None,
     is_protected: bool = False,
-) -> list[str]:
+    truncate: bool = False,
+) -> Checked:
     """Read a file as training will, and say what it does with rows that teach nothing.
 
     Formal guarantees:
@@ -43,9 +58,10 @@ def check(
         delta: Of the guarantee; None: 1/(N ln N).
         is_protected: Whether a guarantee protects this file; then it is said where rows may be protected by themselves
             that are one person's, and where N, which is public, makes δ large.
+        truncate: Whether utterances that are too long are cut.
 
     Returns:
-        Sentences for the console.
+        What is to be said, and the number of units.
 
     Raises:
         DataError: The file cannot be used; the message names the line.
@@ -69,7 +85,12 @@ def check(
         raise DataError(f"{path} holds no user turn: give a file with at least one")
     what = {
         "empty": "has no text; such rows are left out",
-        "long": "is longer than the model's max_length; such rows teach nothing: shorten them, or raise it",
+        "long": "is longer than the model's max_length; "
+        + (
+            "of such rows the utterance is cut, as data.truncate asks for"
+            if truncate
+            else "such rows teach nothing: shorten them, raise it, or let data.truncate=true cut their utterances"
+        ),
         "unknown": "has a label that the public list lacks; none of it will be sampled: add it there if it is public",
     }
     count = {name: f" ({len(places)} of {num_turns} rows)" if is_public else "" for name, places in places_of.items()}
@@ -81,4 +102,4 @@ def check(
         )
     if is_protected and len(units) > 1:
         notes += filter(None, [note_on_delta(delta or default_delta(len(units)), len(units))])
-    return notes
+    return Checked(notes, len(units))

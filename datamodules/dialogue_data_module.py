@@ -53,6 +53,9 @@ class DialogueDataModule(TrainingDataModule):
         batch_size: Expected number of units in a logical batch, over all ranks. Null: a twentieth of the units,
             which is a function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
         max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
+        truncate: Cut an utterance that is longer than the model's ``max_length`` at that length. False: such a row
+            keeps its place and teaches nothing. Prompts and trees are never cut
+            (:func:`~datamodules.encoded_turns.encode_turns`).
         max_turns_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
             uniform choice, new in each step. Public. Null: 1 for utterances, 4 for dialogues and users. A model that
             writes several rows for a turn has as many times more rows, which the privacy specification tells.
@@ -100,6 +103,7 @@ class DialogueDataModule(TrainingDataModule):
         keep_share: float | None = None,
         is_public: bool = False,
         columns: Columns | None = None,
+        truncate: bool = False,
     ) -> None:
         super().__init__(val_path, test_path)
         check_limits(
@@ -123,6 +127,7 @@ class DialogueDataModule(TrainingDataModule):
         self.limit_val_turns = limit_val_turns
         self.sampling_seed = sampling_seed
         self.fixed_shapes = fixed_shapes
+        self.truncate = truncate
         self.selection = Selection(keep_function, shuffle_trees, keep_share)
         self.columns = Columns.from_config({"columns": columns})
         check_unit(unit, self.columns)
@@ -133,7 +138,7 @@ class DialogueDataModule(TrainingDataModule):
         if self.privacy_caveat:
             log.warning(self.privacy_caveat)
         unit = self.unit if self.is_public else self._given_unit
-        encoded = load_encoded(self.train_path, self.require_codec(), unit, self.selection, self.columns)
+        encoded = load_encoded(self.train_path, self.require_codec(), unit, self.selection, self.columns, self.truncate)
         units = EncodedUnits(encoded, self.limit_train_units)
         if self._given_batch_size is not None and self._given_batch_size > len(units):
             raise DataError(
@@ -146,7 +151,7 @@ class DialogueDataModule(TrainingDataModule):
         """Read and tokenise the turns of a validation or test file."""
         codec = self.require_codec()
         columns = reference_columns(self.columns)
-        encoded = load_encoded(path, codec, "utterance", columns=columns)
+        encoded = load_encoded(path, codec, "utterance", columns=columns, truncate=self.truncate)
         return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
 
     def refuse_private(self, name: str, path: str) -> None:

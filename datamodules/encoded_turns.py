@@ -23,7 +23,7 @@ class EncodedTurns:
     """Token ids of many turns; row r is ``ids[offsets[r]:offsets[r + 1]]``.
 
     A row is a turn. One longer than the codec's ``max_length`` keeps its place, but as a separator and an end of text
-    without loss.
+    without loss; or it is cut, where that is asked for (:func:`encode_turns`).
 
     Attributes:
         ids: Token ids of all rows, one after the other, int32.
@@ -48,7 +48,7 @@ class EncodedTurns:
 
     @property
     def num_over_long(self) -> int:
-        """Rows that were too long, and so have no loss. Private: not to be logged."""
+        """Rows that were too long and were not cut, and so have no loss. Private: not to be logged."""
         return int((self.lengths == self.num_prompt).sum())
 
     def row(self, index: int) -> NDArray[np.int32]:
@@ -62,6 +62,7 @@ def load_encoded(
     unit: Unit | None,
     selection: Selection | None = None,
     columns: Columns | None = None,
+    truncate: bool = False,
 ) -> EncodedTurns:
     """Read, select and tokenise the turns of a file. Some thousand turns take a second, and nothing is kept on disk.
 
@@ -69,6 +70,7 @@ def load_encoded(
         path: As for :func:`datamodules.tables.read_turns`, and likewise ``unit`` and ``columns``.
         codec: Text format of the model.
         selection: What is made of the turns before they are tokenised; None takes all as they are.
+        truncate: As for :func:`encode_turns`.
 
     Raises:
         DataError: The input cannot be used, or a turn lacks what the model needs.
@@ -76,20 +78,36 @@ def load_encoded(
     selection = selection or Selection()
     needs = codec.needs if selection.keep_function is None else ()  # which drops the turns without a tree
     turns = read_turns(path, unit, needs=needs, columns=columns)
-    return encode_turns(selection.apply(turns, path, unit or "utterance"), codec)
+    return encode_turns(selection.apply(turns, path, unit or "utterance"), codec, truncate)
 
 
-def encode_turns(turns: Sequence[Turn], codec: Codec) -> EncodedTurns:
-    """Tokenise turns in batches."""
+def encode_turns(turns: Sequence[Turn], codec: Codec, truncate: bool = False) -> EncodedTurns:
+    """Tokenise turns in batches.
+
+    Formal guarantees:
+        Whether a row is too long, and where it is cut, is a function of this row and the public ``max_length``. A row
+        stays one row of its unit, in its place, whose gradient is clipped with the unit's. So what a unit can
+        contribute to a step is bounded by C as before, and rows of others stay what they were.
+
+    Args:
+        turns: The turns.
+        codec: Text format of the model.
+        truncate: Cut an utterance that is too long at ``max_length`` in place of leaving the row without loss. Such a
+            row has no end of text: it teaches how a text begins, not that it ends there. Prompts are never cut, and
+            trees neither, for the beginning of a tree is none: where one of them alone fills the row, it has no loss.
+    """
     unit_index: dict[str, int] = {}
     units = np.array([unit_index.setdefault(turn.unit, len(unit_index)) for turn in turns], dtype=np.int32)
     rows: list[NDArray[np.int32]] = []
     num_prompt: list[int] = []
     for start in range(0, len(turns), _CHUNK):
         for encoded in codec.encode_all(list(turns[start : start + _CHUNK])):
-            is_over_long = len(encoded.input_ids) > codec.max_length
-            rows.append(np.array([codec.bos_id, codec.eos_id] if is_over_long else encoded.input_ids, dtype=np.int32))
-            num_prompt.append(2 if is_over_long else encoded.num_prompt)
+            ids, start = encoded.input_ids, encoded.num_prompt
+            if len(ids) > codec.max_length:
+                is_cut = truncate and codec.target == "utterance" and start < codec.max_length
+                ids, start = (ids[: codec.max_length], start) if is_cut else ([codec.bos_id, codec.eos_id], 2)
+            rows.append(np.array(ids, dtype=np.int32))
+            num_prompt.append(start)
     return EncodedTurns(
         ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32),
         offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),

@@ -91,6 +91,7 @@ def _array(waiting: Mapping[str, Runner], runs: Path, site: Site, mode: Mode, ch
     words.append(f"--output={runs}/slurm/grid-%A_%a.out")
     command = [f"{code}/slurm/array.sbatch", next(iter(waiting.values())).python, str(runs)]
     if mode == "dry-run":
+        next(iter(waiting.values())).check_files()
         sys.stdout.write(f"# code is first copied to {code}, the experiment of every point to {runs}/configs\n")
         sys.stdout.write(
             " \\\n    ".join([words[0], *map(shlex.quote, words[1:]), shlex.join(command), *waiting]) + "\n"

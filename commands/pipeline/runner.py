@@ -16,14 +16,16 @@ from typing import Literal
 
 from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.code_copy import copy_code, version
+from commands.pipeline.estimate import seconds_of
 from commands.pipeline.experiment import load, save
 from commands.pipeline.manifest import declaration, declare
+from commands.pipeline.readiness import private_file, readiness, trainings_of
 from commands.pipeline.run_folder import hold
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.settings import Experiment
 from commands.pipeline.slurm import Site, queued, submit
-from commands.pipeline.sources import check_sources, is_there, read_sources
+from commands.pipeline.sources import check_files, check_sources, read_sources
 from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import systems_of
@@ -98,8 +100,8 @@ class Runner:
 
         Args:
             mode: ``local`` here, one after the other; ``submit`` as jobs that wait for one another; ``dry-run`` prints
-                what would be submitted, and writes nothing; ``check`` parses the configuration of every step, and reads
-                the files, if they are there.
+                what would be submitted, and writes nothing; ``check`` reads the files, parses the configuration of
+                every step, and tells what each system would do and about how long it would take here.
             check: Whether ``submit`` checks first.
 
         Returns:
@@ -107,13 +109,26 @@ class Runner:
         """
         if mode == "local":
             return self.local()
-        if mode == "check" or (mode == "submit" and check):
+        if mode == "check":
+            num_units = self._check_data()
             self.check()
-        if mode == "check" and is_there(self.experiment):
-            self._check_data()
-        if mode != "check":
-            self.submit(is_dry=mode == "dry-run")
+            self._tell_ready(num_units)
+            return 0
+        if mode == "dry-run":
+            self.check_files()
+        elif check:
+            self.check()
+        self.submit(is_dry=mode == "dry-run")
         return 0
+
+    def check_files(self) -> None:
+        """Look whether the files that a training needs are there.
+
+        Raises:
+            UserError: One is not.
+        """
+        if self._trains():
+            check_files(self.experiment)
 
     def local(self) -> int:
         """Run every step here, and end with what came of it."""
@@ -245,15 +260,41 @@ class Runner:
             if step.is_once and not (is_kept and declaration(self.run, step.name).exists()):
                 declare(step, self.run)
 
-    def _check_data(self) -> None:
-        """Read the user's files before anything starts, so that a bad line is found now.
+    def _trains(self) -> bool:
+        return any(step.kind == "fit" for step in self.waiting())
+
+    def _check_data(self) -> dict[str, int]:
+        """Read the user's files before anything starts, so that a bad line, or a batch that wastes ε, is found now.
+
+        Returns:
+            Path of a private file → its units.
 
         Raises:
             UserError: One cannot be read.
         """
-        if any(step.kind == "fit" for step in self.waiting()):
-            for sentence in read_sources(self.experiment):
-                say(f"── note: {sentence}")
+        self.check_files()
+        if not self._trains():
+            return {}
+        read = read_sources(self.experiment)
+        for sentence in read.notes:
+            say(f"── note: {sentence}")
+        for used in systems_of(self.experiment):
+            ready = readiness(self.experiment, used, self.steps, read.num_units, plans=False)
+            for sentence in [] if ready is None else ready.warnings:
+                say(f"── warning: {sentence}")
+        return read.num_units
+
+    def _tell_ready(self, num_units: Mapping[str, int]) -> None:
+        """What each system would do, and about how long it would take on this machine."""
+        for used in systems_of(self.experiment):
+            trainings = trainings_of(used, self.waiting())
+            ready = readiness(self.experiment, used, self.steps, num_units, plans=True)
+            if trainings and ready is not None:
+                seconds = seconds_of(ready, trainings, self.waiting(), private_file(self.experiment, trainings[0]))
+                say(f"{ready.text}, about {_about(seconds)} on this machine (an estimate)")
+            else:
+                why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
+                say(f"ready: {used.name}{why}")
 
     def _tell_result(self, seconds: float) -> None:
         say(f"── {self.experiment.name} finished in {_minutes(seconds)}")
@@ -303,6 +344,11 @@ def _refusal(words: list[str]) -> str | None:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _about(seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} minute{'' if minutes == 1 else 's'}"
 
 
 def _minutes(seconds: float) -> str:

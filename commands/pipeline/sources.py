@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +15,10 @@ from commands.pipeline.supported import read_supported
 from commands.pipeline.systems import systems_of
 from commands.pipeline.yaml_files import ROOT, merge
 from datamodules.codec import MAX_LENGTH
+from datamodules.hub import is_on_hub
 from datamodules.sources import expand_path, is_embedded
 from datamodules.turn import Field, Turn, Unit
-from doppel.errors import DataError, UserError
+from doppel.errors import UserError
 from doppel.privacy.card import origins_of
 
 #: Tokens that every base model takes.
@@ -37,6 +39,19 @@ _PRIVATE_TEST = (
     "adaptation.test is {path}, which says what the private file {private} does, in whatever form: the test is public; "
     "name a file of other turns, or leave it out and the test is cut off adaptation.train"
 )
+
+
+@dataclass(frozen=True)
+class Read:
+    """What reading the files of an experiment told.
+
+    Attributes:
+        notes: Sentences for the console of whoever starts the run, see :func:`datamodules.check.check`.
+        num_units: Path of a private file, as the experiment names it → its units.
+    """
+
+    notes: list[str]
+    num_units: dict[str, int] = field(default_factory=dict)
 
 
 def check_sources(experiment: Experiment) -> None:
@@ -76,11 +91,8 @@ def check_sources(experiment: Experiment) -> None:
         _check_topics(experiment.topics or Topics(), train)
 
 
-def read_sources(experiment: Experiment) -> list[str]:
+def read_sources(experiment: Experiment) -> Read:
     """Read every file as its stage will.
-
-    Returns:
-        Sentences for the console of whoever starts the run, see :func:`datamodules.check.check`.
 
     Raises:
         UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
@@ -103,21 +115,22 @@ def read_sources(experiment: Experiment) -> list[str]:
         "is_protected": experiment.is_private,
     }
     notes: list[str] = []
+    num_units: dict[str, int] = {}
     if adaptation is None and any(used.learns for used in systems_of(experiment)):
         check_unit(unit, columns)
-        paths: dict[str, tuple[Columns, Unit | None]] = {data["train_path"]: (columns, unit)}
-        for used in systems_of(experiment):
-            settings = merge(data, experiment.variants.get(used.name, {}).get("data", {}))
-            paths[settings["train_path"]] = (Columns.from_config(settings), settings.get("unit") or unit)
+        paths: dict[str, tuple[Columns, Unit | None, bool]] = {}
+        for settings in (data, *(_settings(experiment, used.name) for used in systems_of(experiment))):
+            theirs = (Columns.from_config(settings), settings.get("unit") or unit, bool(settings.get("truncate")))
+            paths[settings["train_path"]] = theirs
         labels = read_labels(Path(experiment.labels)) if experiment.labels and "label" in learnt else None
-        for path, (their_columns, their_unit) in paths.items():
-            notes += check(
-                path, their_unit, needs, their_columns, is_over_long=is_over_long, labels=labels, **guarantee
-            )
+        for path, (their_columns, their_unit, truncate) in paths.items():
+            checks = {"is_over_long": is_over_long, "labels": labels, "truncate": truncate, **guarantee}
+            checked = check(path, their_unit, needs, their_columns, **checks)
+            notes, num_units[path] = [*notes, *checked.notes], checked.num_units
     elif adaptation is not None:
-        notes += check(adaptation.train, unit, ["parse"], columns, is_over_long=is_over_long, **guarantee)
+        notes += check(adaptation.train, unit, ["parse"], columns, is_over_long=is_over_long, **guarantee).notes
         if adaptation.test is not None:
-            notes += check(adaptation.test, needs=["parse"], columns=columns, is_over_long=is_over_long)
+            notes += check(adaptation.test, needs=["parse"], columns=columns, is_over_long=is_over_long).notes
     if adaptation is None and experiment.reference is None and any(used.learns for used in systems_of(experiment)):
         notes.append(
             "the experiment names no reference, so nothing says how near the samples come to what people say: add "
@@ -128,7 +141,7 @@ def read_sources(experiment: Experiment) -> list[str]:
     reference = reference_columns(columns)
     for path, is_public in ((val, val_is_public), (experiment.reference, True), (texts, True)):
         if path is not None:
-            notes += check(path, columns=reference, is_public=is_public, is_over_long=is_over_long)
+            notes += check(path, columns=reference, is_public=is_public, is_over_long=is_over_long).notes
     private = of_experiment(experiment.as_dict())
     for path, refusal in (
         (experiment.reference, _PRIVATE_REFERENCE),
@@ -140,19 +153,38 @@ def read_sources(experiment: Experiment) -> list[str]:
             refuse_overlap(path, reference, private, refusal)
     if experiment.public_parser is not None and experiment.is_private:
         refuse_parser(Path(experiment.public_parser), private, "public_parser")
-    return notes
+    return Read(notes, num_units)
 
 
-def is_there(experiment: Experiment) -> bool:
-    """Whether the files that :func:`read_sources` opens are on this machine."""
-    data, adaptation = experiment.section("data"), experiment.adaptation
-    given = [data.get("train_path"), data.get("val_path"), experiment.reference, (experiment.topics or Topics()).texts]
-    given += [] if adaptation is None else [adaptation.train, adaptation.test]
-    try:
-        paths = [expand_path(path) for path in given if path is not None]
-    except DataError:  # a variable is not set
-        return False
-    return bool(paths) and all(is_embedded(path) or os.path.exists(path) for path in paths)
+def check_files(experiment: Experiment) -> None:
+    """Refuse an experiment whose files are not on this machine, without opening one.
+
+    Raises:
+        UserError: One is not, or a variable in its path is not set.
+    """
+    data, adaptation, learns = experiment.section("data"), experiment.adaptation, set()
+    given: dict[str, str | None] = {}
+    for used in systems_of(experiment):
+        learns.add(used.learns)
+        if used.learns and adaptation is None:
+            given[f"data.train_path of {used.name}"] = _settings(experiment, used.name).get("train_path")
+    if not any(learns):
+        return
+    given |= {"data.val_path": data.get("val_path"), "reference": experiment.reference}
+    given["labels"] = experiment.labels if "label" in learns else None
+    given["topics.texts"] = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
+    if adaptation is not None:
+        given |= {"adaptation.train": adaptation.train, "adaptation.test": adaptation.test}
+    for name, path in given.items():
+        if path is not None and not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
+            raise UserError(f"{name} is {path}, which does not exist: correct the path")
+
+
+def _settings(experiment: Experiment, system: str) -> dict[str, Any]:
+    """Arguments of the data module that a system trains with, but for what its stages change."""
+    return merge(
+        experiment.data, experiment.variants.get(system, {}).get("data", {}), experiment.overrides.get("data", {})
+    )
 
 
 def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:

@@ -130,7 +130,7 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
     columns = reference_columns(module.columns)
-    encoded = load_encoded(module.train_path, model.codec, module.unit, columns=columns)
+    encoded = load_encoded(module.train_path, model.codec, module.unit, columns=columns, truncate=module.truncate)
     units = EncodedUnits(encoded, num_units)
     batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
     return batches.make(0, range(len(units)), len(units)).micro_batches

@@ -282,7 +282,7 @@ def plan(
         batch_size=batch_size,
         max_grad_norm=max_grad_norm,
         noise_multiplier=MAX_NOISE_MULTIPLIER,
-        stage_steps=tuple(_num_steps(value, num_units, batch_size) for value in stages),
+        stage_steps=tuple(num_steps(value, num_units, batch_size) for value in stages),
         max_rows_per_unit=max_rows_per_unit,
         histogram_noise_multiplier=histogram_noise_multiplier,
     )
@@ -335,8 +335,8 @@ def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | Non
     return None
 
 
-def _num_steps(epochs: float, num_units: int, batch_size: int) -> int:
-    """Exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31."""
+def num_steps(epochs: float, num_units: int, batch_size: int) -> int:
+    """Steps of a stage, ⌈epochs · N / B⌉, in exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31."""
     if not 0.0 < epochs < math.inf:
         raise CalibrationError(f"epochs is {epochs}: give a finite number above 0 for every stage.")
     return math.ceil(Fraction(epochs).limit_denominator(10**6) * num_units / batch_size) or 1

@@ -308,12 +308,16 @@ def test_an_ordinary_fp16_run_may_start_with_an_empty_batch(tmp_path: Path, tiny
     assert torch.equal(weights(model), start)
 
 
+@pytest.mark.parametrize("truncate", [False, True])
 def test_a_unit_with_many_rows_moves_the_gradient_by_at_most_the_clipping_norm(
-    tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch, truncate: bool
 ) -> None:
-    """Two data sets that differ by one user with 30 rows; with neither noise nor sampling, one step on all units."""
+    """Two data sets that differ by one user with 30 rows; with neither noise nor sampling, one step on all units.
+
+    Their rows, or what they are cut to.
+    """
     rows = [{"utterance": f"call number {i}", "unit": f"user-{i % 4}"} for i in range(8)]
-    extra = [{"utterance": "the same words again and again", "unit": "user-9"}] * 30
+    extra = [{"utterance": "the same words again and again " * (40 if truncate else 1), "unit": "user-9"}] * 30
     monkeypatch.setattr(GaussianNoise, "add_", lambda *args, **kwargs: None)
     steps = []
     for name, lines in {"without": rows, "with": rows + extra}.items():
@@ -321,8 +325,8 @@ def test_a_unit_with_many_rows_moves_the_gradient_by_at_most_the_clipping_norm(
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         model = UtteranceLM(base_model=tiny_model, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
         start = weights(model)
-        units = len({line["unit"] for line in lines})
-        data = data_module(str(path), unit="user", batch_size=units, max_turns_per_unit=3)  # q = 1
+        units = len({line["unit"] for line in lines})  # q = 1
+        data = data_module(str(path), unit="user", batch_size=units, max_turns_per_unit=3, truncate=truncate)
         callback = privacy(tmp_path / name, max_grad_norm=0.05, delta=1e-3)
         fit(tmp_path / name, model, data, [callback], max_epochs=1)
         steps.append((weights(model) - start) * units)

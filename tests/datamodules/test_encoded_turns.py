@@ -15,6 +15,7 @@ from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns, load_encoded
 from datamodules.sources import data_fingerprint
 from datamodules.tables import read_turns
+from datamodules.turn import Turn
 from doppel.errors import DataError
 
 
@@ -67,3 +68,29 @@ def test_over_long_turns_keep_their_row_but_have_no_loss(dialogues: str, tokeniz
     np.testing.assert_array_equal(encoded.lengths, np.where(too_long, 2, lengths))
     np.testing.assert_array_equal(encoded.num_prompt == encoded.lengths, too_long)
     np.testing.assert_array_equal(encoded.unit_index, encode_turns(turns, whole).unit_index)
+
+
+def test_an_over_long_utterance_is_cut_alone_where_that_is_asked_for(tokenizer: object) -> None:
+    """A row depends on itself alone; its prompt stays whole, and what is cut has no end of text."""
+    limit, tree = 30, "(Yield (Find (Today)))"
+    short, whole = (Codec(tokenizer, "parse", "utterance", length) for length in (limit, 1000))
+    turns = [Turn("a b c " * n, tree * m, f"u{n % 3}") for n in range(9) for m in (1, 4)]
+    cut, left = encode_turns(turns, short, truncate=True), encode_turns(turns, short)
+    num_cut = 0
+    for row, encoded in enumerate(whole.encode_all(turns)):
+        ids, prompt = cut.row(row).tolist(), int(cut.num_prompt[row])
+        if len(encoded.input_ids) <= limit or encoded.num_prompt >= limit:
+            assert ids == left.row(row).tolist() and prompt == left.num_prompt[row]
+            continue
+        num_cut += 1
+        assert ids == encoded.input_ids[:limit] and prompt == encoded.num_prompt and short.eos_id != ids[-1]
+        alone = encode_turns(turns[row : row + 1], short, truncate=True)
+        assert ids == alone.row(0).tolist()
+    assert num_cut and 0 < cut.num_over_long < left.num_over_long
+    np.testing.assert_array_equal(cut.unit_index, left.unit_index)
+
+
+def test_a_tree_is_never_cut(dialogues: str, tokenizer: object) -> None:
+    codec, turns = Codec(tokenizer, None, "parse", 8), read_turns(dialogues, "dialogue")
+    cut, left = encode_turns(turns, codec, truncate=True), encode_turns(turns, codec)
+    assert left.num_over_long and cut.ids.tolist() == left.ids.tolist()

@@ -229,11 +229,11 @@ def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_
     texts = ["hi", "", "x" * 50, " ", "y" * 60]
     path = write_table(tmp_path, "csv", [{"text": text, "label": "a" if text else "b"} for text in texts])
     known = {"labels": ["b"], "is_over_long": lambda turn: len(turn.utterance) > 20}
-    empty, long, unknown = check(path, **known)  # type: ignore[arg-type]
+    empty, long, unknown = check(path, **known).notes  # type: ignore[arg-type]
     assert empty == f"{path}:3 has no text; such rows are left out"
     assert long.startswith(f"{path}:4 is longer than the model's max_length") and "of" not in long.split()
     assert unknown.startswith(f"{path}:2 has a label that the public list lacks")
-    counted = check(path, is_public=True, **known)  # type: ignore[arg-type]
+    counted = check(path, is_public=True, **known).notes  # type: ignore[arg-type]
     assert counted[0].endswith("(2 of 3 rows)") and counted[1].endswith("(2 of 3 rows)")
     with pytest.raises(DataError, match="'parse'") as refused:
         check(path, needs=("utterance", "parse"))

@@ -16,6 +16,7 @@ import yaml
 
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.run_stage import run_stage
+from commands.pipeline.sources import Read
 from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
 from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
@@ -46,7 +47,8 @@ def steps_of_pipeline(name: str, run: Path) -> list[Step]:
 @pytest.fixture(autouse=True)
 def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "data")
-    monkeypatch.setattr("commands.pipeline.runner.read_sources", lambda experiment: [])  # the files are not here
+    monkeypatch.setattr("commands.pipeline.runner.read_sources", lambda experiment: Read([]))  # the files are not here
+    monkeypatch.setattr("commands.pipeline.runner.check_files", lambda experiment: None)
 
 
 @pytest.fixture

@@ -180,7 +180,10 @@ def test_a_run_whose_labels_are_released_as_they_are_ends_by_saying_so(
         (["own-data.yaml", "RUN", "--local"], "data.train_path"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl"], "reference"),
         (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl", "reference=./a.jsonl"], "a.jsonl"),
-        (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=BAD", f"reference={ROOT}/x"], "bad.jsonl:2"),
+        (
+            ["own-data.yaml", "RUN", "--local", "--set", "data.train_path=BAD", f"reference={ROOT}/README.md"],
+            "bad.jsonl:2",
+        ),
     ],
 )
 def test_wrong_calls_are_one_line_errors_before_anything_starts(

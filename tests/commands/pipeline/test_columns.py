@@ -59,7 +59,7 @@ def test_what_the_run_itself_writes_has_the_usual_names(tmp_path: Path) -> None:
 
 def test_files_are_read_as_the_stages_will(tmp_path: Path) -> None:
     given = changes(tmp_path)
-    unlisted, empty = read_sources(load(shipped("own-data"), given))
+    unlisted, empty = read_sources(load(shipped("own-data"), given)).notes
     assert unlisted.startswith(f"{given['data.train_path']}:3 has a label that the public list lacks")
     assert empty == f"{given['reference']}:2 has no text; such rows are left out (1 of 1 rows)"
     with pytest.raises(UserError, match="data.unit"):
@@ -101,5 +101,5 @@ def test_impossible_topics_are_refused_before_anything_runs(wrong: dict[str, flo
 def test_an_utterance_of_ten_thousand_words_is_told_before_anything_starts(tmp_path: Path) -> None:
     path = write_table(tmp_path / "long", "csv", [{"text": "hello"}, {"text": "word " * 10_000}, {"text": "a b " * 60}])
     own = {"data.train_path": path, "data.columns": {}, "data.unit": "utterance", "systems": ["one_stage"]}
-    long, _ = read_sources(load(shipped("own-data"), changes(tmp_path) | own))
+    long, _ = read_sources(load(shipped("own-data"), changes(tmp_path) | own)).notes
     assert long.startswith(f"{path}:3 is longer than the model's max_length")

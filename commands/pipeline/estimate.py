@@ -1,0 +1,157 @@
+"""About how long the steps of a system take on this machine: measured for some seconds, and multiplied."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import islice
+from typing import Any
+
+from commands.pipeline.readiness import Readiness
+from commands.pipeline.steps import Step
+from commands.pipeline.yaml_files import ROOT
+
+#: Units whose rows are measured, turns that are read for them, and seconds that a measurement takes.
+_UNITS, _TURNS, _SECONDS = 128, 2000, 3.0
+#: Samples that are drawn to measure.
+_SAMPLES = 32
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a model takes, in seconds.
+
+    Attributes:
+        per_unit: Forward and backward pass of a unit.
+        per_step: Noise and optimiser of a step, whatever was drawn.
+        per_token: A token of a sample.
+        target_tokens: Tokens of a sample.
+    """
+
+    per_unit: float
+    per_step: float
+    per_token: float
+    target_tokens: float
+
+
+def seconds_of(ready: Readiness, trainings: Iterable[Step], steps: Iterable[Step], path: str) -> float:
+    """Seconds that a system takes on this machine, from its first training to its metrics.
+
+    Formal guarantees:
+        The measured rows are the first of the private file, since how long a run takes hangs on how long its rows are.
+        The figure goes to the console of whoever holds the file, in whole minutes, and is neither logged nor written;
+        the run itself, whose duration anybody can watch, tells more (docs/privacy.md, "Time").
+
+    Args:
+        ready: Its N, B and number of steps.
+        trainings: Its trainings.
+        steps: All steps of the run; those after the trainings are told by the files that they write.
+        path: The private file.
+    """
+    start, total, paces = _start(), 0.0, {}
+    for step in trainings:
+        config = step.config or {}
+        pace = paces[step.name] = measure(config, path)
+        epochs = float(config.get("trainer", {}).get("max_epochs", 1))
+        total += start + epochs * ready.num_units * pace.per_unit
+        total += epochs * ready.num_units / ready.batch_size * pace.per_step
+    for step in steps:
+        if not any(file.system == ready.system for file in step.writes) or step.kind == "fit":
+            continue
+        total += start
+        if step.kind == "predict":
+            checkpoint = str((step.config or {}).get("ckpt_path"))
+            own = next((pace for name, pace in paces.items() if f"/{name}/checkpoints/" in checkpoint), None)
+            number = (step.config or {})["data"]["init_args"].get("num_samples") or 0
+            total += 0.0 if own is None else number * own.target_tokens * own.per_token
+    return total
+
+
+def measure(config: Mapping[str, Any], path: str) -> Pace:
+    """The pace of a training and of samples from its model, on the first rows of a file."""
+    import torch
+
+    from commands.privacy.norms import build
+    from datamodules.columns import Columns
+    from datamodules.dialogue_data_module import DialogueDataModule
+    from datamodules.encoded_turns import encode_turns
+    from datamodules.logical_batches import EncodedUnits, LogicalBatches
+    from datamodules.sources import expand_path
+    from datamodules.tables import place_turns
+    from doppel.privacy.clipping import PerSampleClipper
+    from doppel.privacy.noise import GaussianNoise
+    from doppel.privacy.private_step import noisy_mean
+    from lightning_modules.sampling import sample_texts
+
+    data, model = config["data"]["init_args"], build(config["model"])
+    module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
+    unit = module.unit if data.get("unit") else "utterance"
+    places = place_turns(expand_path(path), unit, needs=model.codec.needs, columns=Columns.from_config(data))
+    turns = [placed.turn for placed in islice(places, _TURNS) if placed.turn is not None]
+    encoded = encode_turns(turns, model.codec, module.truncate)
+    units = EncodedUnits(encoded, _UNITS)
+    batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
+    parts = batches.make(0, range(len(units)), len(units)).micro_batches
+    privacy = config.get("privacy")
+    clipper = PerSampleClipper(model, max_grad_norm=1.0) if privacy is not None else None
+
+    def run(part: Any) -> None:
+        part.input_ids, part.labels = part.input_ids.to(model.device), part.labels.to(model.device)
+        if clipper is None:
+            model.losses(part).sum().backward()
+            return
+        with clipper.capture(part.num_units, part.rows_per_unit):
+            (model.losses(part) / part.rows_per_unit).sum().backward()
+        clipper.accumulate()
+
+    run(parts[-1])  # the first pass is slower
+    times: list[float] = []
+    sizes: list[int] = []
+    while sum(times) < _SECONDS and len(times) < len(parts):
+        part = parts[len(times)]
+        times.append(_timed(partial(run, part)))
+        sizes.append(part.input_ids.numel())
+    per_unit = sum(times) / sum(sizes) * sum(part.input_ids.numel() for part in parts) / len(units)
+    optimizer = model.configure_optimizers()["optimizer"]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    noise = GaussianNoise(1.0, 1.0)
+
+    def step() -> None:
+        if clipper is not None:
+            noisy_mean(trained, noise, len(units), 0)
+        optimizer.step()
+
+    step()
+    per_step = _timed(step)
+    if clipper is not None:
+        clipper.close()
+    model.zero_grad()
+    targets = (encoded.lengths - encoded.num_prompt)[encoded.lengths > encoded.num_prompt]
+    length = float(targets.mean()) if len(targets) else 1.0
+    prompts = [encoded.row(row)[: encoded.num_prompt[row]].tolist() for row in range(min(_SAMPLES, len(encoded)))]
+    written: list[int] = []
+
+    def sample() -> None:
+        texts = sample_texts(model.model, model.codec, prompts, model.sampling, stream=[0])
+        written.append(sum(map(len, model.codec.tokenize([text for text, _ in texts]))) + len(texts))
+
+    with torch.no_grad():
+        seconds = _timed(sample)
+    return Pace(per_unit, per_step, seconds / max(written[0], 1), length)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+@cache
+def _start() -> float:
+    """Seconds until a process of a step has loaded its libraries."""
+    words = [sys.executable, "-c", "import commands.lightning.train, lightning_modules.causal_lm, callbacks"]
+    return _timed(lambda: subprocess.run(words, cwd=ROOT, check=False, capture_output=True))

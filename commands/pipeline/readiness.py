@@ -1,0 +1,149 @@
+"""What each system of an experiment is about to do, told before anything is spent: N, B, steps, σ."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from commands.pipeline.settings import Experiment
+from commands.pipeline.stage_config import StageConfig
+from commands.pipeline.steps import Step
+from commands.pipeline.system import System
+from datamodules.turn import Unit
+from doppel.errors import UserError
+from doppel.privacy.spec import PrivacySpec, num_steps, usual_batch_size
+
+#: A step that draws a larger share of the units gains little from their being drawn at random.
+LARGE_RATE = 0.2
+#: With fewer steps a model learns next to nothing.
+FEW_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """The trainings of one system on its units.
+
+    Attributes:
+        system: Its name.
+        unit: What is protected.
+        num_units: N.
+        batch_size: B of the first training.
+        steps: Of all trainings together.
+        spec: Budget of all trainings; None without privacy.
+    """
+
+    system: str
+    unit: str
+    num_units: int
+    batch_size: int
+    steps: int
+    spec: PrivacySpec | None = None
+
+    @property
+    def text(self) -> str:
+        """N, B, steps and σ."""
+        parts = [f"{self.num_units:,} {self.unit}s", f"B {self.batch_size:,}", f"{self.steps:,} steps"]
+        parts += ["NOT PRIVATE" if self.spec is None else f"σ {self.spec.noise_multiplier:.3f}"]
+        return f"ready: {self.system}, {', '.join(parts)}"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the run a waste of its ε."""
+        usual, found = usual_batch_size(self.num_units), []
+        rate = self.batch_size / self.num_units
+        if rate > LARGE_RATE and self.batch_size > usual:
+            found.append(
+                f"{self.system}: a step draws {rate:.2g} of the units (q = {self.batch_size:,} of {self.num_units:,}), "
+                f"which wastes ε: data.batch_size=null takes a twentieth, {usual:,}"
+            )
+        if self.steps < FEW_STEPS:
+            way = f"data.batch_size={usual} or less" if self.batch_size > usual else "more epochs"
+            found.append(
+                f"{self.system}: {self.steps} steps are too few to learn from ({FEW_STEPS} are little): give {way}"
+            )
+        return found
+
+
+def readiness(
+    experiment: Experiment, system: System, steps: Iterable[Step], num_units: Mapping[str, int], plans: bool
+) -> Readiness | None:
+    """What a system is about to do.
+
+    Formal guarantees:
+        All that is told are N, B, q, the number of steps and σ, which count as public, on the console.
+
+    Args:
+        experiment: What is run.
+        system: One of its systems.
+        steps: Of the run.
+        num_units: Path of a private file → its units, see :class:`~commands.pipeline.sources.Read`.
+        plans: Whether σ is calibrated, which takes a second.
+
+    Returns:
+        None for a system that trains nothing, or whose units nobody has counted yet.
+
+    Raises:
+        UserError: The batch is larger than the data, or no noise keeps the ε.
+    """
+    trainings = trainings_of(system, steps)
+    if not trainings:
+        return None
+    found: Readiness | None = None
+    for step in trainings:
+        config = StageConfig(step.config or {})
+        count = _count(private_file(experiment, step), config, num_units)
+        if count is None:
+            return None
+        batch_size = config.data.get("batch_size") or usual_batch_size(count)
+        if batch_size > count:
+            raise UserError(
+                f"data.batch_size is {batch_size}, but {system.name} has {count} units: give at most that, or null for "
+                "a twentieth of them"
+            )
+        taken = num_steps((config.content.get("trainer") or {}).get("max_epochs", 1), count, batch_size)
+        unit = config.data.get("unit") or "utterance"
+        if found is None:
+            found = Readiness(system.name, unit, count, batch_size, taken)
+            privacy = config.privacy
+            if plans and privacy is not None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # said when the files are read
+                    found = replace(found, spec=privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None))
+        else:
+            found = replace(found, steps=found.steps + taken)
+    return found
+
+
+def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:
+    """The trainings of a system on private turns, of the steps of a run."""
+    own = {system.model(stage) for stage in system.stages}
+    if not system.learns or system.models_of is not None:
+        return []
+    return [step for step in steps if step.kind == "fit" and step.name in own]
+
+
+def private_file(experiment: Experiment, training: Step) -> str:
+    """The private file of a training as the user named it, before a parser writes its trees."""
+    config = StageConfig(training.config or {})
+    return str((experiment.section("data") if experiment.write_parses else config.data).get("train_path"))
+
+
+def _count(path: str, config: StageConfig, num_units: Mapping[str, int]) -> int | None:
+    """N of a training: the units of its file, or those that are selected."""
+    data = config.data
+    if path not in num_units:  # such as the private part of a split that is still to be made
+        return None
+    selected = {name: data.get(name) for name in ("keep_function", "keep_share", "limit_train_units")}
+    if not any(selected.values()):
+        return num_units[path]
+    from datamodules.columns import Columns
+    from datamodules.selection import Selection
+    from datamodules.sources import expand_path
+    from datamodules.tables import read_turns
+
+    unit: Unit = data.get("unit") or "utterance"
+    place = expand_path(path)
+    turns = read_turns(place, unit, columns=Columns.from_config(data))
+    kept = {turn.unit for turn in Selection.from_config({**data, "shuffle_trees": None}).apply(turns, place, unit)}
+    return min(len(kept), selected["limit_train_units"] or len(kept))

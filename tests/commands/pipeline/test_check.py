@@ -1,0 +1,128 @@
+"""What is told before anything is spent: files that are missing, N, B, steps and σ, batches that waste ε, time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cli
+from commands.pipeline import estimate
+from commands.pipeline.estimate import Pace, measure, seconds_of
+from commands.pipeline.experiment import load, shipped
+from commands.pipeline.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
+from commands.pipeline.synthesis import steps_of
+from commands.pipeline.systems import system
+from doppel.grammar import generate
+from doppel.privacy.spec import plan
+
+OWN = str(shipped("own-data"))
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three rows of each of 50 users, with trees; the last row has five hundred words."""
+    rows = [{"utterance": t.utterance, "parse": t.parse, "unit": f"u{i % 50}"} for i, t in enumerate(generate(150, 1))]
+    rows[-1]["utterance"] = "word " * 500
+    path = tmp_path_factory.mktemp("check") / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def settings(users: Path, **changes: Any) -> dict[str, Any]:
+    return {"data.train_path": str(users), "data.unit": "user", "privacy.accountant": "rdp", **changes}
+
+
+def called(users: Path, run: Path, *mode: str, **changes: Any) -> int:
+    words = [f"{name}={json.dumps(value)}" for name, value in settings(users, **changes).items()]
+    return cli.main(["run", OWN, str(run), *mode, "--set", *words])
+
+
+@pytest.mark.parametrize("mode", ["--check", "--dry-run"])
+@pytest.mark.parametrize("name", ["data.train_path", "reference", "data.val_path"])
+def test_a_file_that_does_not_exist_is_an_error(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str, name: str
+) -> None:
+    assert called(users, tmp_path / "run", mode, **{name: "nowhere.csv"}) == 2
+    told = capsys.readouterr()
+    assert name in told.err and "nowhere.csv" in told.err and "ready" not in told.out
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+def test_a_check_ends_with_what_each_system_will_do(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commands.pipeline.runner.seconds_of", lambda *_: 170.0)
+    assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
+    *_, one, two = capsys.readouterr().out.splitlines()
+    sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
+    assert one.startswith("ready: one_stage, 50 users, B 2, 50 steps, σ ") and "about 3 minutes" in one
+    assert float(one.split("σ ")[1].split(",")[0]) == pytest.approx(sigma, abs=5e-4)
+    assert two.startswith("ready: two_stage, 50 users, B 2, 75 steps, σ ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commands.pipeline.runner.seconds_of", lambda *_: 1.0)
+    assert called(users, tmp_path / "run", "--check", **{"data.batch_size": 40, "systems": ["one_stage"]}) == 0
+    rate, few, ready = (line for line in capsys.readouterr().out.splitlines() if "one_stage" in line)
+    assert "data.batch_size" in rate and "4 steps" in few and "B 40, 4 steps" in ready
+    assert called(users, tmp_path / "run", "--check", systems=["one_stage"]) == 0
+    assert "warning" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "steps", "number"),
+    [(20, 100, 0), (21, 100, 1), (20, FEW_STEPS, 0), (20, FEW_STEPS - 1, 1), (90, 2, 2)],
+)
+def test_what_counts_as_a_waste(batch_size: int, steps: int, number: int) -> None:
+    assert LARGE_RATE == 0.2
+    assert len(Readiness("one_stage", "user", 100, batch_size, steps).warnings) == number
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_row_that_is_too_long_is_named_and_none_is_counted(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, truncate: bool
+) -> None:
+    monkeypatch.setattr("commands.pipeline.runner.seconds_of", lambda *_: 1.0)
+    assert called(users, tmp_path / "run", "--check", **{"data.truncate": truncate, "systems": ["one_stage"]}) == 0
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if "max_length" in line)
+    assert f"{users}:150 is longer" in note and "rows)" not in note
+    assert ("teach nothing" in note) is not truncate
+
+
+def test_units_are_counted_as_the_training_selects_them(users: Path, tmp_path: Path) -> None:
+    experiment = load(shipped("own-data"), settings(users, **{"data.keep_share": 0.5}))
+    steps = steps_of(experiment, tmp_path)
+    found = readiness(experiment, system("one_stage"), steps, {str(users): 50}, plans=False)
+    assert found is not None and 10 < found.num_units < 40
+
+
+def test_the_time_of_a_system_is_that_of_its_steps(
+    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "_start", lambda: 10.0)
+    monkeypatch.setattr(estimate, "measure", lambda *_: Pace(0.5, 2.0, 0.01, 20.0))
+    changes = {"systems": ["one_stage"], "epochs.one_stage": 3, "num_samples": 100, "reference": "embedded:test"}
+    experiment = load(shipped("own-data"), settings(users, **changes))
+    steps = steps_of(experiment, tmp_path)
+    ready = Readiness("one_stage", "user", 50, 5, 30)
+    seconds = seconds_of(ready, trainings_of(system("one_stage"), steps), steps, str(users))
+    trained, sampled, evaluated = 10 + 3 * 50 * 0.5 + 30 * 2.0, 10 + 100 * 20 * 0.01, 10
+    assert seconds == pytest.approx(trained + sampled + evaluated)
+
+
+@pytest.mark.parametrize("stage", ["one_stage", "parse2utterance"])
+def test_a_measured_pace_is_that_of_the_rows(
+    users: Path, tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    monkeypatch.setattr(estimate, "_SECONDS", 0.2)
+    changes = {"model.base_model": tiny_model, "sampling.max_new_tokens": 8, "model.max_length": 96}
+    steps = steps_of(load(shipped("own-data"), settings(users, **changes)), tmp_path)
+    (step,) = (step for step in steps if step.name == stage)
+    pace = measure(step.config or {}, str(users))
+    assert min(pace.per_unit, pace.per_step, pace.per_token) > 0 and 5 < pace.target_tokens < 96
