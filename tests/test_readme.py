@@ -35,16 +35,24 @@ def test_the_line_of_data_is_one_that_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [line for line in LINES if line[:3] == ["python", "cli.py", "run"]], ids=lambda line: Path(line[3]).stem
+    "line", [line for line in LINES if line[:3] == ["python", "cli.py", "run"]], ids=lambda line: Path(line[4]).name
 )
 def test_runs_are_rehearsed(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every `run`, from a folder that holds the files it names; without the optional encoder, one system is another."""
-    texts = [turn.utterance for turn in generate(600, seed=1)]
+    turns = list(generate(600, seed=1))
+    texts = [turn.utterance for turn in turns]
     rows = "".join(f'"{text}",user-{place % 100}\n' for place, text in enumerate(texts[:500]))
     (tmp_path / "private.csv").write_text(f"review,user_id\n{rows}", encoding="utf-8")
     (tmp_path / "public.txt").write_text("\n".join(texts[500:]), encoding="utf-8")
+    (tmp_path / "labels.txt").write_text("weather\ncalendar\n", encoding="utf-8")
+    lines = [
+        json.dumps({"text": t.utterance, "label": "calendar", "unit": f"user-{n % 100}", "parse": t.parse})
+        for n, t in enumerate(turns)
+    ]
+    (tmp_path / "private.jsonl").write_text("\n".join(lines[:500]), encoding="utf-8")
+    (tmp_path / "public.jsonl").write_text("\n".join(lines[500:]), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DOPPEL_DATA", raising=False)
     if find_spec("sentence_transformers") is None:
@@ -53,7 +61,7 @@ def test_runs_are_rehearsed(
     systems = line[line.index("--systems") + 1 : line.index("--set")]
     few = {"privacy.delta": 1e-5}  # which is said to be large otherwise: of a hundred users
     assert read_sources(load(ROOT / line[3], {**changes, **few, "systems": systems})).notes == []
-    words = [str(ROOT / word) if word.startswith("configs/") else word for word in line[2:]]
+    words = [str(ROOT / word) if word.startswith("configs/") else word for word in line[2:] if word != "--check"]
     assert cli.main([*words, "--dry-run"]) == 0
     assert "JOB_report" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
