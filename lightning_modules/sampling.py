@@ -245,6 +245,22 @@ def _decode(
     return decode(model, requests, rule, arguments.max_rows)
 
 
+def generation_config(codec: Codec, arguments: SamplingArguments) -> GenerationConfig:
+    """How Hugging Face's ``generate`` draws from the same distribution, but for a grammar and redraws."""
+    return GenerationConfig(
+        do_sample=True,
+        num_beams=arguments.num_beams,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        temperature=arguments.temperature,
+        max_new_tokens=arguments.max_new_tokens,
+        suppress_tokens=_never(codec) or None,
+        bos_token_id=codec.bos_id,
+        eos_token_id=codec.eos_id,
+        pad_token_id=codec.pad_id,
+    )
+
+
 def _never(codec: Codec) -> list[int]:
     return sorted({codec.pad_id, codec.bos_id} - {codec.eos_id})
 
@@ -254,17 +270,7 @@ def _generate(
 ) -> list[list[int]]:
     """The same by Hugging Face's ``generate``: for several beams, and for models that our decoder cannot serve."""
     size = max(1, arguments.max_rows // arguments.num_beams)
-    config = GenerationConfig(
-        do_sample=True,
-        num_beams=arguments.num_beams,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        temperature=arguments.temperature,
-        suppress_tokens=_never(codec) or None,
-        bos_token_id=codec.bos_id,
-        eos_token_id=codec.eos_id,
-        pad_token_id=codec.pad_id,
-    )
+    config = generation_config(codec, arguments)
     constraint = tree_constraint(codec, arguments.grammar)
     generate = cast("Callable[..., torch.Tensor]", model.generate)
     written: list[list[int]] = [[] for _ in requests]

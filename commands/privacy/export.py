@@ -10,6 +10,7 @@ from commands.pipeline.manifest import Manifest
 from commands.pipeline.stage_config import StageConfig
 from commands.privacy.attestation import FILE_NAME, taken_as_given
 from doppel.errors import UserError
+from doppel.files import write_text
 from doppel.privacy.card import CARD
 
 _BY_HAND = "what its training was given: no step of `python cli.py run` made the checkpoint"
@@ -18,7 +19,8 @@ _BY_HAND = "what its training was given: no step of `python cli.py run` made the
 def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
     """Write a trained language model as a folder to release.
 
-    Release this folder, never a checkpoint. It holds weights, tokenizer and privacy card, and nothing else; last.ckpt
+    Release this folder, never a checkpoint. It holds weights, tokenizer, privacy card and README.md, which shows the
+    lines of Python that sample from it (decoding settings are in generation_config.json), and nothing else; last.ckpt
     also holds the optimiser's state, which is as noisy as the gradients were, but which nobody needs, and the settings
     of the run. Adapters are merged into the weights that they adapt. Any Hugging Face code loads the folder, and so
     does base_model.
@@ -35,6 +37,7 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
 
     from callbacks.export import write_pretrained
     from commands.lightning.trained_model import trained_model
+    from commands.privacy.prompting import Prompting
 
     checkpoint = stage_dir / "checkpoints" / "last.ckpt"
     if out.is_dir() and any(out.iterdir()):
@@ -44,9 +47,14 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
         raise UserError(f"there is no {checkpoint}: give the folder of a stage that trained")
     card = _card(stage_dir, checkpoint, config)
     model = trained_model(checkpoint, config)
+    prompting = Prompting.of(stage_dir, config, model.codec)
+    model.model.generation_config = prompting.generation_config(model.codec)
     write_pretrained(out, model.model, model.codec, getattr(torch, dtype), card)
+    write_text(out / "README.md", prompting.readme(out, model.codec, card["statement"]))
     caveats = [f"not checked: {text}" for text in card.get("not_checked", ())]
-    print("\n".join([f"{out}: weights, tokenizer and {CARD}", card["statement"], *caveats]))
+    print(
+        "\n".join([f"{out}: weights, tokenizer, {CARD}, and how to sample in README.md", card["statement"], *caveats])
+    )
 
 
 def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
     files = {path.name for path in (tmp_path / "out").rglob("*")}
     assert files <= {
         *("config.json", "generation_config.json", "model.safetensors", "privacy_card.json", "tokenizer.json"),
-        *("tokenizer_config.json", "special_tokens_map.json"),
+        *("tokenizer_config.json", "special_tokens_map.json", "README.md"),
     }
     state = torch.load(trained / "checkpoints" / "last.ckpt")["state_dict"]
     weights = load_file(tmp_path / "out" / "model.safetensors")
@@ -60,7 +60,7 @@ def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
     assert card["private"] and 0 < card["epsilon"] <= 8 and card["unit"] == "utterance" and card["num_steps"] == 10
     assert "no step" in card["not_checked"][0], "it was trained by hand"
     assert any("base model" in text for text in card["not_checked"])
-    told = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
+    told = "".join(path.read_text() for path in (tmp_path / "out").glob("*.[jm][sd]*"))
     assert corpus not in told and "fingerprint" not in told and "exp_avg" not in told
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out") and AutoTokenizer.from_pretrained(tmp_path / "out")
 

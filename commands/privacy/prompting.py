@@ -1,0 +1,169 @@
+"""How an exported model is asked for text: its prompt, its decoding settings, and the lines of Python that do it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commands.pipeline.manifest import Manifest
+from commands.pipeline.stage_config import StageConfig
+from commands.pipeline.yaml_files import read_yaml
+from commands.privacy.histogram import read_labels
+from datamodules.linearisation import linearise
+from datamodules.turn import Field
+from doppel.errors import UserError
+from doppel.files import read_json_lines
+from doppel.lispress import is_valid
+from lightning_modules.sampling import SamplingArguments, generation_config
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+    from datamodules.codec import Codec
+
+_README = """# {name}
+
+{statement}
+
+Its privacy card is `privacy_card.json`. {what} With `pip install torch transformers`, beside this folder:
+
+```python
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder, prompt = {folder}, {prompt}
+tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+ids = torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"] + [{bos}]] * 5)
+written = model.generate(ids, attention_mask=torch.ones_like(ids))[:, ids.shape[1] :]
+print(*tokenizer.batch_decode(written, skip_special_tokens=True), sep="\\n")
+```
+
+Token {bos} ends the prompt, token {eos} the text, which begins with a blank. How its run samples is in
+`generation_config.json`, which `generate` reads: {settings}. {notes}
+"""
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """What a trained model is asked with.
+
+    Attributes:
+        source: Field of its prompts; None for a model without one.
+        target: Field that it writes.
+        example: A prompt that a step of its run has released, or a public label; None: there is none at hand.
+        sampling: How its run samples.
+    """
+
+    source: Field | None
+    target: Field
+    example: str | None
+    sampling: SamplingArguments
+
+    @classmethod
+    def of(cls, stage_dir: Path, config: StageConfig, codec: Codec) -> Prompting:
+        """Of a stage, by its configuration and by how its run has sampled.
+
+        Formal guarantees:
+            The example is a tree that the run's own private models wrote, as a step has released it, or a line of the
+            public list of labels: nothing of the private turns is read.
+        """
+        kind = str((config.content.get("model") or {}).get("class_path")).rpartition(".")[2]
+        source: Field | None = config.model.get("source")
+        target: Field = config.model.get("target", "utterance")
+        if kind == "ParseTreeLM":
+            target = "parse"
+        if kind == "Parse2Utterance":
+            source = source or "parse"
+        run = stage_dir.resolve().parent
+        example = _label(run) if source == "label" else _tree(run) if source == "parse" else None
+        given = _sampled(run, stage_dir.name) or config.model.get("sampling") or {}
+        known = {field.name for field in dataclasses.fields(SamplingArguments)}
+        arguments = SamplingArguments(**{name: value for name, value in given.items() if name in known})
+        return cls(source, target, example, arguments)
+
+    def generation_config(self, codec: Codec) -> GenerationConfig:
+        """For ``generate``, which otherwise has defaults of its own."""
+        bounded = self.sampling
+        if bounded.max_new_tokens is None:  # until the last position, in a run
+            bounded = dataclasses.replace(bounded, max_new_tokens=codec.max_length)
+        return generation_config(codec, bounded)
+
+    def readme(self, out: Path, codec: Codec, statement: str) -> str:
+        """The lines that sample from the folder, and what they leave out."""
+        names = {"utterance": "requests", "parse": "trees", "label": "labels"}
+        what = f"The model writes {names[self.target]}" + (f" for {names[self.source]}." if self.source else ".")
+        example = self.example or {"parse": "(Yield (Today))", "label": "LABEL"}.get(self.source or "")
+        settings = self.generation_config(codec)
+        shown = ("num_beams", "top_k", "top_p", "temperature", "max_new_tokens")
+        return _README.format(
+            name=out.resolve().name,
+            statement=statement,
+            what=what,
+            folder=json.dumps(out.resolve().name),
+            prompt=json.dumps(self._prompt(example, codec), ensure_ascii=False),
+            bos=codec.bos_id,
+            eos=codec.eos_id,
+            settings=", ".join(f"`{name}` {getattr(settings, name)}" for name in shown),
+            notes=" ".join(self._notes(codec)),
+        )
+
+    def _prompt(self, source: str | None, codec: Codec) -> str:
+        """The text before the separator, as :class:`~datamodules.codec.Codec` writes it."""
+        text = None if source is None or self.source is None else linearise(source, self._form(codec, self.source))
+        if codec.task_prefix:
+            text = self.target if text is None else f"{self.target}: {text}"
+        return "" if text is None else f" {text}"
+
+    def _form(self, codec: Codec, field: Field) -> Any:
+        return codec.linearisation if field == "parse" else "raw"
+
+    def _notes(self, codec: Codec) -> list[str]:
+        notes = ["`python cli.py sample RUN` also draws again what is empty, cut off or not well-formed."]
+        if "parse" in (self.source, self.target) and codec.linearisation == "spaced":
+            notes.append('Trees have a space inside each quote here, `" lunch "` for `"lunch"`.')
+        if self.target == "parse" and self.sampling.grammar is not None:
+            notes.append("A run writes trees under its grammar, which these lines do not have.")
+        if self.source is not None:
+            held = f'`" {self.target}: "`' if codec.task_prefix else "one blank"
+            notes.append(f"For another prompt, put its {self.source} behind {held}.")
+        return notes
+
+
+def _sampled(run: Path, stage: str) -> Mapping[str, Any] | None:
+    """How the run has sampled from a stage; None where it has not."""
+    checkpoint = f"{stage}/checkpoints/last.ckpt"
+    for entry in Manifest.read(run).find(verb="predict"):
+        if checkpoint in entry.inputs and entry.folder and (run / entry.folder / "predict.yaml").is_file():
+            sampling: Mapping[str, Any] | None = StageConfig.read(run / entry.folder, "predict.yaml").model.get(
+                "sampling"
+            )
+            return sampling
+    return None
+
+
+def _tree(run: Path) -> str | None:
+    """The shortest tree with a call in it that a step of the run has released beside a sample."""
+    manifest = Manifest.read(run)
+    for entry in manifest.samples().values():
+        if manifest.is_as_made(entry) and manifest.path(entry).is_file():
+            trees = [line.get("parse") for _, line in read_json_lines(manifest.path(entry))]
+            found = sorted(
+                {tree for tree in trees if isinstance(tree, str) and is_valid(tree) and len(tree) > 40}, key=len
+            )
+            if found:
+                return found[0]
+    return None
+
+
+def _label(run: Path) -> str | None:
+    """The first of the public labels."""
+    path = run / "experiment.yaml"
+    labels = read_yaml(path).get("labels") if path.is_file() else None
+    try:
+        return read_labels(Path(str(labels)))[0]
+    except UserError:  # the list is elsewhere
+        return None

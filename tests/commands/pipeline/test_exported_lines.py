@@ -1,0 +1,65 @@
+"""The lines of Python in the README of an exported model ask it as its run does."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+import cli
+from commands.lightning.trained_model import trained_model
+from commands.pipeline.stage_config import StageConfig
+from datamodules.codec import Codec
+from lightning_modules.sampling import SamplingArguments, sample_texts
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+STAGES = {"one_stage": (None, "utterance"), "labels": ("label", "utterance"), "parse2utterance": ("parse", "utterance")}
+
+
+def lines_of(folder: Path) -> str:
+    (block,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), flags=re.S)
+    return str(block)
+
+
+def written(lines: str) -> list[str]:
+    out = StringIO()
+    with redirect_stdout(out):
+        exec(lines, {})
+    return out.getvalue().removesuffix("\n").split("\n")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_they_write_what_the_run_writes(run: Path, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "released"
+    assert cli.main(["export", str(run / stage), str(out)]) == 0
+    monkeypatch.chdir(tmp_path)
+    lines = lines_of(out)
+    assert written(lines) and len(lines.strip().splitlines()) == 8, "five behind the imports and a blank line"
+    settings = json.loads((out / "generation_config.json").read_text())
+    assert settings["do_sample"] and (settings["top_k"], settings["max_new_tokens"]) == (50, 8)
+    (out / "generation_config.json").write_text(json.dumps({**settings, "top_k": 1}))  # so that chance decides nothing
+    trained = trained_model(run / stage / "checkpoints" / "last.ckpt", StageConfig.read(run / stage))
+    source, target = STAGES[stage]
+    tokenizer, plain = trained.codec.tokenizer, trained.codec
+    codec = Codec(tokenizer, source, target, 96, plain.linearisation, plain.task_prefix)  # type: ignore[arg-type]
+    samples = run / ("synthetic.jsonl" if source == "parse" else "synthetic_labels.jsonl")
+    given = [json.loads(line)[source] for line in samples.read_text().splitlines()] if source else [None]
+    given += ["(Yield (Today))"] if source == "parse" else []  # where no released tree is of a telling length
+    prompts = {tokenizer.decode(codec.encode_prompt(text)[:-1]): text for text in given}
+    (prompt,) = re.findall(r"^folder, prompt = \"released\", (.*)$", lines, flags=re.M)
+    source_text = prompts[json.loads(prompt)]
+    texts = sample_texts(
+        trained.model, codec, [codec.encode_prompt(source_text)], SamplingArguments(top_k=1, max_new_tokens=8)
+    )
+    assert [text.strip() for text in written(lines)] == [texts[0].text.strip()] * 5
+
+
+def test_the_lines_name_no_folder_of_the_machine(run: Path, tmp_path: Path) -> None:
+    assert cli.main(["export", str(run / "parse_tree"), str(tmp_path / "out")]) == 0
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert str(tmp_path) not in readme and "under its grammar" in readme
+    assert readme.startswith("# out\n\nPRIVATE: ")
