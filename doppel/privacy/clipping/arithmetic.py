@@ -9,11 +9,13 @@ A squared norm [2, U] is the number of each unit as it was computed, and a bound
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 _HALF = (torch.float16, torch.bfloat16)
+_PART = 256
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -149,6 +151,31 @@ def squared_norm(x: Tensor) -> Tensor:
     flat = x.flatten(1).to(wide_dtype(x.dtype))
     squared = torch.linalg.vecdot(flat, flat)
     return torch.stack([squared, torch.zeros_like(squared)])
+
+
+def formed_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """The squared norm of each unit's gradient, which lies before us, and what rounding may hide: [U, …] each → [2, U].
+
+    Sums of 256 squares are formed in the wide dtype and added in float64. In any order, n squares lose at most n·u of
+    their sum; nothing cancels.
+    """
+    total: Tensor | None = None
+    for gradient in gradients:
+        flat = gradient.flatten(1).to(wide_dtype(gradient.dtype))
+        for part in flat.split(_PART, 1) if flat.shape[1] < 8 * _PART else _parts(flat):
+            squares = torch.linalg.vector_norm(part, dim=-1).double().square()
+            squares = squares.sum(1) if squares.dim() > 1 else squares
+            total = squares if total is None else total + squares
+        wide = flat.dtype
+    assert total is not None
+    room = (_PART + 16) * torch.finfo(wide).eps / 2
+    return torch.stack([total, room * total]).to(wide)
+
+
+def _parts(flat: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of 256 numbers, and the rest: [U, P] → [U, P // 256, 256] and [U, P % 256]."""
+    cut = flat.shape[1] // _PART * _PART
+    return flat[:, :cut].unflatten(1, (-1, _PART)), flat[:, cut:]
 
 
 def scale_units(x: Tensor, factors: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayer
 
 
 class PerSampleClipper:
-    """Turns one backward pass over a micro-batch into Σᵢ clip(gᵢ), without forming any per-sample gradient.
+    """Turns one backward pass over a micro-batch into Σᵢ clip(gᵢ), and forms no per-sample gradient of common layers.
 
     Example::
 
@@ -40,7 +40,9 @@ class PerSampleClipper:
     ============================================  ===========================================================
     Linear, HF Conv1D, Embedding, LayerNorm,      exact, each parameter trainable or frozen on its own
     RMSNorm (torch and Hugging Face)
-    LoRA adapters of peft                         exact; DoRA and adapters of embeddings are refused
+    any other layer that torch.func can map       exact, unit by unit (:class:`.generic.GenericRule`): convolutions,
+                                                  GroupNorm, attention, recurrent cells, modules of one's own
+    LoRA adapters of peft                         exact; DoRA is refused
     embedding tied to the output head             exact, with the cross term
     position ids [1, T] broadcast over the batch  exact
     dropout, padding                              exact
@@ -49,9 +51,12 @@ class PerSampleClipper:
     ``torch.compile``                             exact, through :meth:`compile`
     a loss that depends on no parameter of ours   norm 0
     inf or nan in a unit                          that unit contributes zero; see :attr:`num_nonfinite`
-    any other layer, any other shared parameter   :class:`UnsupportedLayerError` on construction
+    any other shared parameter                    exact, unit by unit
+    fused RNNs, positions before rows             :class:`UnsupportedLayerError` on construction, with a replacement
+    a layer that torch.func cannot map, or that   :class:`UnsupportedLayerError` in the first capture
+    mixes rows, keeps a state
     BatchNorm (trainable or not)                  :class:`UnsupportedLayerError` on construction
-    a module called twice in one capture          :class:`UnsupportedLayerError`
+    a module called twice in one capture          exact by the generic rule, else :class:`UnsupportedLayerError`
     a weight used outside its module's forward    :class:`UnsupportedLayerError` in the first capture
     a layer's input or output changed in place    :class:`UnsupportedLayerError`
     ============================================  ===========================================================
@@ -83,6 +88,9 @@ class PerSampleClipper:
         (always on the CPU), one unit of half precision where the scaled operands are rounded to it, in float16 around
         peaks of their own (:func:`.arithmetic.centre_operands`). Sums are never rounded to half precision. What
         rounding does to sums of squares, which cannot cancel, is left to η. Not covered is the sum over units.
+
+        *Layers without a formula* form each unit's gradient, and clip what they took the norm of, see
+        :class:`.generic.GenericRule`.
 
     Args:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the
@@ -244,6 +252,12 @@ class PerSampleClipper:
         Raises:
             RuntimeError: If no backward ran inside a capture.
         """
+        try:
+            for rule in self.rules:
+                rule.finish()
+        except BaseException:
+            self._reset()
+            raise
         rules = [rule for rule in self.rules if rule.squared_norms is not None]
         if not rules:
             self._reset()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
+from doppel.privacy.clipping.generic import GenericRule
 from doppel.privacy.clipping.head import START_FUSED_HEAD
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
@@ -54,6 +55,7 @@ class ModelObserver:
         self._layout = UnitLayout(1, 1)
         self._hooks: list[RemovableHandle] = []
         self._running_modules: list[nn.Module] = []  # as their calls are nested
+        self._audit: ParameterUseAudit | None = None
 
     def attach(self, stack: ExitStack, layout: UnitLayout, audited: Sequence[tuple[str, nn.Parameter]]) -> None:
         """Observe until ``stack`` is closed.
@@ -71,10 +73,20 @@ class ModelObserver:
             if isinstance(rule, LinearRule):
                 setattr(rule.module, START_FUSED_HEAD, partial(rule.start_fused_head, layout))
                 stack.callback(delattr, rule.module, START_FUSED_HEAD)
+            elif isinstance(rule, GenericRule):
+                stack.enter_context(rule.watched())
+                setattr(rule.module, START_FUSED_HEAD, rule.refuse_fused_head)
+                stack.callback(delattr, rule.module, START_FUSED_HEAD)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer without calling its parts
         if audited:
             for rule in self._rules:
                 stack.callback(rule.module.register_forward_pre_hook(self._on_forward_start).remove)
-            stack.enter_context(ParameterUseAudit(audited, self._running_module))
+            owners = {id(rule.module): frozenset(map(id, rule.trained_parameters)) for rule in self._rules}
+            followed = frozenset(id(rule.module) for rule in self._rules if isinstance(rule, GenericRule))
+            self._audit = ParameterUseAudit(audited, owners, followed, self._running_modules)
+            stack.callback(setattr, self, "_audit", None)
+            stack.enter_context(self._audit)
 
     def _add_hooks(self) -> None:
         for rule in self._rules:
@@ -94,9 +106,6 @@ class ModelObserver:
         finally:
             self._add_hooks()
 
-    def _running_module(self) -> nn.Module | None:
-        return self._running_modules[-1] if self._running_modules else None
-
     def _on_forward_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self._running_modules.append(module)
 
@@ -107,20 +116,26 @@ class ModelObserver:
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        output: Tensor,
-    ) -> Tensor | None:
+        output: Any,
+    ) -> Any:
         while self._running_modules and self._running_modules.pop() is not module:
             pass  # a checkpoint may leave a forward early
         if not torch.is_grad_enabled():
             rule.ran_without_grad = True
             return None
+        # a checkpoint computes its activations again inside the backward pass, for the first call's observer
+        is_again = torch._C._current_graph_task_id() != -1
+        if is_again and (not rule.is_recorded or rule.ran_without_grad):
+            raise reentrant_checkpoint_error(rule)
+        if isinstance(rule, GenericRule):
+            with torch._C.DisableTorchFunction():  # what is done here is no use of a parameter
+                seen = rule.observe_call(args, kwargs, output, layout, is_again)
+            if self._audit is not None:
+                self._audit.pass_on(module, output, seen)
+            return seen
         output = rule.prepare_output(output, layout)
         inputs = first_input(args, kwargs).detach()
-        if torch._C._current_graph_task_id() != -1:
-            # a checkpoint computes its activations again inside the backward pass, for the first call's observer
-            if not rule.is_recorded or rule.ran_without_grad:
-                raise reentrant_checkpoint_error(rule)
-        else:
+        if not is_again:
             rule.record(inputs, layout)
         return ObserveGradient.apply(output, rule, layout, inputs)
 

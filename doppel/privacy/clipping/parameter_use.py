@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from doppel.privacy.clipping.rule import UnsupportedLayerError
 
@@ -20,21 +21,29 @@ class ParameterUseAudit(TorchFunctionMode):
 
     A model may well compute ``F.linear(h, self.embedding.weight)``. No module's hook sees that, so this use's
     share of the gradient would be missing from the norm and from the sum. The audit watches every torch
-    operation of one forward pass.
+    operation of one forward pass. It also follows what a module makes of its parameters: a tensor that leaves its
+    ``forward`` otherwise than as its output (such as ``self.penalty``) is refused where it is used.
 
     Args:
         parameters: (name, parameter) of all that is trained.
-        current_module: Gives the module whose ``forward`` is running, or None.
+        owners: For each module with a rule, by id, the parameters (by id) that the rule covers.
+        followed: Ids of the modules that are anybody's code, and may keep what they make of their parameters.
+        running: The modules with a rule whose ``forward`` is running, the innermost last.
     """
 
     def __init__(
         self,
         parameters: Iterable[tuple[str, nn.Parameter]],
-        current_module: Callable[[], nn.Module | None],
+        owners: Mapping[int, frozenset[int]],
+        followed: frozenset[int],
+        running: Sequence[nn.Module],
     ) -> None:
         super().__init__()
         self._names = {id(parameter): name for name, parameter in parameters}
-        self._current_module = current_module
+        self._owners = owners
+        self._followed = followed
+        self._running = running
+        self._made: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor → {(id of module, id of parameter)}
 
     def __torch_function__(
         self,
@@ -44,22 +53,41 @@ class ParameterUseAudit(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if torch.is_grad_enabled() and any(isinstance(value, Tensor) for value in tree_leaves(result)):
+        results = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
+        if torch.is_grad_enabled() and results and _name(func) not in _HARMLESS:
+            made = set()
             for value in tree_leaves((args, kwargs or {})):
-                if id(value) in self._names and not self._is_expected(func, value):
-                    raise UnsupportedLayerError(
-                        f"parameter '{self._names[id(value)]}' is used outside the forward of its own module "
-                        "(by "
-                        f"{getattr(func, '__name__', func)}), where its per-sample gradient cannot be seen: "
-                        "call the module, "
-                        "or freeze the parameter"
-                    )
+                if isinstance(value, Tensor):
+                    made |= self._uses_of(func, value)
+            if made:
+                for value in results:
+                    self._made[value] = self._made.get(value, frozenset()) | made
         return result
 
-    def _is_expected(self, func: Callable[..., Any], parameter: Tensor) -> bool:
-        name = getattr(func, "__name__", "")
-        if name == "__get__":
-            name = f"__get__:{getattr(getattr(func, '__self__', None), '__name__', '')}"
-        module = self._current_module()
-        inside = module is not None and any(own is parameter for own in module.parameters(recurse=False))
-        return inside or name in _HARMLESS
+    def pass_on(self, module: nn.Module, output: Any, seen: Any) -> None:
+        """The output of ``module`` goes on as ``seen``, and its gradient is observed."""
+        for old, new in zip(tree_leaves(output), tree_leaves(seen), strict=True):
+            if isinstance(old, Tensor):
+                self._made[new] = {use for use in self._made.get(old, ()) if use[0] != id(module)}
+
+    def _uses_of(self, func: Callable[..., Any], value: Tensor) -> set[tuple[int, int]]:
+        running = [id(module) for module in self._running]
+        uses = set(self._made.get(value, ()))
+        if id(value) in self._names:
+            owner = next((module for module in running if id(value) in self._owners.get(module, ())), 0)
+            uses.add((owner, id(value)))
+        for owner, parameter in uses:
+            if owner not in running:
+                raise UnsupportedLayerError(
+                    f"parameter '{self._names[parameter]}' is used outside the forward of its own module (by "
+                    f"{getattr(func, '__name__', func)}), where its per-sample gradient cannot be seen: call the "
+                    "module, return what is made of the parameter, or freeze it"
+                )
+        return {use for use in uses if use[0] in self._followed}
+
+
+def _name(func: Callable[..., Any]) -> str:
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return f"__get__:{getattr(getattr(func, '__self__', None), '__name__', '')}"
+    return name

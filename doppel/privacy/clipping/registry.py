@@ -1,16 +1,18 @@
-"""Finds the rule of every module with trainable parameters, or says which parameter has none."""
+"""Finds the rule of every module with trainable parameters, or says why it can have none."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from doppel.privacy.clipping.embedding import EmbeddingRule
+from doppel.privacy.clipping.generic import GenericRule
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.norm import HuggingFaceRMSNormRule, LayerNormRule, RMSNormRule
+from doppel.privacy.clipping.refusals import refusal_of, uses_children_without_calling_them
 from doppel.privacy.clipping.rule import LayerRule, UnsupportedLayerError
 
 RULES: tuple[type[LayerRule], ...] = (
@@ -20,59 +22,116 @@ RULES: tuple[type[LayerRule], ...] = (
     RMSNormRule,
     HuggingFaceRMSNormRule,
 )
+_CONTAINERS = (nn.ParameterList, nn.ParameterDict)
+
+
+@dataclass
+class JudgedLayer:
+    """A module and what is done about it.
+
+    Attributes:
+        name: Its name in the model.
+        module: The module.
+        owned: Its trainable parameters, by their names in it.
+        rule: How its gradients are clipped; None where it is refused.
+        refusal: Why it is refused, and what to use in its place.
+    """
+
+    name: str
+    module: nn.Module
+    owned: dict[str, nn.Parameter]
+    rule: LayerRule | None = None
+    refusal: UnsupportedLayerError | None = None
 
 
 def build_rules(model: nn.Module) -> list[LayerRule]:
-    """One rule for each module that owns trainable parameters, in the model's order; tied ones know each other.
+    """One rule for each module that owns trainable parameters, in the model's order; those that share know each other.
 
     Raises:
-        UnsupportedLayerError: If a trainable parameter has no rule, is shared in a way that has none, or if a
-            layer mixes the rows of a batch.
+        UnsupportedLayerError: A layer has trainable parameters and no exact rule, or mixes the rows of a batch.
     """
-    rules: list[LayerRule] = []
+    judged = judge_layers(model)
+    for layer in judged:
+        if layer.refusal is not None:
+            raise layer.refusal
+    return [layer.rule for layer in judged if layer.rule is not None]
+
+
+def judge_layers(model: nn.Module) -> list[JudgedLayer]:
+    """Every module that has trainable parameters of its own or is refused, in the model's order; raises nothing."""
+    judged = [JudgedLayer(name, module, owned) for name, module, owned in _owners(model)]
+    for layer in judged:
+        try:
+            refusal = refusal_of(layer.name, layer.module, layer.owned)
+            if refusal is not None:
+                raise refusal
+            layer.rule = _find_rule(layer) if layer.owned else None
+        except UnsupportedLayerError as error:
+            layer.refusal = error
+    judged = [layer for layer in judged if layer.owned or layer.refusal]
+    _share(judged)
+    return judged
+
+
+def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Parameter]]]:
+    """Each module with the trainable parameters that its forward uses itself."""
+    absorbed: set[int] = set()
     for name, module in model.named_modules():
-        _refuse_batch_statistics(name, module)
-        trainable = [key for key, p in module.named_parameters(recurse=False) if p.requires_grad]
-        if trainable:
-            rules.append(_find_rule(name, module, trainable))
-    _tie(rules)
-    return rules
+        if id(module) in absorbed:
+            continue
+        if uses_children_without_calling_them(module):
+            absorbed.update(map(id, module.modules()))
+            owned = dict(module.named_parameters(remove_duplicate=False))
+        else:
+            owned = dict(_own_parameters(module))
+            absorbed.update(id(child) for child in module.children() if isinstance(child, _CONTAINERS))
+        yield name, module, {key: p for key, p in owned.items() if p.requires_grad}
 
 
-def _refuse_batch_statistics(name: str, module: nn.Module) -> None:
-    keeps_statistics = isinstance(module, _InstanceNorm) and module.track_running_stats
-    if isinstance(module, _BatchNorm) or keeps_statistics:
-        raise UnsupportedLayerError(
-            f"module '{name}' ({type(module).__name__}) mixes the rows of a batch, so a row has no gradient "
-            "of its own: "
-            "replace it by LayerNorm"
-        )
+def _own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    for key, child in module.named_children():
+        if isinstance(child, _CONTAINERS):  # they are never called
+            for own, parameter in _own_parameters(child):
+                yield f"{key}.{own}", parameter
 
 
-def _find_rule(name: str, module: nn.Module, trainable: list[str]) -> LayerRule:
+def _find_rule(layer: JudgedLayer) -> LayerRule:
     for rule in RULES:
-        if rule.matches(module) and set(trainable) <= set(rule.parameter_names):
-            return rule(name, module)
-    parameter = f"{name}.{trainable[0]}" if name else trainable[0]
-    raise UnsupportedLayerError(
-        f"parameter '{parameter}' of a {type(module).__name__} has no per-sample clipping rule: freeze it "
-        "(requires_grad=False), or replace the module by Linear, Conv1D, Embedding, LayerNorm or RMSNorm"
-    )
+        if rule.matches(layer.module) and set(layer.owned) <= set(rule.parameter_names):
+            try:
+                return rule(layer.name, layer.module)
+            except UnsupportedLayerError:
+                if rule is not HuggingFaceRMSNormRule:  # whose name and attributes prove nothing
+                    raise
+    return GenericRule(layer.name, layer.module, layer.owned)
 
 
-def _tie(rules: list[LayerRule]) -> None:
-    owners: dict[int, list[LayerRule]] = defaultdict(list)
-    for rule in rules:
-        for parameter in rule.trained_parameters:
-            owners[id(parameter)].append(rule)
-    for sharing in owners.values():
-        embeddings = [rule for rule in sharing if isinstance(rule, EmbeddingRule)]
-        heads = [rule for rule in sharing if isinstance(rule, LinearRule) and not rule.is_transposed]
-        if len(sharing) == 2 and len(embeddings) == len(heads) == 1:
-            heads[0].tie(embeddings[0])
-        elif len(sharing) > 1:
-            names = ", ".join(f"'{rule.name}'" for rule in sharing)
-            raise UnsupportedLayerError(
-                f"modules {names} share a parameter; only an Embedding and a Linear may: untie them, or "
-                "freeze the parameter"
-            )
+def _share(judged: list[JudgedLayer]) -> None:
+    """Modules that share a parameter: an Embedding and a Linear by their cross term, others by adding up."""
+    groups: dict[int, list[JudgedLayer]] = {}
+    users: dict[int, list[JudgedLayer]] = defaultdict(list)
+    for layer in judged:
+        for parameter in {id(p): p for p in layer.owned.values()}.values():
+            users[id(parameter)].append(layer)
+        groups[id(layer)] = [layer]
+    for sharing in users.values():
+        for other in sharing[1:]:
+            first, second = groups[id(sharing[0])], groups[id(other)]
+            if first is not second:
+                first += second
+                groups.update((id(layer), first) for layer in second)
+    for group in {id(group): group for group in groups.values()}.values():
+        if len(group) > 1 and all(layer.rule is not None for layer in group):
+            _add_up(sorted(group, key=judged.index))
+
+
+def _add_up(group: list[JudgedLayer]) -> None:
+    embeddings = [layer.rule for layer in group if isinstance(layer.rule, EmbeddingRule)]
+    heads = [layer.rule for layer in group if isinstance(layer.rule, LinearRule) and not layer.rule.is_transposed]
+    if len(group) == 2 and len(embeddings) == len(heads) == 1:
+        heads[0].tie(embeddings[0])
+        return
+    rules = [GenericRule(layer.name, layer.module, layer.owned) for layer in group]
+    for layer, rule in zip(group, rules, strict=True):
+        layer.rule, rule.group = rule, rules

@@ -157,6 +157,9 @@ class LayerRule(ABC):
             )
         self.squared_norms, self.kept, self.operand_dtype = squared_norms, kept, operand_dtype
 
+    def finish(self) -> None:  # noqa: B027
+        """The backward pass is over. Most rules have formed their norms in it."""
+
     def cross_term(self) -> Tensor | None:
         """What a tied weight adds to the squared norms [2, U] of its two modules, said by one of them; else None."""
         return None

@@ -1,0 +1,65 @@
+"""Layers that no rule can clip exactly, each with what to use in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils import parametrize
+
+from doppel.privacy.clipping.rule import UnsupportedLayerError
+
+
+def uses_children_without_calling_them(module: nn.Module) -> bool:
+    """Whether a layer's forward takes the weights of its children, so that they must be seen as one layer."""
+    return isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
+
+
+def refusal_of(name: str, module: nn.Module, owned: Mapping[str, nn.Parameter]) -> UnsupportedLayerError | None:
+    """Why a layer cannot be trained privately and what to use in its place, in one line; None if nothing is known.
+
+    Args:
+        name: Its name in the model.
+        module: The layer.
+        owned: Its trainable parameters.
+    """
+    reason = _mixes_rows(module) or (_cannot_be_clipped(module) if owned else None)
+    if reason is None:
+        return None
+    where = f"module '{name}'" if name else "the model itself"
+    return UnsupportedLayerError(f"{where} ({type(module).__name__}) {reason}, or freeze it")
+
+
+def _mixes_rows(module: nn.Module) -> str | None:
+    if isinstance(module, _BatchNorm):
+        return "mixes the rows of a batch, so a row has no gradient of its own: replace it by GroupNorm or LayerNorm"
+    if isinstance(module, _InstanceNorm) and module.track_running_stats:
+        return "keeps statistics of the batch, which mix its rows: build it with track_running_stats=False"
+    return None
+
+
+def _cannot_be_clipped(module: nn.Module) -> str | None:
+    if isinstance(module, nn.RNNBase):
+        cell = {"LSTM": "LSTMCell", "GRU": "GRUCell"}.get(module.mode, "RNNCell")
+        return (
+            f"is one fused kernel over all positions, which gives no gradient of a row: replace it by a loop over "
+            f"nn.{cell}"
+        )
+    if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
+        return "takes positions first, but rows must be first: build it with batch_first=True"
+    for option in ("max_norm", "scale_grad_by_freq", "sparse"):
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and getattr(module, option):
+            return (
+                f"has {option} set, which makes its gradient depend on other rows or on no dense weight: build it "
+                f"without {option}"
+            )
+    if any(nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
+        return "has no parameters before its first call: call the model once before it is clipped"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "is compiled by torch.jit, where no layer can be seen: use the Python module"
+    if isinstance(module, nn.ParameterList | nn.ParameterDict):
+        return "is never called, so its gradient cannot be seen: put it into the module that uses it"
+    return None

@@ -1,0 +1,324 @@
+"""Layers without a rule of their own: exact by torch.func, to the naive loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from clipping_reference import (
+    Batch,
+    assert_close,
+    assert_equal_to_naive,
+    clipped,
+    grads_of,
+    median_bound,
+    naive,
+    norm_of,
+    rows_of,
+)
+from torch import Tensor, nn
+
+from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError, generic
+
+
+class Scaled(nn.Module):
+    """Raw parameters of one's own above layers that have rules, one of them in a list and one used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.drop = nn.Linear(6, 6), nn.Dropout(0.4)
+        self.scale = nn.Parameter(torch.linspace(0.5, 2.0, 6))
+        self.shifts = nn.ParameterList([torch.ones(6), torch.zeros(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.drop(torch.relu_(self.inner(x * self.scale) + self.shifts[0])) + self.shifts[1]
+
+
+class WithToken(nn.Module):
+    """The model itself has a parameter: a token before the others, and positions by a module without rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.positions = nn.Parameter(torch.ones(1, 1, 6)), Positions()
+        self.layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        return self.layer(x + self.positions(x.shape[1]))
+
+
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(1, 9, 6))
+
+    def forward(self, length: int) -> Tensor:
+        return self.table[:, :length]
+
+
+class Attending(nn.Module):
+    """Attention with masks that have rows, that have none, and none at all; dropout on the weights."""
+
+    def __init__(self, masks: str, dropout: float = 0.3, **options: object) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, dropout=dropout, batch_first=True, **options)  # type: ignore[arg-type]
+        self.masks = masks
+
+    def forward(self, x: Tensor) -> Tensor:
+        num_rows, length = x.shape[:2]
+        options = {}
+        if "causal" in self.masks:
+            options["attn_mask"] = torch.ones(length, length, dtype=torch.bool).triu(1)
+        if "rows" in self.masks:
+            options["attn_mask"] = (x @ x.mT > 0.5).repeat_interleave(2, 0) & ~torch.eye(length, dtype=torch.bool)
+        if "padding" in self.masks:
+            options["key_padding_mask"] = (x[..., 0] > 1) & (torch.arange(length) > 0)
+        output, weights = self.attention(x, x, x, need_weights="weights" in self.masks, **options)
+        return output if weights is None else output + weights.sum((1, 2))[:, None, None]
+
+
+class Two(nn.Module):
+    """A layer used twice, and a weight that two modules and a convolution's transpose share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.conv, self.back = nn.Conv1d(6, 4, 3, padding=1), nn.ConvTranspose1d(4, 6, 3, padding=1)
+        self.second.weight, self.back.weight = self.first.weight, nn.Parameter(self.conv.weight.detach())
+        self.conv.weight = self.back.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(torch.tanh(self.first(x)))
+        return self.back(torch.tanh(self.conv(x.mT))).mT + x
+
+
+class Cells(nn.Module):
+    """A recurrent cell, called for each position."""
+
+    def __init__(self, cell: nn.RNNCellBase) -> None:
+        super().__init__()
+        self.cell, self.head = cell, nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, seen = None, []
+        for t in range(x.shape[1]):
+            state = self.cell(x[:, t], state)
+            seen.append(state[0] if isinstance(state, tuple) else state)
+        return self.head(torch.stack(seen, 1))
+
+
+class OfTwo(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Bilinear(6, 6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x, input2=x.flip(1))
+
+
+SHAPES = {1: (6, 5), 2: (6, 5, 5), 3: (6, 3, 4, 3)}
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Conv1d": (lambda: nn.Conv1d(6, 4, 3, padding=1), SHAPES[1]),
+    "Conv1d, causal": (lambda: nn.Sequential(nn.ConstantPad1d((2, 0), 0.0), nn.Conv1d(6, 4, 3, dilation=1)), SHAPES[1]),
+    "Conv2d": (lambda: nn.Conv2d(6, 4, 3, stride=2, padding=1, groups=2), SHAPES[2]),
+    "Conv2d, circular": (lambda: nn.Conv2d(6, 4, 3, padding="same", padding_mode="circular", bias=False), SHAPES[2]),
+    "Conv3d": (lambda: nn.Conv3d(6, 2, 2), SHAPES[3]),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(6, 2, 3), SHAPES[2]),
+    "GroupNorm": (lambda: nn.Sequential(nn.Conv2d(6, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(inplace=False)), SHAPES[2]),
+    "InstanceNorm": (lambda: nn.InstanceNorm2d(6, affine=True), SHAPES[2]),
+    "PReLU": (lambda: nn.Sequential(nn.Linear(6, 6), nn.PReLU(5), nn.PReLU()), (5, 6)),
+    "Bilinear": (OfTwo, (5, 6)),
+    "attention": (lambda: Attending(""), (5, 6)),
+    "attention, weights": (lambda: Attending("weights padding"), (5, 6)),
+    "attention, causal": (lambda: Attending("causal padding", bias=False), (5, 6)),
+    "attention, as many positions as rows": (lambda: Attending("causal padding"), (6, 6)),
+    "attention, masks of rows": (lambda: Attending("rows", add_bias_kv=True), (5, 6)),
+    "encoder layer": (lambda: nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), (5, 6)),
+    "encoder": (
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(6, 2, 8, norm_first=True, batch_first=True), 2, None, False
+        ),
+        (5, 6),
+    ),
+    "own module": (Scaled, (5, 6)),
+    "own model": (WithToken, (5, 6)),
+    "called twice and shared": (Two, (5, 6)),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), (5, 6)),
+    "LSTM cells": (lambda: Cells(nn.LSTMCell(6, 5)), (4, 6)),
+    "GRU cells": (lambda: Cells(nn.GRUCell(6, 5)), (4, 6)),
+    "RNN cells": (lambda: Cells(nn.RNNCell(6, 5, nonlinearity="relu")), (4, 6)),
+}
+
+
+def build(name: str, dtype: torch.dtype = torch.float64, num_rows: int = 6) -> tuple[nn.Module, Batch]:
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    model, x = make(), torch.randn(num_rows, *shape)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model.to(dtype), {"x": x.to(dtype), "weights": torch.linspace(0.1, 2.0, num_rows).to(dtype)}
+
+
+def losses(model: nn.Module, batch: Batch) -> Tensor:
+    return batch["weights"] * model(batch["x"]).flatten(1).square().mean(1)
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = 0.0
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_clipped_sum_equals_naive_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units of one row and of two; all units in one block, and in blocks that are formed again."""
+    model, batch = build(name)
+    without_dropout(model)
+    for rows_per_unit in (1, 2):
+        for block in (2**25, 1):
+            monkeypatch.setattr(generic, "BLOCK_NUMBERS", block)
+            assert_equal_to_naive(model, batch, rows_per_unit, (1,), losses, tolerance=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_float32_is_as_exact_as_the_naive_loop(name: str) -> None:
+    model, batch = build(name, torch.float32)
+    without_dropout(model)
+    bound, expected = median_bound(model, batch, losses=losses)
+    assert_close(clipped(model, batch, bound, losses=losses), expected, 2e-5)
+
+
+@pytest.mark.parametrize("rows_per_unit", [1, 3])
+@pytest.mark.parametrize(
+    "name", ["attention", "attention, weights", "encoder layer", "encoder", "own module", "own model"]
+)
+def test_dropout_is_that_of_the_forward_pass(name: str, rows_per_unit: int) -> None:
+    """Without clipping the sum is the plain gradient under the same masks; and each unit of the norms is right."""
+    model, batch = build(name)
+    model.train()
+    torch.manual_seed(7)
+    expected = torch.autograd.grad(losses(model, batch).sum(), list(model.parameters()))
+    torch.manual_seed(7)
+    found, _ = clipped(model, batch, math.inf, rows_per_unit, losses=losses)
+    assert_close((found, torch.ones(1)), (list(expected), torch.ones(1)), 1e-10)
+    num_units = len(batch["x"]) // rows_per_unit
+    for unit in range(num_units):  # of the others no loss: what is left is one unit's gradient
+        only = torch.zeros(num_units, rows_per_unit, dtype=torch.float64)
+        only[unit] = 1.0
+        torch.manual_seed(7)
+        alone, norms = clipped(model, batch | {"weights": batch["weights"] * only.flatten()}, math.inf, rows_per_unit,
+                               losses=losses)  # fmt: skip
+        assert norm_of(alone) == pytest.approx(norms[unit].item(), rel=1e-10)
+        assert norm_of(alone) == pytest.approx(norms.norm().item(), rel=1e-10)
+
+
+# ------------------------------------------------------------------------------ adversaries
+class Odd(nn.Module):
+    """A layer of one's own that breaks a rule."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.scale, self.how, self.calls = nn.Parameter(torch.ones(6)), how, 0
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        self.calls += 1
+        match self.how:
+            case "mixes rows":
+                x = x - x.mean(0)
+            case "keeps a state":
+                x = x * self.calls
+            case "looks at data":
+                x = x if x.sum() > 0 else -x
+            case "changes its output's source":
+                self.penalty = self.scale.square().sum()
+        return x * self.scale
+
+
+class OddModel(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.odd, self.how = nn.Linear(6, 6), Odd(how), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.odd(self.first(x))
+        if "source" in self.how:
+            x = x + self.odd.penalty
+        return x * self.odd.scale if self.how == "uses it elsewhere" else x
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ("mixes rows", "'odd' .Odd.*mixes"),
+        ("keeps a state", "'odd' .Odd.*state"),
+        ("looks at data", "'odd' .Odd.*control flow"),
+        ("changes its output's source", "'odd.scale'.*outside"),
+        ("uses it elsewhere", "'odd.scale'.*outside"),
+    ],
+)
+def test_what_is_not_of_one_row_is_refused_by_name(how: str, named: str) -> None:
+    torch.manual_seed(0)
+    model, batch = OddModel(how).double(), {"x": torch.randn(4, 3, 6).double(), "weights": torch.ones(4)}
+    with pytest.raises(UnsupportedLayerError, match=named) as caught:
+        clipped(model, batch, 1.0, losses=losses)
+    assert "\n" not in str(caught.value)
+    assert all(p.requires_grad for p in model.parameters())
+    assert "forward" not in vars(model.odd)
+
+
+def test_input_changed_in_place_is_refused() -> None:
+    class InPlace(Odd):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mul_(2) * self.scale
+
+    model = nn.Sequential(nn.Identity(), InPlace(""))
+    with pytest.raises(UnsupportedLayerError, match="'1' .InPlace.*in place"):
+        clipped(model, {"x": torch.randn(4, 6), "weights": torch.ones(4)}, 1.0, losses=losses)
+
+
+@pytest.mark.parametrize("block", [2**25, 1])
+@pytest.mark.parametrize("name", ["Conv2d", "encoder layer", "own model"])
+def test_a_row_that_is_not_finite_takes_nobody_along(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generic, "BLOCK_NUMBERS", block)
+    model, batch = build(name)
+    without_dropout(model)
+    expected = naive(model, rows_of(batch, [0, 1, 3, 5]), 0.1, losses=losses)
+    batch["x"][2].flatten()[0], batch["x"][4].flatten()[1] = math.nan, math.inf
+    clipper = PerSampleClipper(model, 0.1)
+    with clipper.capture(6):
+        losses(model, batch).sum().backward()
+    norms = clipper.accumulate()
+    assert torch.isfinite(norms).tolist() == [True, True, False, True, False, True]
+    assert clipper.num_nonfinite == 2
+    assert_close((grads_of(model), norms[[0, 1, 3, 5]]), expected, 1e-10)
+
+
+@pytest.mark.parametrize("block", [2**25, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["Conv2d", "attention", "own module", "called twice and shared"])
+def test_a_row_of_any_size_is_within_the_bound_strictly(
+    name: str, dtype: torch.dtype, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As computed, under autocast too: where a gradient is huge, tiny, or a sum of positions that cancel."""
+    monkeypatch.setattr(generic, "BLOCK_NUMBERS", block)
+    model, batch = build(name, torch.float32, num_rows=1)
+    model.train()
+    for size, bound in [(1e4, 1.0), (1e8, 1e-3), (1.0, 1e-5)]:
+
+        def cast(model: nn.Module, batch: Batch, size: float = size) -> Tensor:
+            with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+                output = model(batch["x"]).float().flatten(1)
+            return size * (output * torch.linspace(-1, 1, output.shape[1]).sign()).sum(1)
+
+        found, norm = clipped(model, batch, bound, losses=cast)
+        if torch.isfinite(norm):
+            assert bound * (1 - 1e-4) <= norm_of(found) <= bound
+        else:
+            assert not norm_of(found)
