@@ -14,7 +14,7 @@ from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.steps import RELEASED
 from commands.pipeline.systems import system
 from doppel.errors import UserError
-from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
+from doppel.privacy.checkpoint import privacy_state, read_stored, weights_fingerprint
 from doppel.privacy.ledger import Ledger
 
 FILE_NAME = "ledger.jsonl"
@@ -69,7 +69,7 @@ class Attestation:
         path = path.resolve()
         if path not in self._opened:
             try:
-                content = read_checkpoint(path)
+                content = read_stored(path)
                 self._opened[path] = Opened(content, privacy_state(content))
             except UserError as error:
                 self._opened[path] = Opened(None, None, str(error))

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from doppel.privacy.mechanism import Mechanism
+from doppel.privacy.mechanism import CalibrationError, Mechanism
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -72,11 +77,28 @@ def _gaussian_pld(scale: float, sample_rate: float, interval: float) -> PrivacyL
     )
 
 
+def optimistic_epsilon(mechanisms: Sequence[Mechanism], delta: float, guide: float) -> float:
+    """A lower bound on epsilon: the same distributions, rounded down where `pld_epsilon` rounds up."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    composed: PrivacyLossDistribution | None = None
+    with _quiet():
+        for mechanism in mechanisms:
+            part = privacy_loss_distribution.from_gaussian_mechanism(
+                standard_deviation=mechanism.noise_multiplier,
+                sampling_prob=mechanism.sample_rate,
+                value_discretization_interval=_grid(mechanisms, guide),
+                pessimistic_estimate=False,
+                use_connect_dots=False,  # which can round up alone
+            ).self_compose(mechanism.steps)
+            composed = part if composed is None else composed.compose(part)
+        assert composed is not None
+        return float(composed.get_epsilon_for_delta(delta))
+
+
 def rdp_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Rényi DP at Opacus's default orders, converted by Canonne, Kamath and Steinke (2020), Prop. 12."""
-    from opacus.accountants import RDPAccountant
-
-    accountant = RDPAccountant()
+    accountant = _opacus("rdp").RDPAccountant()
     accountant.history = [(m.noise_multiplier, m.sample_rate, m.steps) for m in mechanisms]
     with _quiet():
         epsilon = float(accountant.get_epsilon(delta))
@@ -85,25 +107,62 @@ def rdp_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
 
 def prv_epsilon(mechanisms: Sequence[Mechanism], delta: float, guide: float) -> float:
     """Upper end of the interval of Gopi, Lee and Wutschitz (2021), at most 1e-2 above the estimate."""
-    from opacus.accountants import PRVAccountant
-
-    accountant = PRVAccountant()
+    accountant = _opacus("prv").PRVAccountant()
     accountant.history = [(m.noise_multiplier, m.sample_rate, m.steps) for m in mechanisms]
     with _quiet():
         return float(accountant.get_epsilon(delta, eps_error=min(1e-2, max(1e-3, 1e-2 * guide))))
+
+
+def has_opacus() -> bool:
+    """Whether the accountants of Opacus are there, `prv` and `rdp`."""
+    return find_spec("opacus") is not None
+
+
+@functools.cache
+def _opacus(name: str) -> Any:
+    """A module of `opacus.accountants`, loaded beside Opacus: ``import opacus`` imports PyTorch and its distributed
+    optimizers, two seconds that numbers do not need. The folder is opened as a package of its own, in which the one
+    class that knows of optimizers, the accountants' abstract base, is a plain one.
+
+    Raises:
+        CalibrationError: Opacus is not installed.
+    """
+    spec = find_spec("opacus")
+    if spec is None or spec.origin is None:
+        raise CalibrationError(
+            f"the {name} accountant is Opacus's, which is not installed: pip install 'doppel[opacus]', or take pld."
+        )
+    package, base = ModuleType("_opacus_accountants"), ModuleType("_opacus_accountants.accountant")
+    package.__path__ = [os.path.join(os.path.dirname(spec.origin), "accountants")]
+    base.IAccountant = _History  # type: ignore[attr-defined]
+    for module in (package, base):
+        sys.modules.setdefault(module.__name__, module)
+    try:
+        return import_module(f"_opacus_accountants.{name}")
+    except (ImportError, AttributeError):  # a release that is made otherwise
+        return import_module(f"opacus.accountants.{name}")
+
+
+class _History:
+    """What an accountant of Opacus keeps: noise multiplier, sample rate and number of steps, in their order."""
+
+    def __init__(self) -> None:
+        self.history: list[tuple[float, float, int]] = []
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the libraries' numerical chatter (orders left out, overflow of hopeless candidates)."""
     import numpy as np
-    from absl import logging as absl_logging
 
-    verbosity = absl_logging.get_verbosity()
-    absl_logging.set_verbosity(absl_logging.ERROR)
+    chatter = sys.modules.get("absl.logging")  # dp-accounting's
+    verbosity = chatter.get_verbosity() if chatter else None
+    if chatter:
+        chatter.set_verbosity(chatter.ERROR)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
     finally:
-        absl_logging.set_verbosity(verbosity)
+        if chatter:
+            chatter.set_verbosity(verbosity)

@@ -9,8 +9,9 @@ Three accountants, all upper bounds:
 | `rdp` | Rényi DP at Opacus's default orders                      | Opacus        |
 
 `pld` is the default: tight, composes unlike mechanisms, bounds both directions of the add/remove relation,
-and needs no PyTorch. `prv` is the cross-check and `rdp` the one that most papers used. The central-limit
-("GDP") approximation is no bound and therefore not offered.
+and needs no PyTorch. `prv` is the cross-check and `rdp` the one that most papers used; both need the extra
+`opacus`, so that a name means the same number everywhere. The central-limit ("GDP") approximation is no bound and
+therefore not offered.
 
 Formal guarantees:
     Two data sets are neighbours when one is the other plus one *unit*. A `Mechanism` (q, sigma, k) is k
@@ -32,7 +33,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-from doppel.privacy._accountants import guide_epsilon, pld_epsilon, prv_epsilon, rdp_epsilon
+from doppel.privacy._accountants import (
+    guide_epsilon,
+    has_opacus,
+    optimistic_epsilon,
+    pld_epsilon,
+    prv_epsilon,
+    rdp_epsilon,
+)
 from doppel.privacy.mechanism import CalibrationError, Mechanism
 
 Accountant = Literal["pld", "prv", "rdp"]
@@ -43,6 +51,8 @@ MAX_NOISE_MULTIPLIER = 1e4
 MIN_NOISE_MULTIPLIER = 0.02
 """Calibration never returns less: there, epsilon is in the thousands."""
 
+_RENYI, _OPTIMISTIC = "rdp of dp-accounting", "optimistic pld"
+_SLACK = 0.02  # by which two accountants may differ: PRV states the upper end of an interval
 _TOLERANCE = 5e-4  # of sigma; below the 1e-3 that the literature bisects to
 # Beyond these the Rényi bound is returned: a fine grid over such losses would fill the memory.
 _HOPELESS_EPSILON = {"pld": 500.0, "prv": 100.0}
@@ -135,6 +145,55 @@ def _epsilon(merged: tuple[Mechanism, ...], delta: float, accountant: Accountant
                 f"the prv accountant cannot resolve delta {delta:.3g} for {len(merged)} mechanism(s): take pld."
             ) from error
     return pld_epsilon(merged, delta, guide, coarsen=10.0 if fast else 1.0)
+
+
+def cross_check(
+    mechanisms: Sequence[Mechanism], delta: float, accountant: Accountant = "pld"
+) -> tuple[dict[str, float], str | None]:
+    """Epsilon by an accountant and by a second one, and how they contradict each other.
+
+    The second one is another library's: `prv` beside `pld`, `pld` beside the others. Without Opacus, `pld` is
+    compared with the bounds of dp-accounting on either side: its optimistic estimate from below (the same library, so
+    an error in its privacy losses stays unseen) and its Rényi accountant from above (another theory and other code).
+
+    Args:
+        mechanisms: As of `compute_epsilon`.
+        delta: Failure probability, in (0, 1).
+        accountant: The first one.
+
+    Returns:
+        Epsilon by each accountant, the first one first; what is wrong between them or with the second, or None.
+
+    Raises:
+        CalibrationError: The first accountant is not installed, or cannot resolve the request.
+    """
+    first = compute_epsilon(mechanisms, delta, accountant)
+    if accountant == "pld" and not has_opacus():
+        return _enclosed(first, _merge(mechanisms), delta)
+    second: Accountant = "prv" if accountant == "pld" else "pld"
+    try:
+        other = compute_epsilon(mechanisms, delta, second)
+    except CalibrationError as error:
+        return {accountant: first}, str(error)
+    if other > first * (1 + _SLACK):
+        text = f"{second} finds ε = {other:.4g}, {accountant} {first:.4g}: one is wrong"
+        return {accountant: first, second: other}, text
+    return {accountant: first, second: other}, None
+
+
+def _enclosed(pld: float, merged: Sequence[Mechanism], delta: float) -> tuple[dict[str, float], str | None]:
+    """As :func:`cross_check`, by dp-accounting alone."""
+    if not 0.0 < pld < _HOPELESS_EPSILON["pld"]:
+        return {"pld": pld}, None
+    rdp = guide_epsilon(merged, delta)
+    found = {"pld": pld, _RENYI: rdp}
+    if sum(mechanism.steps for mechanism in merged) <= MAX_GRID_STEPS["pld"]:
+        found[_OPTIMISTIC] = optimistic_epsilon(merged, delta, rdp)
+    if found.get(_OPTIMISTIC, 0.0) > pld:
+        return found, f"the {_OPTIMISTIC} finds ε = {found[_OPTIMISTIC]:.4g}, pld {pld:.4g}: one is wrong"
+    if pld > rdp * (1 + _SLACK) + _SLACK:
+        return found, f"pld finds ε = {pld:.4g}, the {_RENYI} {rdp:.4g}: one is wrong"
+    return found, None
 
 
 def calibrate_noise_multiplier(

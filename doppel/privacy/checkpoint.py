@@ -4,11 +4,13 @@ from one, starts from one, samples from one or vouches for one reads it here."""
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from doppel.errors import UserError
+from doppel.privacy.stored_checkpoint import StoredTensor, read_plain
 
 #: Under which the callback ``DifferentialPrivacy`` keeps its state.
 KEY = "DifferentialPrivacy"
@@ -40,12 +42,23 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
+def read_stored(path: Path) -> dict[str, Any]:
+    """The same for who trains nothing and asks for fingerprints: read without PyTorch, which takes a second to import,
+    wherever the file is as a training writes it; see :func:`~doppel.privacy.stored_checkpoint.read_plain`.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    content = read_plain(path)
+    return read_checkpoint(path) if content is None else content
+
+
 def weights_fingerprint(state_dict: Mapping[str, Any]) -> str:
     """SHA-256 of names, shapes, types and values, 64 hexadecimal digits.
 
     Args:
-        state_dict: Tensors, and what a module keeps beside them (``get_extra_state``): numbers and texts, in lists and
-            dictionaries, as a checkpoint that is read with ``weights_only`` may hold.
+        state_dict: Tensors, in memory or stored, and what a module keeps beside them (``get_extra_state``): numbers and
+            texts, in lists and dictionaries, as a checkpoint that is read with ``weights_only`` may hold.
 
     Raises:
         UserError: It holds something else.
@@ -57,11 +70,9 @@ def weights_fingerprint(state_dict: Mapping[str, Any]) -> str:
 
 
 def _add(digest: hashlib._Hash, name: str, value: Any) -> None:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\0".encode())
-        content: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    if (tensor := _shape_type_bytes(value)) is not None:
+        shape, dtype, content = tensor
+        digest.update(f"{name} {shape} {dtype}\0".encode())
         digest.update(content)
     elif isinstance(value, Mapping | list | tuple):
         parts = value.items() if isinstance(value, Mapping) else enumerate(value)
@@ -75,3 +86,14 @@ def _add(digest: hashlib._Hash, name: str, value: Any) -> None:
             f"{name} in the state_dict is a {type(value).__name__}, which no fingerprint can tell from another: keep "
             "tensors, numbers and texts there"
         )
+
+
+def _shape_type_bytes(value: Any) -> tuple[tuple[int, ...], str, Any] | None:
+    """Of a tensor; None for anything else. Where PyTorch was never imported nothing is a tensor of it."""
+    if isinstance(value, StoredTensor):
+        return value.shape, value.dtype, value.content()
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    values = value.detach().cpu().contiguous().reshape(-1)
+    return tuple(value.shape), str(value.dtype), values.view(torch.uint8).numpy()

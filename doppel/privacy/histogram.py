@@ -11,8 +11,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from doppel.privacy.secret import KeyedStream, Secret
+if TYPE_CHECKING:
+    from doppel.privacy.secret import KeyedStream
 
 KIND = "gaussian_histogram"
 #: Sums are counted, noised and released in whole multiples of 1/GRID.
@@ -71,6 +73,8 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
         noise_multiplier: sigma, above 0.
         seed: For tests only: a fixed seed voids the guarantee, and warns.
     """
+    from doppel.privacy.secret import Secret  # needs torch, which who reads a histogram does not wait for
+
     if not noise_multiplier > 0:
         raise ValueError(f"noise_multiplier is {noise_multiplier}, but a private histogram needs noise above 0")
     stream = Secret(seed).stream("histogram")

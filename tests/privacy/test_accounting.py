@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from doppel.privacy import accounting
 from doppel.privacy.accounting import (
     CalibrationError,
     Mechanism,
     calibrate_noise_multiplier,
     compute_epsilon,
+    cross_check,
     default_delta,
 )
 from doppel.privacy.spec import Promise
@@ -146,6 +148,48 @@ def test_what_cannot_be_is_one_line_that_mends(call, words):
     with pytest.raises(CalibrationError, match=words) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["prv", "rdp"])
+def test_an_accountant_of_opacus_is_the_one_that_opacus_has(name: str) -> None:
+    """Though it is loaded without PyTorch."""
+    accountants = pytest.importorskip("opacus.accountants")
+    theirs = {"prv": accountants.PRVAccountant, "rdp": accountants.RDPAccountant}[name]()
+    theirs.history = [(0.9, 0.02, 300), (20.0, 1.0, 1)]
+    ours = compute_epsilon([Mechanism(0.02, 0.9, 300), Mechanism(1.0, 20.0, 1)], 1e-5, name)
+    assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-6)
+
+
+SCHEDULES = [
+    [Mechanism(0.1, 0.67, 30)],
+    [Mechanism(0.01, 1.1, 3000), Mechanism(1.0, 20.0, 1)],
+    [Mechanism(1.0, 0.5, 1)],
+    [],
+]
+
+
+@pytest.mark.parametrize("mechanisms", SCHEDULES, ids=map(str, range(len(SCHEDULES))))
+@pytest.mark.parametrize("has_opacus", [True, False])
+def test_a_second_accountant_agrees_with_the_first(
+    mechanisms: list[Mechanism], has_opacus: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounting, "has_opacus", lambda: has_opacus)
+    found, contradiction = cross_check(mechanisms, 1e-5)
+    assert contradiction is None
+    assert next(iter(found)) == "pld" and found["pld"] == compute_epsilon(mechanisms, 1e-5)
+    assert has_opacus == ("prv" in found) and (len(found) > 1 or found["pld"] == 0)
+
+
+@pytest.mark.parametrize(("factor", "has_opacus"), [(0.5, True), (0.5, False), (2.0, False)])
+def test_a_wrong_accountant_is_found(factor: float, has_opacus: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = accounting.pld_epsilon
+    monkeypatch.setattr(accounting, "has_opacus", lambda: has_opacus)
+    monkeypatch.setattr(accounting, "pld_epsilon", lambda *args, **kwargs: factor * right(*args, **kwargs))
+    accounting._epsilon.cache_clear()
+    try:
+        assert "one is wrong" in str(cross_check(SCHEDULES[1], 1e-5)[1])
+    finally:
+        accounting._epsilon.cache_clear()
 
 
 def test_planning_loads_neither_torch_nor_lightning():

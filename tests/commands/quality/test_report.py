@@ -126,8 +126,8 @@ def test_seed_0_is_told_as_it_is(tmp_path: Path) -> None:
 
 def test_a_report_opens_every_checkpoint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
-    read = attestation.read_checkpoint
-    monkeypatch.setattr(attestation, "read_checkpoint", lambda path: opened.append(path) or read(path))
+    read = attestation.read_stored
+    monkeypatch.setattr(attestation, "read_stored", lambda path: opened.append(path) or read(path))
     assert cli.main(["report", str(pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC}))]) == 0
     assert len(opened) == len(set(opened)) == 2
 
