@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from commands.page.released import Release, sampling_interval
+from commands.pipeline.names import Names
 from commands.pipeline.supported import Supported
 from doppel.lispress import valid_function_types
 
@@ -64,6 +64,7 @@ class Row:
 
     Attributes:
         name: As the data have it.
+        words: What people call it; the name again where nobody says.
         share: Of the requests that use it.
         num_samples: Samples that use it.
         is_supported: None where nobody says what is.
@@ -73,17 +74,13 @@ class Row:
     """
 
     name: str
+    words: str
     share: Share
     num_samples: int
     is_supported: bool | None
     read_back: float | None
     confidence: float | None
     examples: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """The name as people read it."""
-        return spelled(self.name)
 
 
 @dataclass(frozen=True)
@@ -92,6 +89,7 @@ class Asked:
 
     Attributes:
         rows: Those that are no noise: what is not supported first, then by share.
+        plumbing: What programs are built with and nobody asks for, by share.
         too_rare: Names of the others.
         share_of_too_rare: Of the samples, those that use one of the others.
         unserved: Of the samples, those that use something that is not supported; None where nobody says what is.
@@ -101,6 +99,7 @@ class Asked:
     """
 
     rows: tuple[Row, ...]
+    plumbing: tuple[Row, ...]
     too_rare: tuple[str, ...]
     share_of_too_rare: float
     unserved: Share | None
@@ -126,7 +125,19 @@ class Asked:
         return [row for row in self.rows if row.is_supported is not False]
 
 
-def ask(samples: Sequence[Sample], supported: Supported | None, release: Release | None) -> Asked | None:
+def is_asked_for(name: str, names: Names, supported: Supported | None) -> bool:
+    """Whether a function is more than plumbing; what is said not to be supported, by its name, is."""
+    return not names.is_plumbing(name) or (supported is not None and name in supported.without)
+
+
+def lacks(sample: Sample, names: Names, supported: Supported | None) -> list[str]:
+    """What a sample asks for that is not supported."""
+    if supported is None:
+        return []
+    return sorted(n for n in sample.names if is_asked_for(n, names, supported) and not supported.holds(n))
+
+
+def ask(samples: Sequence[Sample], supported: Supported | None, release: Release | None, names: Names) -> Asked | None:
     """What the samples ask for; None where none has a tree or a label."""
     samples = [sample for sample in samples if sample.names]
     if not samples:
@@ -138,24 +149,28 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
     if release is not None and samples[0].label is not None:
         for name in release.shares:
             uses.setdefault(name, [])
-    rows, too_rare = [], []
+    rows: list[Row] = []
+    plumbing: list[Row] = []
+    too_rare: list[str] = []
     for name, own in uses.items():
         if release is not None:
             is_shown = name in release.shares and release.is_above_noise(name)
         else:
             is_shown = len(own) >= FEWEST
-        if is_shown:
-            rows.append(_row(name, own, len(samples), supported, release))
-        else:
+        if not is_shown:
             too_rare.append(name)
-    rows.sort(key=lambda row: (row.is_supported is not False, not spelled(row.name), -row.share.value, row.name))
+        else:
+            row = _row(name, own, len(samples), supported, release, names)
+            (rows if is_asked_for(name, names, supported) else plumbing).append(row)
+    too_rare = sorted(name for name in too_rare if is_asked_for(name, names, supported))
     rare = set(too_rare)
-    lacking = None if supported is None else {name for name in uses if not supported.holds(name)}
+    unserved = sum(bool(lacks(sample, names, supported)) for sample in samples)
     return Asked(
-        rows=tuple(rows),
-        too_rare=tuple(sorted(too_rare)),
+        rows=tuple(sorted(rows, key=lambda row: (row.is_supported is not False, -row.share.value, row.words))),
+        plumbing=tuple(sorted(plumbing, key=lambda row: (-row.share.value, row.name))),
+        too_rare=tuple(too_rare),
         share_of_too_rare=sum(not rare.isdisjoint(sample.names) for sample in samples) / len(samples),
-        unserved=None if lacking is None else _share(sum(not lacking.isdisjoint(s.names) for s in samples), samples),
+        unserved=None if supported is None else _share(unserved, samples),
         release=release,
         num_samples=len(samples),
         has_labels=samples[0].label is not None,
@@ -167,7 +182,12 @@ def _share(count: int, samples: Sequence[Sample]) -> Share:
 
 
 def _row(
-    name: str, own: Sequence[Sample], num_samples: int, supported: Supported | None, release: Release | None
+    name: str,
+    own: Sequence[Sample],
+    num_samples: int,
+    supported: Supported | None,
+    release: Release | None,
+    names: Names,
 ) -> Row:
     if release is None:
         share = Share(len(own) / num_samples, *sampling_interval(len(own), num_samples))
@@ -177,33 +197,27 @@ def _row(
     sure = [s.confidence for s in own if s.confidence is not None and s.label is None]
     return Row(
         name=name,
+        words=names.of(name),
         share=share,
         num_samples=len(own),
         is_supported=None if supported is None else supported.holds(name),
-        read_back=sum(name in names for names in read) / len(read) if read else None,
+        read_back=sum(name in found for found in read) / len(read) if read else None,
         confidence=sum(sure) / len(sure) if sure else None,
         examples=_examples(own),
     )
 
 
 def _examples(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Three different utterances of a common length, the simplest requests first."""
+    """Three different utterances of a common length, the simplest requests first; of a label those that say it."""
     by_text = {sample.utterance: sample for sample in reversed(samples)}
     place = {sample.utterance: i for i, sample in reversed(list(enumerate(samples)))}
 
-    def key(text: str) -> tuple[int, int]:
-        far = abs(len(text.split()) - _TYPICAL_WORDS)
-        return far + len(by_text[text].names), place[text]
+    def key(text: str) -> tuple[int, int, int]:
+        sample, words = by_text[text], set(text.lower().split())
+        said = 0 if sample.label is None else sum(word in words for word in sample.label.lower().split())
+        return -said, abs(len(words) - _TYPICAL_WORDS) + len(sample.names), place[text]
 
     return tuple(sorted(by_text, key=key)[:_EXAMPLES])
-
-
-def spelled(name: str) -> str:
-    """A name in words: ``UpdateCommitEventWrapper`` is "update commit event wrapper"; nothing for ``?=``."""
-    if " " in name:
-        return name
-    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+", name)
-    return " ".join(part if len(part) > 1 and part.isupper() else part.lower() for part in parts)
 
 
 @dataclass(frozen=True)
@@ -215,7 +229,6 @@ class Branch:
         count: Samples that use this path.
         share: Of all samples.
         unserved: Of the samples that use this path, those that use something that is not supported; None: unknown.
-        is_supported: Whether all of ``names`` are; None: unknown.
         inner: What these call, the most frequent first.
         num_rarer: How many more they call, each too rarely to show.
     """
@@ -224,40 +237,41 @@ class Branch:
     count: int
     share: float
     unserved: float | None
-    is_supported: bool | None
     inner: tuple[Branch, ...]
     num_rarer: int
 
 
 def hierarchy(
-    calls: Sequence[tuple[Sample, frozenset[tuple[str, ...]]]], supported: Supported | None, fewest: int
+    calls: Sequence[tuple[Sample, frozenset[tuple[str, ...]]]],
+    names: Names,
+    supported: Supported | None,
+    fewest: int,
 ) -> tuple[Branch, ...]:
     """The functions of all samples, by who calls them.
 
     Args:
         calls: Each sample with the paths of its tree, from the outermost function down.
+        names: What is plumbing.
         supported: What the assistant supports.
         fewest: Samples that a path must have.
     """
     counts: Counter[tuple[str, ...]] = Counter()
     unserved: Counter[tuple[str, ...]] = Counter()
     for sample, paths in calls:
-        is_unserved = supported is not None and not all(map(supported.holds, sample.names))
         counts.update(paths)
-        unserved.update(paths if is_unserved else ())
+        unserved.update(paths if lacks(sample, names, supported) else ())
     inner: dict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
     for path in counts:
         inner[path[:-1]].append(path)
-    return _branches((), inner, counts, unserved, len(calls), supported, fewest)
+    return _branches((), inner, counts, None if supported is None else unserved, len(calls), fewest)
 
 
 def _branches(
     parent: tuple[str, ...],
     inner: Mapping[tuple[str, ...], list[tuple[str, ...]]],
     counts: Mapping[tuple[str, ...], int],
-    unserved: Mapping[tuple[str, ...], int],
+    unserved: Mapping[tuple[str, ...], int] | None,
     total: int,
-    supported: Supported | None,
     fewest: int,
 ) -> tuple[Branch, ...]:
     found = []
@@ -273,9 +287,8 @@ def _branches(
                 names=names,
                 count=counts[path],
                 share=counts[path] / total,
-                unserved=None if supported is None else unserved[path] / counts[path],
-                is_supported=None if supported is None else all(map(supported.holds, names)),
-                inner=_branches(end, inner, counts, unserved, total, supported, fewest),
+                unserved=None if unserved is None else unserved[path] / counts[path],
+                inner=_branches(end, inner, counts, unserved, total, fewest),
                 num_rarer=sum(counts[own] < fewest for own in inner.get(end, ())),
             )
         )

@@ -43,7 +43,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"of": of, "percent": percent, "of_hundred": of_hundred, "number": number}
+    made.filters |= {"of": of, "percent": percent, "of_hundred": of_hundred, "number": number, "capital": capital}
     return made
 
 
@@ -52,6 +52,11 @@ def percent(share: float) -> str:
     value = 100 * share
     digits = 0 if value >= 99.95 or value == 0 else 1 if value >= 1 else 2
     return f"{value:.{digits}f} %"
+
+
+def capital(text: str) -> str:
+    """A sentence's beginning in a capital; jinja's own filter makes all other letters small."""
+    return text[:1].upper() + text[1:]
 
 
 def of(value: float, top: float) -> str:

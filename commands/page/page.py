@@ -11,7 +11,12 @@ from doppel.errors import UserError
 
 
 def page(
-    runs: list[Path], *, out: Path | None = None, supported: list[str] | None = None, private: bool = False
+    runs: list[Path],
+    *,
+    out: Path | None = None,
+    supported: list[str] | None = None,
+    names: str | None = None,
+    private: bool = False,
 ) -> None:
     """Write a run, or several beside one another, as one HTML file that anybody can open.
 
@@ -24,10 +29,13 @@ def page(
         out: The file to write; by default report.html in the run folder, comparison.html in the first folder.
         supported: Functions or labels that the assistant supports, in place of what the experiment says: names, starts
             of names with a star, '!NAME' for one that it lacks; or a file of them, or a .csv table of its API.
+        names: A public YAML file of what people call functions, labels and topics, in place of what the experiment
+            says, such as configs/names/smcalflow.yaml.
         private: Also show what the run compared with private text, which is NOT PRIVATE.
 
     Raises:
-        UserError: There is no run, or it has no samples.
+        UserError: There is no run, or it has no samples; a file is not there, or nothing that is said to be supported
+            occurs in the samples.
     """
     records = [record for folder in runs for record in _records(folder)]
     if len(records) != 1:
@@ -40,7 +48,9 @@ def page(
             report = build_report(record)
         except UserError:  # the page says that nothing was measured, and of privacy what the card says
             report = None
-        path = write_page(record, report, supported=supported, with_private=private, out=out)
+        path, notes = write_page(record, report, supported=supported, names=names, with_private=private, out=out)
+        for note in notes:
+            print(f"note: {note}")
     print(f"{path}: open it in a browser; it asks no network for anything")
 
 

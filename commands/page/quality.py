@@ -12,11 +12,12 @@ from typing import Any
 from markupsafe import Markup
 
 from commands.page.asked import Sample
+from commands.pipeline.names import Names
 from commands.pipeline.private_files import of_runs
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import system
 from commands.pipeline.yaml_files import merge
-from commands.quality.measures import INSTEAD, UP, Measure, human_value, measure
+from commands.quality.measures import DOWN, INSTEAD, UP, Measure, human_value, measure
 from datamodules.columns import Columns, reference_columns
 from datamodules.hub import is_on_hub
 from datamodules.overlap import refuse_overlap
@@ -75,6 +76,32 @@ def figures(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> lis
     return found
 
 
+def best_first(systems: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], Measure | None]:
+    """Systems by how near their samples come to human turns.
+
+    Formal guarantees:
+        The order follows from public figures of released samples: post-processing. No figure ``private/…`` is read.
+
+    Args:
+        systems: In the order in which those stand that nothing tells apart.
+        metrics: Of a report.
+
+    Returns:
+        The systems, and what orders them: the first metric of a page that all of them have and that is better in one
+        direction. The order as given, and None, where there is no such metric.
+    """
+    for first in _FIGURES:
+        for name in (first, *INSTEAD.get(first, ())):
+            better = measure(name).better
+            found = [
+                (value, own) for own in systems if isinstance(value := metrics.get(own, {}).get(name), int | float)
+            ]
+            if better in (UP, DOWN) and len(found) == len(systems):
+                found.sort(key=lambda pair: pair[0], reverse=better == UP)
+                return [own for _, own in found], measure(name)
+    return list(systems), None
+
+
 def reference(record: RunRecord) -> tuple[list[Sample], str]:
     """The human turns that the samples were compared with, and why there are none.
 
@@ -100,7 +127,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         return [], str(error)
 
 
-def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample]) -> Markup | None:
+def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample], called: Names) -> Markup | None:
     """Frequency of each function, human against synthetic; None where one side has no trees."""
     from commands.page import charts  # matplotlib, which no --help waits for
 
@@ -110,7 +137,8 @@ def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample]) -> Mar
     counts = [Counter(name for sample in side for name in sample.names) for side in sides]
     names = sorted({name for count in counts for name in count})
     shares = [{name: count[name] / len(side) for name in names} for count, side in zip(counts, sides, strict=True)]
-    points = {name: (shares[0][name], shares[1][name]) for name in names}
+    words = {name: name if called.of(name) == name else f"{called.of(name)} ({name})" for name in names}
+    points = {words[name]: (shares[0][name], shares[1][name]) for name in names}
     return charts.scatter(
         points,
         "How often each function occurs among human and among synthetic turns",

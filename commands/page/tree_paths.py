@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from doppel.lispress import Expression, LispressError, List, ReaderLiteral, Symbol, TypeAnnotation, read, write
 from doppel.lispress.forms import BINDERS
 
 _DEPTH = 7
 
 
-def tree_paths(tree: str) -> frozenset[tuple[str, ...]]:
+def tree_paths(tree: str, is_shown: Callable[[str], bool] = lambda name: True) -> frozenset[tuple[str, ...]]:
     """Paths of calls from the outermost one down, at most seven deep; none of a tree that cannot be read.
 
-    ``do`` and ``let`` are passed over: what they hold belongs to the call around them.
+    ``do``, ``let`` and functions that are not shown are passed over: what they hold belongs to the call around them.
     """
     found: set[tuple[str, ...]] = set()
     try:
@@ -32,7 +34,7 @@ def tree_paths(tree: str) -> frozenset[tuple[str, ...]]:
         if isinstance(head, Symbol) and head.name in BINDERS and parts and isinstance(parts[0], List):
             parts = [*(parts[0].items[1::2] if head.name == "let" else ()), *parts[1:]]
             path = above
-        elif isinstance(head, Symbol) and head.name == "do":
+        elif (isinstance(head, Symbol) and head.name == "do") or not is_shown(write(head)):
             path = above
         else:
             path = (*above, write(head))

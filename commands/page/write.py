@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import yaml
 
 from commands.page import quality
-from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy
+from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import render
 from commands.page.released import read_release
+from commands.page.support import Support, find_support
 from commands.page.tree_paths import tree_paths
 from commands.pipeline.manifest import Entry, enter_report
+from commands.pipeline.names import Names, read_names
 from commands.pipeline.run_record import RunRecord
-from commands.pipeline.supported import Supported, read_supported
 from commands.pipeline.systems import in_order, system
 from commands.privacy.attestation import FILE_NAME
 from commands.privacy.chain import strangers
@@ -37,9 +39,10 @@ def write_page(
     card: Mapping[str, Any] | None = None,
     *,
     supported: Sequence[str] | None = None,
+    names: str | None = None,
     with_private: bool = False,
     out: Path | None = None,
-) -> Path:
+) -> tuple[Path, tuple[str, ...]]:
     """Write the page of a run.
 
     Formal guarantees:
@@ -55,14 +58,16 @@ def write_page(
         report: As :func:`commands.quality.report.build_report` makes it; None where the run was not evaluated.
         card: Of :func:`commands.privacy.verify.card`, if it is at hand.
         supported: What the assistant supports, in place of what the experiment says.
+        names: A public file of what people call functions, labels and topics, likewise.
         with_private: Also show the figures that are not private.
         out: The file; ``report.html`` in the run folder by default.
 
     Returns:
-        The file.
+        The file, and notes for the console.
 
     Raises:
-        UserError: The run has no samples, or ``supported`` cannot be read.
+        UserError: The run has no samples; ``supported`` or ``names`` cannot be read, or nothing that ``supported``
+            names occurs.
     """
     made, released = record.manifest.samples(), record.manifest.released()
     wrong = {entry.path: own for entry in released if (own := _not_as_made(record, entry))}
@@ -73,20 +78,27 @@ def write_page(
             f"{record.folder} has no samples{f' ({why})' if why else ''}: give the folder of a run that came so far, "
             "or of several runs"
         )
+    metrics = (report or {}).get("metrics") or {}
+    measured = {name: _samples(record, made[name]) for name in systems}
+    systems, ordered_by = quality.best_first(sorted(systems, key=lambda name: _rank(name, measured[name])), metrics)
+    metrics = {name: metrics[name] for name in [*systems, *metrics] if name in metrics}
     later = [entry for entry in released if entry.role in ("more", "examples") and entry.path not in wrong]
     files = {name: [made[name], *(e for e in later if (e.role, e.system) == ("more", name))] for name in systems}
     asked_for = {name: [e for e in later if (e.role, e.system) == ("examples", name)] for name in systems}
     files |= {f"{name}, examples": own for name, own in asked_for.items() if own}
     shown = {name: [s for entry in own for s in _samples(record, entry)] for name, own in files.items()}
     samples = {name: shown[name] for name in systems}
-    main = _main(samples)
-    measured = {name: _samples(record, made[name]) for name in systems}
-    known = _supported(record, supported)
+    measured = {name: measured[name] for name in systems}
+    main = next((name for name in systems if any(sample.names for sample in samples[name])), systems[0])
+    called = read_names(names if names is not None else record.experiment.get("names"))
     trees = [sample.tree for sample in samples[main] if sample.tree and sample.label is None]
     release = read_release(record, main, trees)
-    asked = ask(samples[main], known, release)
+    occurring = {name for sample in samples[main] for name in sample.names}
+    occurring |= set() if release is None or trees else set(release.shares)  # labels that no sample has
+    support = find_support(record, supported, called, occurring)
+    known = support.supported
+    asked = ask(samples[main], known, release, called)
     human, no_human = quality.reference(record)
-    metrics = (report or {}).get("metrics") or {}
     path = out or record.folder / PAGE
     write_text(
         path,
@@ -94,24 +106,28 @@ def write_page(
             "report.html",
             run=record.folder.resolve().name,
             asked=asked,
+            is_topics=main == "topics",
             main=system(main).label,
             supported=known,
-            unused=[]
-            if known is None or asked is None
-            else known.unused([r.name for r in asked.rows] + [*asked.too_rare]),
-            branches=_hierarchy(samples[main], known, asked),
+            support=support,
+            called=called,
+            branches=_hierarchy(samples[main], called, support, asked, is_whole=False),
+            whole=_hierarchy(samples[main], called, support, asked, is_whole=True),
+            commands=_commands(record, made[main].path),
+            ordered_by=ordered_by if len(systems) > 1 else None,
             fewest=FEWEST,
             systems={name: system(name).label for name in systems},
             headings=_headings(files),
+            abouts={name: system(name).about for name in systems},
             samples={name: own[:_MOST] for name, own in shown.items()},
             totals={name: len(own) for name, own in shown.items()},
             files={name: ", ".join(entry.path for entry in own) for name, own in files.items()},
-            lacks={s.label or s.tree or "": _lacks(s, known) for own in shown.values() for s in own},
+            lacks={s.label or s.tree or "": _lacks(s, called, support) for own in shown.values() for s in own},
             privacy=privacy(record, card),
             figures=quality.figures(metrics, with_private),
             measured=[system(name).label for name in metrics],
             notes=[*sum(wrong.values(), []), *_notes(metrics, with_private), *_later_notes(later)],
-            frequency=quality.frequency_picture(human, measured[main]) if human else None,
+            frequency=quality.frequency_picture(human, measured[main], called) if human else None,
             lengths=quality.length_picture(human, measured) if human else None,
             no_human=no_human,
             num_human=len(human),
@@ -120,7 +136,7 @@ def write_page(
     )
     if path.resolve() == (record.folder / PAGE).resolve():
         enter_report(record.folder, [PAGE], ["page", ".", *(["--private"] if with_private else [])])
-    return path
+    return path, support.notes
 
 
 def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -153,15 +169,10 @@ def _not_as_made(record: RunRecord, samples: Entry) -> list[str]:
     return [f"{samples.path} is not shown: {why}" for why in strangers(record.manifest, samples)]
 
 
-def _main(samples: Mapping[str, Sequence[Sample]]) -> str:
-    """The system that tells most of what people ask for: two-stage, another one with trees, one with labels."""
-
-    def rank(name: str) -> tuple[bool, bool, bool]:
-        own = samples[name]
-        return not system(name).is_main, not any(s.tree and s.label is None for s in own), not any(s.label for s in own)
-
-    with_names = [name for name, own in samples.items() if any(sample.names for sample in own)]
-    return min(with_names or samples, key=rank)
+def _rank(name: str, samples: Sequence[Sample]) -> tuple[bool, bool, bool]:
+    """Where a system stands that no figure tells apart: two-stage, another one with trees, one with labels."""
+    has_trees = any(sample.tree and sample.label is None for sample in samples)
+    return not system(name).is_main, not has_trees, not any(sample.label for sample in samples)
 
 
 def _samples(record: RunRecord, made: Entry) -> list[Sample]:
@@ -196,29 +207,36 @@ def _text(line: Mapping[str, Any], key: str) -> str | None:
     return line[key] if isinstance(line.get(key), str) else None
 
 
-def _supported(record: RunRecord, given: Sequence[str] | None) -> Supported | None:
-    """What the assistant supports: as given, as the experiment says, or by the API table of the sampled trees."""
-    files = (file for entry in record.manifest.find(verb="predict") for file in entry.inputs if file.endswith(".csv"))
-    wanted = given if given is not None else record.experiment.get("supported")
-    try:
-        return read_supported(wanted, list(dict.fromkeys(files)))
-    except UserError:
-        if wanted is not None:
-            raise
-        return None  # the table is elsewhere
+def _lacks(sample: Sample, called: Names, support: Support) -> list[str]:
+    """What people call that which a sample asks for and is not supported."""
+    return [called.of(name) for name in lacks(sample, called, support.supported)]
 
 
-def _lacks(sample: Sample, supported: Supported | None) -> list[str]:
-    """What a sample uses that is not supported."""
-    return [] if supported is None else sorted(name for name in sample.names if not supported.holds(name))
-
-
-def _hierarchy(samples: Sequence[Sample], supported: Supported | None, asked: Asked | None) -> tuple[Any, ...]:
-    if asked is None or asked.has_labels:
+def _hierarchy(
+    samples: Sequence[Sample], called: Names, support: Support, asked: Asked | None, *, is_whole: bool
+) -> tuple[Any, ...]:
+    """Who calls whom: of what is asked for, or of the whole trees where they hold more."""
+    if asked is None or asked.has_labels or (is_whole and not asked.plumbing):
         return ()
     paths: dict[str, frozenset[tuple[str, ...]]] = {}
-    calls = [(s, paths.setdefault(s.tree, tree_paths(s.tree))) for s in samples if s.tree and s.names]
-    return hierarchy(calls, supported, max(FEWEST, len(calls) // 100))
+    for tree in {sample.tree for sample in samples if sample.tree and sample.names}:
+        paths[tree] = tree_paths(tree, lambda name: is_whole or is_asked_for(name, called, support.supported))
+    calls = [(s, paths[s.tree]) for s in samples if s.tree and s.names]
+    return hierarchy(calls, called, support.supported, max(FEWEST, len(calls) // 100))
+
+
+def _commands(record: RunRecord, samples: str) -> dict[str, str]:
+    """What answers the questions that this page leaves open."""
+    folder = record.folder
+    run, experiment, more = (
+        shlex.quote(str(path)) for path in (folder, folder / "experiment.yaml", f"{folder}-topics")
+    )
+    return {
+        "topics": f"python cli.py run {experiment} {more} --systems topics",
+        "supported": f"python cli.py page {run} --supported supported.txt",
+        "names": f"python cli.py page {run} --names names.yaml",
+        "reference": f"python cli.py evaluate --synthetic {run}/{samples} --reference public.txt",
+    }
 
 
 def _notes(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> list[str]:

@@ -21,6 +21,7 @@ _FREE = (
     "systems",
     "overlays",
     "supported",
+    "names",
     "parser",
     "parser_digest",
     "table",

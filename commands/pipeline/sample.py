@@ -256,7 +256,7 @@ def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
     except UserError:  # nothing was measured
         report = None
     num = (record.folder / drawn.synthetic).read_bytes().count(b"\n")
-    page = write_page(record, report, content)
+    page, _ = write_page(record, report, content)
     say(f"── {named / drawn.synthetic}: {num} samples")
     if wanted.role == "examples":
         say("   They are what you asked for: the page shows them, and counts them in no share.")

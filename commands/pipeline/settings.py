@@ -133,6 +133,9 @@ class Experiment:
         supported: Functions, or labels, that the assistant supports, for the page of the run: names, starts of names
             with a star, ``!NAME`` for one that it lacks; or a file of them, or a ``.csv`` table of its API. Null: the
             table under which trees are sampled, if there is one.
+        names: What people call functions, labels and topics, for the page of the run: ``AttendeeListHasRecipient:
+            invite people``, and under ``plumbing`` a list of functions that nobody asks for; or a YAML file of that,
+            such as ``configs/names/smcalflow.yaml``. Public knowledge, as ``supported`` is.
         adaptation: What makes the run an adaptation; null: synthesis alone.
         table: Result tables that its runs stand in: main, treedst, best, few_modes, shuffled, large or adaptation.
         environment: Variables that values may name as ``${NAME}``; one that is set in the shell wins.
@@ -170,6 +173,7 @@ class Experiment:
     calibration: Calibration | None = None
     parser: str | None = None
     supported: list[str] | str | None = None
+    names: str | dict[str, Any] | None = None
     adaptation: Adaptation | None = None
     table: str | None = None
     environment: dict[str, str] = field(default_factory=dict)

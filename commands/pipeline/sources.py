@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from commands.pipeline.names import read_names
 from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.supported import read_supported
 from commands.pipeline.systems import systems_of
@@ -65,6 +66,7 @@ def check_sources(experiment: Experiment) -> None:
     if not synthesises:
         return
     read_supported(experiment.supported)
+    read_names(experiment.names)
     calibration = experiment.calibration
     counts_trees = calibration is not None and calibration.of == "utterances"
     chosen = {used.learns for used in systems_of(experiment)} if experiment.candidates > 1 else set()

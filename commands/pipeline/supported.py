@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from doppel.lispress.api_table import read_api_names
 _ROOT = Path(__file__).resolve().parents[2]
 #: Functions by which SMCalFlow's annotators marked requests that are outside of what the assistant does.
 _FENCES = "Fence*"
+#: Words that are meant as a file: no function ends so, and a label such as ``food/drink`` does not begin so.
+_IS_PATH = re.compile(r"(~|\.{0,2}/).*|.*\.(txt|csv|tsv|ya?ml|jsonl?|md)", re.IGNORECASE | re.DOTALL).fullmatch
 
 
 @dataclass(frozen=True)
@@ -23,23 +26,38 @@ class Supported:
         patterns: Names, or starts of names with a star, that it supports; empty: all but the others.
         without: Those that it does not, whatever ``patterns`` say.
         source: Where that is said, in words.
+        is_table: Whether that is a table of the API.
     """
 
     patterns: frozenset[str]
     without: frozenset[str]
     source: str
+    is_table: bool = False
 
     def holds(self, name: str) -> bool:
         """Whether it supports a function or label."""
-        return not _matches(name, self.without) and (not self.patterns or _matches(name, self.patterns))
+        return not matches(name, self.without) and (not self.patterns or matches(name, self.patterns))
 
-    def unused(self, names: Iterable[str]) -> list[str]:
-        """What it is said not to support and is none of ``names``: too rare to be seen, or misspelt."""
+    def is_named(self, name: str) -> bool:
+        """Whether anything is said of a name."""
+        return matches(name, self.patterns | self.without)
+
+    def unmatched(self, names: Iterable[str]) -> list[str]:
+        """What is said of support and fits none of ``names``: too rare to be seen, or misspelt; ``!`` as it was given.
+
+        Nothing of a table of the API, whose functions are spelt right.
+        """
+        if self.is_table:
+            return []
         names = list(names)
-        return sorted(p for p in self.without - {_FENCES} if not any(_matches(name, frozenset([p])) for name in names))
+        given = {**dict.fromkeys(self.patterns, ""), **dict.fromkeys(self.without, "!")}
+        unseen = [p for p in given if not any(matches(name, frozenset([p])) for name in names)]
+        return [given[p] + p for p in sorted(unseen, key=lambda p: (given[p] == "", p))]
 
 
-def read_supported(named: Sequence[str] | str | None, tables: Sequence[str] = ()) -> Supported | None:
+def read_supported(
+    named: Sequence[str] | str | None, tables: Sequence[str] = (), where: str = "the experiment's list “supported”"
+) -> Supported | None:
     """What the assistant supports.
 
     Args:
@@ -47,25 +65,27 @@ def read_supported(named: Sequence[str] | str | None, tables: Sequence[str] = ()
             where there are such names alone, all others are. Or a file of them, one a line, or a ``.csv`` table of the
             API. None: what follows from ``tables``.
         tables: Public tables of the API under which trees were sampled.
+        where: Who names them, in words.
 
     Returns:
         None where nothing says it.
 
     Raises:
-        UserError: A file cannot be read, or says nothing.
+        UserError: A file is not there or cannot be read, or says nothing.
     """
     if named is None and tables:
-        names = [read_api_names([_place(table)]).functions for table in tables]
-        source = f"the functions of {' and '.join(Path(table).name for table in tables)}, but for {_FENCES}"
-        return Supported(frozenset(name for table in names for name in table), frozenset([_FENCES]), source)
+        names = [read_api_names([public_file(table)]).functions for table in tables]
+        source = f"the API table {' and '.join(Path(table).name for table in tables)}, but for its functions {_FENCES}"
+        return Supported(frozenset(name for table in names for name in table), frozenset([_FENCES]), source, True)
     if named is None:
         return None
-    words, source = list(named), "the field supported of the experiment"
-    if isinstance(named, str) or (len(words) == 1 and _place(words[0]).is_file()):
-        path = _place(named if isinstance(named, str) else words[0])
-        source = path.name
+    words, source = list(named), where
+    if isinstance(named, str) or (len(words) == 1 and public_file(words[0]).is_file()):
+        path = public_file(named if isinstance(named, str) else words[0])
         if path.suffix == ".csv":
-            return Supported(frozenset(read_api_names([path]).functions), frozenset(), source)
+            functions = frozenset(read_api_names([path]).functions)
+            return Supported(functions, frozenset(), f"the API table {path.name}", True)
+        source = f"the list {path.name}"
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -73,6 +93,12 @@ def read_supported(named: Sequence[str] | str | None, tables: Sequence[str] = ()
                 f"supported is {str(named)!r}, which cannot be read ({error}): give a list of functions, or a file"
             ) from None
         words = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    elif files := [word for word in words if _IS_PATH(word)]:
+        is_there = public_file(files[0]).is_file()
+        raise UserError(
+            f"supported names the file {files[0]}{' beside other words' if is_there else ', and there is none'}: "
+            "give one file alone, or names of functions or labels"
+        )
     included, without = {w for w in words if not w.startswith("!")}, {w[1:].strip() for w in words if w.startswith("!")}
     for word in [*included, *without]:
         if not word.removesuffix("*").strip() or "*" in word[:-1]:
@@ -84,11 +110,12 @@ def read_supported(named: Sequence[str] | str | None, tables: Sequence[str] = ()
     return Supported(frozenset(included), frozenset(without), source)
 
 
-def _matches(name: str, patterns: frozenset[str]) -> bool:
+def matches(name: str, patterns: frozenset[str]) -> bool:
+    """Whether a name is one of these, or begins as one with a star does."""
     return name in patterns or any(p.endswith("*") and name.startswith(p[:-1]) for p in patterns)
 
 
-def _place(path: str) -> Path:
+def public_file(path: str) -> Path:
     """A file, also one beside the code."""
     place = Path(os.path.expanduser(os.path.expandvars(path)))
     return place if place.is_file() or not (_ROOT / place).is_file() else _ROOT / place

@@ -39,6 +39,7 @@ class System:
         draw: Which samples of it these are: 1 for those of the run, more for what is sampled later
             (:mod:`commands.pipeline.sample`), whose files and steps have names of their own.
         role: Of these samples in the manifest.
+        about: What it does, in words for readers of a page; empty where it has no samples.
     """
 
     name: str
@@ -51,6 +52,7 @@ class System:
     is_main: bool = False
     draw: int = 1
     role: Role = "release"
+    about: str = ""
 
     @property
     def has_trees(self) -> bool:

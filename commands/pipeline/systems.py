@@ -11,11 +11,14 @@ from commands.pipeline.system import Recipe, System
 
 
 def _with_trees(name: str, label: str, recipe: Recipe = recipes.two_stage, **fields: Any) -> System:
-    return System(name, label, recipe, ("parse_tree", "parse2utterance"), "parse", **fields)
+    about = "it writes a parse tree first, then a request that says it"
+    return System(name, label, recipe, ("parse_tree", "parse2utterance"), "parse", about=about, **fields)
 
 
 _MAIN = _with_trees("two_stage", "2-stage", is_main=True)
-_ONE = System("one_stage", "1-stage", recipes.one_stage, ("one_stage",), "utterance")
+_ONE = System(
+    "one_stage", "1-stage", recipes.one_stage, ("one_stage",), "utterance", about="it writes requests, and nothing else"
+)
 #: Every system, in the order of the tables.
 SYSTEMS = {
     system.name: system
@@ -23,8 +26,23 @@ SYSTEMS = {
         System("none", "none", needs="adaptation"),  # a parser that public turns alone taught
         System("full", "full data", needs="adaptation"),  # the high-resource parser itself
         _ONE,
-        System("labels", "1.5-stage", recipes.by_label, ("labels",), "label", needs="labels"),
-        System("topics", "1-stage, by topics", recipes.by_topics, ("one_stage",), "utterance"),
+        System(
+            "labels",
+            "1.5-stage",
+            recipes.by_label,
+            ("labels",),
+            "label",
+            needs="labels",
+            about="it writes a request for each label, with labels as frequent as in the data",
+        ),
+        System(
+            "topics",
+            "1-stage, by topics",
+            recipes.by_topics,
+            ("one_stage",),
+            "utterance",
+            about="it writes requests, and topics are as frequent as in the data",
+        ),
         _MAIN,
         _with_trees("shuffled", "2-stage, shuffled trees", recipes.shuffled),
         _with_trees("unconstrained", "2-stage without grammar", recipes.unconstrained, models_of=_MAIN),

@@ -52,7 +52,8 @@ def report(run_dir: Path, *, samples: int = 3) -> None:
     shown = manifest.path(made[0]) if made else None
     print(render(content, shown or run_dir, _utterances(shown, samples)))
     try:
-        print(f"The page: {write_page(record, content, content.get('card'))}")
+        page, notes = write_page(record, content, content.get("card"))
+        print("\n".join([*(f"note: {note}" for note in notes), f"The page: {page}"]))
     except UserError as error:
         print(f"There is no page: {error}")
     print(f"Every number is in {run_dir / 'report.json'}.")

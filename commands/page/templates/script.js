@@ -17,7 +17,7 @@
   }
   const closed = [];
   addEventListener("beforeprint", () => {
-    for (const fold of document.querySelectorAll("details.more:not([open]), .tree details:not([open])")) {
+    for (const fold of document.querySelectorAll("details.more:not([open], .folded), .tree details:not([open])")) {
       closed.push(fold);
       fold.open = true;
     }

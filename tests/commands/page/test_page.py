@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from run_folders import end_step, evaluate, make_run, sample
 import cli
 from commands.page import charts
 from commands.page.html import TEMPLATES
+from commands.pipeline.experiment import load
+from commands.pipeline.names import read_names
 from commands.pipeline.steps import File
 from doppel.grammar import generate
 from doppel.lispress import function_types
 
 LEFT_OUT = ("AttendeeListHasRecipient", "UpdateCommitEventWrapper", "DeleteCommitEventWrapper")
+NAMES = "configs/names/smcalflow.yaml"
 HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>\"'&"
 
 
@@ -36,6 +40,7 @@ def grammar_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tmp_path_factory.mktemp("runs") / "grammar",
         lines,
         supported=sorted(names - set(LEFT_OUT)),
+        names=NAMES,
         reference="embedded:test?num=300&seed=9&skew=1.5",
     )
 
@@ -57,18 +62,38 @@ def test_what_is_not_supported_is_ranked_in_its_true_order(grammar_page: Element
         value, low, high = (float(word) / 100 for word in re.findall(r"[\d.]+(?= %)", share))
         assert low < value < high and abs(value - true[name] / 3000) < 0.03
         assert row.all("td", class_="verdict")[0].words == "no" and len(row.all("li")) == 3
-    headline = grammar_page.all("h1")[0].words
-    assert headline.endswith("cannot do: attendee list has recipient")
-    assert "too rare to show" in grammar_page.all("tr", class_="rare")[0].words
-    assert "No share was released in this run. These are frequencies among 9" in grammar_page.words
+    assert grammar_page.all("h1")[0].all("em")[0].words == "invite people"
+    assert len(grammar_page.all("tr", class_="rare")) == 1
 
 
 def test_the_hierarchy_marks_what_cannot_be_served(grammar_page: Element) -> None:
     (section,) = grammar_page.all("section", id="hierarchy")
     chips = {chip.words: chip for chip in section.all("ul")[0].all("span", class_="chip")}
-    (update,) = (chip for words, chip in chips.items() if words.startswith("UpdateCommitEventWrapper"))
-    assert "u4" in update.attributes["class"] and "100 % of these not supported" in update.parent.words  # type: ignore[union-attr]
-    assert "u0" in chips["PleasantryAnythingElseCombined"].attributes["class"]
+    update, thanks = chips["change an event"], chips["say that this is all"]
+    assert "u4" in update.attributes["class"] and "100 %" in update.parent.words  # type: ignore[union-attr]
+    assert "u0" in thanks.attributes["class"]
+
+
+def test_plumbing_is_folded_away_and_nothing_else_is(grammar_run: Path, grammar_page: Element) -> None:
+    plumbing = read_names(NAMES)
+    (table, tree) = grammar_page.all("details", class_="folded")
+    assert all("open" not in fold.attributes for fold in (table, tree))
+    folded = {code.words for code in table.all("code") if code.words != "plumbing"}
+    assert {"Yield", "refer", "Execute"} <= folded and all(map(plumbing.is_plumbing, folded))
+    assert str(len(folded)) in table.all("summary")[0].words
+    rows = {code.words for body in grammar_page.all("tbody", role="rowgroup") for code in body.all("code")}
+    assert rows and not any(map(plumbing.is_plumbing, rows))
+    (section,) = grammar_page.all("section", id="hierarchy")
+    assert "Yield" not in section.all("ul")[0].words and "Yield" in tree.words
+    unfolded = page(grammar_run, "--names", str(empty_table(grammar_run)))
+    assert not unfolded.all("details", class_="folded") and "Yield" in unfolded.all("tbody")[1].text
+    assert cli.main(["page", str(grammar_run)]) == 0  # as it was
+
+
+def empty_table(run: Path) -> Path:
+    path = run.parent / "names.yaml"
+    path.write_text("Nothing: nothing at all\n")
+    return path
 
 
 def test_the_page_is_built_for_readers_of_all_kinds(grammar_page: Element) -> None:
@@ -176,31 +201,99 @@ def test_labels_stand_in_place_of_functions(tmp_path: Path) -> None:
 
 def test_utterances_alone_give_a_page(tmp_path: Path) -> None:
     read = page(make_samples(tmp_path / "run", [{"utterance": "hello there", "parse": None}], "one_stage"))
-    assert "neither parse trees nor labels" in read.words and "hello there" in read.words
-    assert not read.all("section", id="asked")
+    assert "hello there" in read.words and not read.all("section", id="asked")
+
+
+def test_where_nothing_is_counted_the_page_offers_the_command_that_counts(tmp_path: Path) -> None:
+    run = make_samples(tmp_path / "run", [{"utterance": "hello there", "parse": None}], "one_stage")
+    command = page(run).all("header")[0].all("pre")[0].words
+    words = shlex.split(command)
+    assert words[:3] == ["python", "cli.py", "run"] and words[3] == str(run / "experiment.yaml")
+    assert not Path(words[4]).exists() and words[5:] == ["--systems", "topics"]
+    experiment = load(Path(words[3]), {"systems": ["topics"]})
+    assert experiment.systems == ["topics"]
 
 
 def test_a_wrapper_of_every_request_is_not_what_people_ask_for(tmp_path: Path) -> None:
     trees = ["(Yield (Ask))"] * 12 + ["(Yield (Tell))"] * 8
     lines = [{"utterance": f"say {i}", "parse": tree} for i, tree in enumerate(trees)]
-    assert "Most often they ask for ask, in 60 of 100" in page(make_samples(tmp_path / "run", lines)).words
+    lead = page(make_samples(tmp_path / "run", lines)).all("p", class_="lead")[0]
+    assert lead.all("strong")[0].words == "Ask" and "60 of 100" in lead.words
 
 
 def test_a_run_that_says_nothing_of_support_is_told_how(tmp_path: Path) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
     run = make_samples(tmp_path / "run", lines)
     read = page(run)
-    assert "is not said: set supported:" in read.words and not read.all("tr", class_="lacking")
+    assert f"python cli.py page {run} --supported" in read.all("pre")[0].words and not read.all("tr", class_="lacking")
+    assert not [cell for cell in read.all("th") if cell.words == "Supported"], "a column of nothing"
     assert [row.words for row in page(run, "--supported", "!Ask").all("span", class_="no")][0] == "no"
     (tmp_path / "api.csv").write_text("Yield,Unit,output: Dynamic\n")
     read = page(run, "--supported", str(tmp_path / "api.csv"))
-    assert read.all("tr", class_="lacking")[0].all("th")[0].words == "ask Ask"
+    assert read.all("tr", class_="lacking")[0].all("th")[0].words == "Ask"
     assert "api.csv" in read.words
-    assert "misspelt: Asked" in page(run, "--supported", "!Asked").words
     sampled = File("synthetic.jsonl", "release", "two_stage", "two_stage")
     (run / "synthetic.jsonl").write_text(json.dumps(lines[0]) + "\n")
     end_step(run, "sample_two_stage", ["predict"], [sampled], [str(tmp_path / "api.csv")])
-    assert "the functions of api.csv" in page(run).words, "a step that sampled under a table has read it"
+    assert "api.csv" in page(run).words, "a step that sampled under a table has read it"
+    assert not page(run).all("tr", class_="lacking")
+
+
+def test_words_that_nothing_is_called_are_told_on_page_and_console(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
+    run = make_samples(tmp_path / "run", lines)
+    assert cli.main(["page", str(run), "--supported", "!Ask", "Yeild", "!Tell"]) == 0
+    note = capsys.readouterr().out
+    badge = read_html(run / "report.html").all("section", id="asked")[0].all("div", class_="badge")[0].words
+    for text in (note, badge):
+        assert "Yeild (did you mean Yield?)" in text and "!Tell" in text and "!Ask" not in text
+    (tmp_path / "names.yaml").write_text("Tell: tell me\n")
+    assert cli.main(["page", str(run), "--supported", "!Ask", "!Tell", "--names", str(tmp_path / "names.yaml")]) == 0
+    assert "note" not in capsys.readouterr().out, "a name that is known may be asked for by nobody"
+    assert "tell me" in read_html(run / "report.html").all("section", id="asked")[0].words
+
+
+@pytest.mark.parametrize("words", [["nope.txt"], ["Asked"], ["!Asked", "!Yelid"], ["Ask", "nope.txt"]], ids=str)
+def test_what_says_nothing_of_support_is_an_error(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
+    run = make_samples(tmp_path / "run", lines)
+    assert cli.main(["page", str(run), "--supported", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words[-1] in line and not (run / "report.html").exists()
+
+
+def test_an_experiment_that_says_nothing_of_support_has_a_page_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
+    run = make_samples(tmp_path / "run", lines, supported=["Asked"])
+    assert cli.main(["page", str(run)]) == 0, "the last step of a run of hours"
+    assert "Asked" in capsys.readouterr().out
+    read = read_html(run / "report.html")
+    assert not read.all("tr", class_="lacking") and "Asked" in read.all("section", id="asked")[0].words
+
+
+def test_the_better_system_stands_first(tmp_path: Path) -> None:
+    run = make_samples(tmp_path / "run", [{"utterance": "say", "parse": "(Yield (Ask))"}] * 9, "two_stage")
+    make_samples(run, [{"utterance": "sing", "parse": None}] * 9, "one_stage")
+
+    def order() -> list[str]:
+        return [heading.words.split()[0] for heading in page(run).all("section", id="utterances")[0].all("h3")]
+
+    assert order() == ["2-stage", "1-stage"], "nothing measured: the one that tells more"
+    for better, first in (("one_stage", "1-stage"), ("two_stage", "2-stage")):
+        for name in ("one_stage", "two_stage"):
+            evaluate(run, name, {"mauve": 0.9 if name == better else 0.4})
+        assert order()[0] == first
+        read = page(run)
+        assert [cell.words for cell in read.all("table", class_="figures")[0].all("th")][2] == first
+        assert "MAUVE" in read.all("header")[0].words and read.all("section", id="asked"), (
+            "trees are counted all the same"
+        )
 
 
 def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,6 +303,7 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, capsys: pytest.Captur
         ([str(tmp_path / "empty")], "holds no run"),
         ([str(tmp_path / "gone")], "is no folder"),
         ([str(run), "--supported", "a*b"], "supported has 'a*b'"),
+        ([str(run), "--names", "nope.yaml"], "names is nope.yaml"),
     ]:
         assert cli.main(["page", *words]) == 2
         assert told in capsys.readouterr().err.splitlines()[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,21 @@ from typing import Any
 import pytest
 from run_folders import end_step
 
-from commands.page.asked import FEWEST, Sample, ask, spelled
+from commands.page.asked import FEWEST, Sample, ask
 from commands.page.released import Release, read_release, sampling_interval
 from commands.page.tree_paths import tree_paths
+from commands.pipeline.names import read_names
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.steps import File
 from commands.pipeline.supported import read_supported
 from doppel.calibration import pool_bins, tree_vector
+from doppel.errors import UserError
 from doppel.privacy.histogram import KIND, add_noise, unit_sums
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
 SIGMA, UNITS = 5.0, 2000
+NO_NAMES = read_names(None)
 
 
 def ledger_line(run: Path, scope: str) -> None:
@@ -78,7 +82,7 @@ def test_labels_have_the_released_shares(tmp_path: Path) -> None:
     low, high = release.interval("travel")
     assert high - 0.45 == pytest.approx(0.45 - low) == pytest.approx(1.96 * SIGMA / UNITS, rel=1e-3)
     samples = [Sample("a song please", label="music")] * 9
-    asked = ask(samples, read_supported(["!music", "!games"]), release)
+    asked = ask(samples, read_supported(["!music", "!games"]), release, NO_NAMES)
     assert asked is not None and [row.name for row in asked.rows] == ["music", "travel"]
     assert asked.too_rare == ("games",) and asked.rows[0].share.value == 0.15
     labels(tmp_path, {"travel": 900.0, "music": 300.0}, sigma=None)
@@ -125,31 +129,27 @@ def test_a_share_of_samples_has_the_interval_of_its_draw() -> None:
 
 def test_what_few_samples_use_is_too_rare_to_show() -> None:
     samples = [Sample("a", "(Yield (Ask))")] * 50 + [Sample("b", "(Yield (Tell))")] * (FEWEST - 1)
-    asked = ask(samples, read_supported(["!Tell"]), None)
+    asked = ask(samples, read_supported(["!Tell"]), None, NO_NAMES)
     assert asked is not None and asked.too_rare == ("Tell",) and not asked.lacking
     assert asked.unserved is not None and asked.unserved.value == (FEWEST - 1) / len(samples)
-    assert ask([Sample("no tree")], None, None) is None
+    assert ask([Sample("no tree")], None, None, NO_NAMES) is None
 
 
 def test_a_parser_that_reads_the_words_has_its_say() -> None:
     trees = ["(Yield (Ask))"] * 6 + ["(Yield (Tell))"] * 2
     samples = [Sample("a", "(Yield (Ask))", read_tree=tree, confidence=0.9 if "Ask" in tree else 0.5) for tree in trees]
-    asked = ask(samples, None, None)
+    asked = ask(samples, None, None, NO_NAMES)
     assert asked is not None
     assert {row.name: row.read_back for row in asked.rows} == {"Yield": 1.0, "Ask": 0.75}
     assert [row.confidence for row in asked.rows] == pytest.approx([0.8, 0.8])
-
-
-def test_names_are_spelled_in_words() -> None:
-    assert spelled("UpdateCommitEventWrapper") == "update commit event wrapper"
-    assert spelled("Event.attendees_?") == "event attendees" and spelled("FenceTriviaQA") == "fence trivia QA"
-    assert spelled("?=") == "" and spelled("book a table") == "book a table"
 
 
 def test_paths_follow_the_calls_through_let_and_do() -> None:
     tree = '(do (Yield (A :x (B) "(C)")) (let (x0 (D)) (E x0 ^(F) G)))'
     assert tree_paths(tree) == {("Yield",), ("Yield", "A"), ("Yield", "A", "B"), ("D",), ("E",)}
     assert tree_paths("(Yield") == frozenset()
+    without = tree_paths(tree, lambda name: name not in ("Yield", "D"))
+    assert without == {("A",), ("A", "B"), ("E",)}, "what a function holds stays where the function is left out"
 
 
 def test_what_is_supported_is_said_in_several_ways(tmp_path: Path) -> None:
@@ -167,3 +167,17 @@ def test_what_is_supported_is_said_in_several_ways(tmp_path: Path) -> None:
     by_default = read_supported(None, [str(tmp_path / "api.csv")])
     assert by_default is not None and by_default.holds("Create") and not by_default.holds("FenceOther")
     assert read_supported(None) is None
+
+
+@pytest.mark.parametrize("word", ["nope.txt", "lists/mine.CSV", "./mine", "~/mine", "/tmp/mine", "../mine"])
+def test_what_is_meant_as_a_file_must_be_one(word: str) -> None:
+    with pytest.raises(UserError, match=re.escape(word)):
+        read_supported([word])
+    with pytest.raises(UserError, match=re.escape(word)):
+        read_supported(["Create", word])
+
+
+def test_names_with_signs_are_no_files() -> None:
+    names = ["Event.start_?", "food/drink", "Path.apply", "1.0", "What is 1/2?"]
+    said = read_supported(names)
+    assert said is not None and all(map(said.holds, names))

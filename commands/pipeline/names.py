@@ -1,0 +1,72 @@
+"""What people call functions, labels and topics: a public table that an experiment names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commands.pipeline.supported import matches, public_file
+from commands.pipeline.yaml_files import read_yaml
+from doppel.errors import UserError
+
+#: Key of a table under which stands what nobody asks for.
+PLUMBING = "plumbing"
+
+
+@dataclass(frozen=True)
+class Names:
+    """Words for names.
+
+    Attributes:
+        words: Function, label or topic → what people call it.
+        plumbing: What programs are built with and nobody asks for: names, or starts of names with a star.
+    """
+
+    words: Mapping[str, str]
+    plumbing: frozenset[str]
+
+    def of(self, name: str) -> str:
+        """What people call it; a name without words stays as it is, for nobody has said what it means."""
+        return self.words.get(name, name)
+
+    def is_plumbing(self, name: str) -> bool:
+        """Whether nobody asks for it."""
+        return matches(name, self.plumbing)
+
+
+def read_names(given: Mapping[str, Any] | str | None) -> Names:
+    """A table of names.
+
+    Formal guarantees:
+        The table is declared public, as the list of what is supported is: it must not be made by reading private text.
+        It changes how a page calls things, and no number on it but which names count as asked for.
+
+    Args:
+        given: Name → words, and under ``plumbing`` a list of names; or a YAML file of that, which may lie beside the
+            code. None: no name has words, and nothing is plumbing.
+
+    Raises:
+        UserError: There is no such file, or it holds something else.
+    """
+    if given is None:
+        return Names({}, frozenset())
+    where = "names"
+    if isinstance(given, str):
+        path = public_file(given)
+        if not path.is_file():
+            raise UserError(
+                f"names is {given}, and there is no such file: give a YAML file of lines 'FunctionName: what people "
+                "call it', such as configs/names/smcalflow.yaml"
+            )
+        given, where = read_yaml(path), str(path)
+    told = {key: value for key, value in given.items() if key != PLUMBING}
+    for key, value in told.items():
+        if not isinstance(key, str) or not isinstance(value, str) or not value.strip():
+            raise UserError(
+                f"{where} calls {key!r} {value!r}: give a text, in quotes if YAML reads it as something else"
+            )
+    plumbing = given.get(PLUMBING) or []
+    if not isinstance(plumbing, list) or not all(isinstance(name, str) and name for name in plumbing):
+        raise UserError(f"{where} has {PLUMBING} {plumbing!r}: give a list of names, each in quotes if it is a sign")
+    return Names({key: " ".join(value.split()) for key, value in told.items()}, frozenset(plumbing))
