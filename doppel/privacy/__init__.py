@@ -4,6 +4,7 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 
 - `private_step`: the mechanism: clip, sum, add noise, divide by the public B.
 - `clipping`: Σ clip(gᵤ, C) of the units of a micro-batch, from one backward pass.
+- `check(model)`: which rule clips each layer of a model, at what price, or what must stand in its place.
 - `secret`: 256 bits, and the cryptographic streams that everything random is drawn from.
 - `noise`: N(0, (σC)²).
 - `sampling`: the Poisson sample of a step.
@@ -16,6 +17,20 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 - `histogram`: one noised histogram, of labels or of function types, under the same budget.
 - `audit`: a lower bound on ε from an attack.
 
-Import from the rooms themselves: this file imports nothing, so that planning a run or reading a ledger loads neither
-PyTorch nor Lightning.
+Import the rest from the rooms themselves: this file imports nothing until it is asked, so that planning a run or
+reading a ledger loads neither PyTorch nor Lightning.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["check"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "check":
+        from doppel.privacy.clipping.check import check
+
+        return check
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

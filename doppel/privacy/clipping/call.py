@@ -34,6 +34,7 @@ class LayerCall:
         draws: Random numbers that it has drawn.
 
     Attributes:
+        is_autocast: Whether it ran under autocast.
         inputs: The tensors among the arguments.
         grads: Gradients of the outputs; None until the backward pass, and if the loss does not depend on them.
         has_rows: For each input whether its first dimension is the rows; None until that is settled.
@@ -60,7 +61,7 @@ class LayerCall:
         self._body = body
         self._draws = draws
         self._device = outputs[0].device.type
-        self._autocast = torch.is_autocast_enabled(self._device)
+        self.is_autocast = torch.is_autocast_enabled(self._device)
         self._autocast_dtype = torch.get_autocast_dtype(self._device)
 
     @property
@@ -108,7 +109,7 @@ class LayerCall:
         values = self._body.values()
 
         def run(_: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-            return self._run(values, inputs)
+            return vjp(lambda own: self._run(own, inputs), values)[0]  # without, autocast casts no bias of a Conv1d
 
         numbers = torch.arange(self.layout.num_units, device=self._device)[units]
         return list(self._mapped(run, numbers, has_rows, units))
@@ -131,7 +132,9 @@ class LayerCall:
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "There is a performance drop")
-            stack.enter_context(torch.autocast(self._device, self._autocast_dtype, self._autocast))
+            stack.enter_context(
+                torch.autocast(self._device, self._autocast_dtype, self.is_autocast, cache_enabled=False)
+            )
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the others cannot be mapped, or only by a loop
             stack.enter_context(RepeatDraws(self._draws, self.layout.num_units, units))
             return vmap(run, (0, dims), randomness="different")(first, inputs)

@@ -64,9 +64,9 @@ class GenericRule(LayerRule):
         return list({id(parameter): parameter for parameter in self._owned.values()}.values())
 
     @property
-    def num_numbers(self) -> int:
-        """Numbers of one unit's gradient."""
-        return sum(parameter.numel() for parameter in self.trained_parameters)
+    def num_shared_numbers(self) -> int:
+        """Numbers of one unit's gradient, with all that share a parameter."""
+        return sum(p.numel() for p in {id(p): p for rule in self.group for p in rule.trained_parameters}.values())
 
     def reset(self) -> None:
         super().reset()
@@ -187,8 +187,7 @@ class GenericRule(LayerRule):
 
     def _blocks(self) -> list[slice]:
         """Units whose gradients are held side by side. How many they are depends on nothing private."""
-        numbers = sum(p.numel() for p in {id(p): p for rule in self.group for p in rule.trained_parameters}.values())
-        size = max(BLOCK_NUMBERS // numbers, 1)
+        size = max(BLOCK_NUMBERS // self.num_shared_numbers, 1)
         return [slice(start, start + size) for start in range(0, self.layout.num_units, size)]
 
     def _gradients(self, units: slice) -> dict[int, Tensor]:
@@ -233,7 +232,7 @@ class GenericRule(LayerRule):
         for units in self._blocks():
             for whole, alone in zip(call.outputs, call.outputs_of_units(has_rows, units), strict=True):
                 expected = whole.unflatten(0, (call.layout.num_units, -1))[units]
-                if alone.shape != expected.shape or _differs(alone, expected):
+                if alone.shape != expected.shape or _differs(alone, expected, call.is_autocast):
                     raise UnsupportedLayerError(self._refusal(
                         "gives another output for a unit alone than beside others: it mixes the rows of a batch, keeps "
                         "a state, draws random numbers that cannot be repeated, or its first dimension is not the "
@@ -285,10 +284,10 @@ class GenericRule(LayerRule):
                 add_to_grad(parameters[key], weights @ erase_units(grads, erased), scale)
 
 
-def _differs(found: Tensor, expected: Tensor) -> bool:
+def _differs(found: Tensor, expected: Tensor, is_autocast: bool) -> bool:
     """Whether a unit's numbers are others than rounding explains. A unit that is not finite tells nothing."""
     wide = torch.float64
-    tolerance = 5e-2 if expected.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    tolerance = 5e-2 if is_autocast or expected.dtype in (torch.float16, torch.bfloat16) else 1e-3
     size = expected.flatten(1).to(wide).norm(dim=1)
     distance = (found.to(wide) - expected.to(wide)).flatten(1).norm(dim=1)
     finite = torch.isfinite(size)
