@@ -120,6 +120,7 @@ def evaluate(
         sys.stdout.write(f"{accuracy_table(accuracy)}\n")
         return
     from doppel.metrics import compare, compared_sides
+    from doppel.metrics.mauve import has_mauve
 
     if len(synthetic) > 1:
         raise UserError("one file of samples is compared at a time; several are for --labels")
@@ -153,7 +154,10 @@ def evaluate(
     )
     if fluency is not None:
         values["fluency"], values["reference_fluency"] = _mean_losses(fluency, sides)
-    values |= {"featurizer": None if no_mauve else featurizer, "parser": None if parser is None else str(parser)}
+    values |= {
+        "featurizer": featurizer if source is not None and has_mauve() else None,
+        "parser": None if parser is None else str(parser),
+    }
     records = [path for path in (record_of(samples), Path(f"{samples}.calibration.json")) if path.is_file()]
     if parser is not None and records:
         digest = content_digest(str(parser))

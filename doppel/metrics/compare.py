@@ -12,7 +12,7 @@ from tqdm import tqdm
 from doppel.lispress import Counting
 from doppel.metrics.anonymous_graph import anonymous_graph
 from doppel.metrics.copies import CopyIndex, copy_shares
-from doppel.metrics.mauve import mauve
+from doppel.metrics.mauve import INSTALL, has_mauve, mauve
 from doppel.metrics.plain_number import plain_number
 from doppel.metrics.texts import commonest, distinct, mean_words, valid_share
 from doppel.metrics.tree_pairs import GraphMatch
@@ -203,6 +203,8 @@ def compare(
 def _mauve(synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, seed: int) -> Part:
     if featurizer is None:
         return {"mauve": None, "featurizer": None}, ["mauve was not asked for"]
+    if not has_mauve():
+        return {"mauve": None, "featurizer": None}, [f"mauve is left out, for it is not installed: {INSTALL}"]
     notes: list[str] = []
     value = plain_number(mauve(synthetic.utterances, reference.utterances, featurizer, seed=25 + seed))
     if value is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +16,13 @@ from torch import Tensor
 
 from doppel.metrics.text_featurizer import TextFeaturizer
 
+INSTALL = "pip install --constraint constraints.txt mauve-text faiss-cpu"
 Featurizer = Callable[[Sequence[str]], Tensor]
+
+
+def has_mauve() -> bool:
+    """Whether the package ``mauve-text`` is there; it is under the GPL 3, and nothing installs it unasked."""
+    return all(find_spec(name) is not None for name in ("mauve", "faiss"))
 
 
 def mauve(

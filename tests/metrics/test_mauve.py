@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from mauve import compute_mauve
 from transformers import AutoModel, AutoTokenizer
 
-from doppel.metrics import FeaturizerError, TextFeaturizer
+from doppel.metrics import Corpus, FeaturizerError, TextFeaturizer, compare
 from doppel.metrics.mauve import mauve
 
 HUMAN = [f"set a meeting with {name} at {hour} pm" for name in ("ann", "bob", "eve") for hour in range(1, 11)]
@@ -70,3 +71,14 @@ def test_a_missing_folder_is_named(name: str) -> None:
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(FeaturizerError, match=str(tmp_path)):
         TextFeaturizer(tmp_path)(["yes"])
+
+
+def test_without_the_package_mauve_is_left_out_with_a_line_that_names_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(import_module("doppel.metrics.compare"), "has_mauve", lambda: False)
+    sides = [Corpus(("book a room", "what is next"), (None, None)) for _ in range(2)]
+    values = compare(*sides, featurizer="no/such/model")
+    assert values["mauve"] is None and values["featurizer"] is None and values["word_overlap"] is not None
+    (note,) = [note for note in values["notes"] if "mauve" in note]
+    assert "pip install" in note and "mauve-text" in note and "\n" not in note
