@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from callbacks.slurm_job import SlurmJob
 from doppel.errors import UserError
 from doppel.files import write_text
+from doppel.privacy.ledger import Ledger
 
 OWNER = "owner.json"
 WANDB_ID = "wandb_id"
@@ -58,6 +59,22 @@ def hold(folder: Path) -> FileLock:
             f"{folder} is in use by another process, and two would spend twice: wait for it, or give another folder"
         ) from None
     return lock
+
+
+def has_begun(run: Path) -> bool:
+    """Whether a run has anything that other settings would contradict: a finished step, a checkpoint, a paid step.
+
+    Formal guarantees:
+        A private step's line is in the ledger before its data are drawn, and a torn line counts as a step. A run
+        without such a line has therefore released nothing, and may begin anew under any settings: nothing is spent
+        twice. One line, one mark of a finished step or one checkpoint is enough to refuse that.
+    """
+    ledger = Ledger(run / "ledger.jsonl")
+    return (
+        any((run / ".done").glob("*"))
+        or any(run.glob("*/checkpoints/*.ckpt"))
+        or (ledger.exists() and ledger.has_steps())
+    )
 
 
 def last_checkpoint(run_dir: Path) -> str | None:

@@ -20,7 +20,7 @@ from commands.pipeline.estimate import seconds_of
 from commands.pipeline.experiment import load, save
 from commands.pipeline.manifest import declaration, declare
 from commands.pipeline.readiness import private_file, readiness, trainings_of
-from commands.pipeline.run_folder import hold
+from commands.pipeline.run_folder import has_begun, hold
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.settings import Experiment
@@ -56,6 +56,7 @@ class Runner:
         self.run, self.site = run, site
         self.python = site.python or sys.executable
         self._repeated: set[str] = set()  # done, but through another parser
+        self._is_anew = not has_begun(run) and not self._waits(run)  # what a failed start left binds nobody
         check_sources(experiment)
         self.experiment = self._settled(experiment)
         self.steps = steps_of(self.experiment, run, site.overlays)
@@ -63,6 +64,11 @@ class Runner:
     def is_done(self, name: str) -> bool:
         """Whether a step has ended, and what it left counts still."""
         return name not in self._repeated and (self.run / ".done" / name).is_file()
+
+    @staticmethod
+    def _waits(run: Path) -> bool:
+        """Whether a job of the run is in the queue, with the settings that it was submitted with."""
+        return any(queued(run, file.stem) is not None for file in (run / "configs").glob("*.json"))
 
     def waiting(self) -> list[Step]:
         """Steps that are not done, but for those that are done anew every time."""
@@ -80,7 +86,7 @@ class Runner:
         if experiment.public_parser is not None:
             experiment = replace(experiment, public_parser=str(Path(experiment.public_parser).resolve()))
         commits = [version()]
-        if path.is_file():
+        if path.is_file() and not self._is_anew:
             old = load(path)
             if parser is None and old.parser is not None and Path(old.parser).is_file():
                 parser, digest = old.parser, old.parser_digest
@@ -242,14 +248,16 @@ class Runner:
         """Write down the experiment, and the configuration of every step with the files that it will leave.
 
         Args:
-            overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has.
+            overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has,
+                unless it has not begun.
         """
+        overwrite = overwrite or self._is_anew
         folder = self._make(self.run / "configs")
         for name in self._repeated:
             (self.run / ".done" / name).unlink()
         self._repeated = set()
         path = self.run / "experiment.yaml"
-        systems = load(path).systems if path.is_file() else []
+        systems = load(path).systems if path.is_file() and not self._is_anew else []
         asked = self.experiment.systems
         save(replace(self.experiment, systems=[*systems, *(name for name in asked if name not in systems)]), path)
         for step in self.steps:

@@ -345,13 +345,19 @@ class LedgerFile:
                 for scope in self.promises:
                     self.caveats.setdefault(scope, []).append((text, False))
             case "budget":
+                if any(known.done_steps for known in self.of_scope(record["scope"])):
+                    raise self._damaged("it changes what a scope may spend that has spent some of it")
+                for known in self.of_scope(record["scope"]):
+                    del self.mechanisms[known.id]
                 self.promises[record["scope"]] = Promise(
                     **{field.name: record[field.name] for field in fields(Promise)}
                 )
             case "mechanism":
                 opened = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
                 opened.mechanism()
-                if opened.id in self.mechanisms or opened.scope not in self.promises or opened.planned_steps < 1:
+                before = self.mechanisms.get(opened.id)
+                is_other = before is not None and (before.done_steps > 0 or before.scope != opened.scope)
+                if is_other or opened.scope not in self.promises or opened.planned_steps < 1:
                     raise self._damaged("it contradicts earlier lines")
                 self.mechanisms[opened.id] = opened
             case "spend":

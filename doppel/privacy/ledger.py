@@ -4,9 +4,9 @@ The file holds JSON lines of eight types, each chained to the lines before it (s
 
 - `ledger`: the name of this ledger, by which checkpoints find it again.
 - `budget`: what one *scope* (one released system, such as "two_stage") may spend: target epsilon, delta,
-  accountant, unit. Written once per scope.
+  accountant, unit. Written once per scope; again, under other terms, only while the scope has spent nothing.
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
-  units, planned steps, data fingerprint.
+  units, planned steps, data fingerprint. Again only while it has spent nothing.
 - `spend`: one step of a mechanism that is about to run.
 - `weights`: mechanism, steps and full SHA-256 of the weights of a checkpoint, written before the checkpoint is on disk.
 - `copy`: this file goes on from a copy of the ledger that it names, under a name of its own.
@@ -24,7 +24,12 @@ Formal guarantees:
     strength of SHA-256, and says nothing else of a checkpoint (such as the state of its optimiser). Two copies of one
     file do not both pass for all that was spent: the one that is written to second has a `copy` line and a caveat, and
     one that is never written to again is `outrun`. That holds where both are written under one key folder
-    (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. Mechanisms are never assumed
+    (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. A mechanism without a step on file has
+    released nothing: a step's line is written before its data are drawn, and a torn line counts as a step. So a start
+    that failed before its first step may be declared anew under other terms, and the budget of a scope with it, if no
+    mechanism of the scope has a step; from the first step on both are fixed. A process that declared the old terms and
+    still runs is refused at its next step (`spend`), so no step is ever charged at a noise that it did not have.
+    Mechanisms are never assumed
     to touch disjoint data: everything in a scope composes, and `epsilon(None)` composes everything in the
     file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at rate q, norm at most
     C, noise sigma * C, public divisor).
@@ -45,7 +50,7 @@ from doppel.privacy._ledger_summary import common_terms, summarise
 from doppel.privacy.accounting import compute_epsilon
 from doppel.privacy.fingerprint import sealed
 from doppel.privacy.mechanism import Mechanism
-from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import PrivacySpec, Promise
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError", "join"]
 
@@ -79,6 +84,7 @@ class Ledger:
         self._prefix = f"{self.run}/" if self.run else ""
         self._file = LedgerFile(self.path)
         self._guard = _Guard(self._file)
+        self._opened: dict[str, dict[str, Any]] = {}  # what this process declared, and noises its steps by
 
     def exists(self) -> bool:
         """Whether there is a ledger; one that is gone while its head is there is one."""
@@ -100,6 +106,8 @@ class Ledger:
     ) -> str:
         """Declare a mechanism, or find the one that an interrupted run declared. Spends nothing.
 
+        What was declared and never took a step, as by a start that failed, is declared anew under the terms given now.
+
         A noised histogram is the same thing with q = 1: a spec with `batch_size == num_units`,
         `max_grad_norm` the sensitivity, one planned step, and a `kind` that says so.
 
@@ -116,7 +124,7 @@ class Ledger:
             The mechanism's id, `scope/stage`, behind the run's name where the ledger serves many.
 
         Raises:
-            LedgerError: If the scope or the stage was opened before with other parameters, or the file is
+            LedgerError: If the scope or the stage has spent a step under other parameters, or the file is
                 unreadable.
         """
         if not scope or not stage or not f"{scope}{stage}".isprintable():
@@ -132,16 +140,18 @@ class Ledger:
         steps = {"planned_steps": planned_steps, "data_fingerprint": sealed(data_fingerprint)}
         fields = {"kind": kind, **{name: getattr(spec, name) for name in _RECORDED}, **steps, **promise}
         with self._file.locked(self.lock_timeout):
-            known, budget = self._file.mechanisms.get(mechanism_id), self._file.promises.get(scope)
-            if budget is not None:
+            budget = self._file.promises.get(scope)
+            if budget is not None and any(record.done_steps for record in self._file.of_scope(scope)):
                 self._refuse_change(f"scope {scope!r}", budget.terms, promise)
-            if known is not None:
-                self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, fields)
-                return mechanism_id
-            if budget is None:
+            if budget is None or budget.terms != promise:
                 self._file.append({"type": "budget", "scope": scope, **promise})
-            names = {"id": mechanism_id, "scope": scope, "stage": stage}
-            self._file.append({"type": "mechanism", **names, **fields})
+            known = self._file.mechanisms.get(mechanism_id)
+            if known is not None and known.done_steps:
+                self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, fields)
+            elif known is None or known.fields != fields:
+                names = {"id": mechanism_id, "scope": scope, "stage": stage}
+                self._file.append({"type": "mechanism", **names, **fields})
+            self._opened[mechanism_id] = self._file.mechanism(mechanism_id).fields
         return mechanism_id
 
     def spend(self, mechanism_id: str) -> None:
@@ -149,10 +159,17 @@ class Ledger:
 
         Raises:
             BudgetExceededError: If the scope would pass its target; nothing is written.
-            LedgerError: If the mechanism is unknown, or the file cannot be locked, read or written.
+            LedgerError: If the mechanism is unknown or was declared anew by another process, or the file cannot be locked, read or written.
         """
         with self._file.locked(self.lock_timeout):
-            self._guard.admit(self._file.mechanism(mechanism_id))
+            known = self._file.mechanism(mechanism_id)
+            if known.fields != self._opened.setdefault(mechanism_id, known.fields):
+                raise LedgerError(
+                    f"another process declared {mechanism_id!r} anew, under other terms, before this one took its "
+                    "first step: nothing was spent. Let one process train at a time.",
+                    about=self.path,
+                )
+            self._guard.admit(known)
             self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
 
     def note_weights(self, mechanism_id: str, num_steps: int, fingerprint: str) -> None:
@@ -198,6 +215,11 @@ class Ledger:
         """Steps of this mechanism on file, those lost to a crash included."""
         self._file.refresh()
         return self._file.mechanism(mechanism_id).done_steps
+
+    def has_steps(self) -> bool:
+        """Whether a step of this run is on file."""
+        self._file.refresh()
+        return any(record.done_steps for record in self._file.mechanisms.values() if record.id.startswith(self._prefix))
 
     def has_spent(self, scope: str, kind: str) -> bool:
         """Whether a step of a mechanism of this kind is on file in a scope."""
@@ -355,7 +377,9 @@ class _Guard:
 
     def __init__(self, file: LedgerFile) -> None:
         self._file = file
-        self._known_to_fit: dict[str, Counter[tuple[float, float]]] = {}
+        self._known_to_fit: dict[
+            tuple[str, Promise], Counter[tuple[float, float]]
+        ] = {}  # by scope, and what it may cost
 
     def admit(self, record: MechanismRecord) -> None:
         """Let one more step of a mechanism be written.
@@ -370,16 +394,19 @@ class _Guard:
             raise self._refusal(record)
         totals = self._totals(record.scope)
         totals[record.key] += room
-        self._known_to_fit[record.scope] = totals
+        self._known_to_fit[self._terms(record)] = totals
 
     def room(self, record: MechanismRecord) -> int:
         """Further steps of a mechanism that fit, counted up to its planned steps."""
-        if record.scope not in self._known_to_fit:
+        if self._terms(record) not in self._known_to_fit:
             self._plan_fits(record)
         return record.planned_steps if self._is_known_to_fit(record, record.planned_steps) else self._count_room(record)
 
+    def _terms(self, record: MechanismRecord) -> tuple[str, Promise]:
+        return record.scope, self._file.promise(record.scope)
+
     def _is_known_to_fit(self, record: MechanismRecord, steps: int) -> bool:
-        known = self._known_to_fit.get(record.scope, Counter())
+        known = self._known_to_fit.get(self._terms(record), Counter())
         wanted = self._totals(record.scope)
         wanted[record.key] += steps
         return all(count <= known[key] for key, count in wanted.items())
@@ -391,7 +418,7 @@ class _Guard:
             totals[other.key] += max(other.planned_steps, other.done_steps + (other is record))
         fits = self._file.promise(record.scope).allows([Mechanism(*key, steps) for key, steps in totals.items()])
         if fits:
-            self._known_to_fit[record.scope] = totals
+            self._known_to_fit[self._terms(record)] = totals
         return fits
 
     def _count_room(self, record: MechanismRecord) -> int:

@@ -117,7 +117,8 @@ def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(
     ],
 )
 def test_contradictory_parameters_are_named(path, change, word):
-    opened(path)
+    ledger, name = opened(path)
+    ledger.spend(name)
     before = path.read_bytes()
     with pytest.raises(LedgerError, match=word) as error:
         opened(path, **change)
@@ -322,3 +323,68 @@ def test_spending_does_not_account_anew_at_every_step(path, monkeypatch):
     for _ in range(100):
         ledger.spend(name)
     assert len(calls) == 1
+
+
+OTHER = plan(2000, 200, [1, 4], 3.0, delta=1e-6, max_grad_norm=1.0)  # 10 + 40 steps, under another promise
+
+
+def test_what_spent_nothing_may_begin_anew_under_other_terms(path):
+    """As after a start that failed before its first step; its other stages go with it."""
+    opened(path)
+    opened(path, "utterances", steps=80)
+    ledger, name = opened(path, spec=OTHER, steps=10)
+    spend(ledger, name, 10)
+    summary = Ledger(path).summary()
+    assert [m["id"] for m in summary["mechanisms"]] == ["two_stage/trees"]
+    assert summary["scopes"]["two_stage"]["target_epsilon"] == 3.0
+    fresh, same = opened(path.with_name("fresh.jsonl"), spec=OTHER, steps=10)
+    spend(fresh, same, 10)
+    assert ledger.epsilon("two_stage") == fresh.epsilon("two_stage") > 0  # nothing on top
+
+
+@pytest.mark.parametrize("spent_stage", ["trees", "utterances"])
+def test_one_step_fixes_the_terms_of_its_scope(path, spent_stage):
+    opened(path)
+    ledger, name = opened(path, spent_stage)
+    ledger.spend(name)
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="opened with"):
+        opened(path, spec=OTHER)
+    assert path.read_bytes() == before
+
+
+def test_a_torn_step_fixes_the_terms_too(path):
+    ledger, name = opened(path)
+    ledger.spend(name)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])  # the crash came while the line of the only step was written
+    Path(f"{path}.head").unlink()
+    with pytest.raises(LedgerError, match="opened with"):
+        opened(path, spec=OTHER)
+    assert Ledger(path).spent_steps(name) == 1
+
+
+def test_a_process_of_the_old_terms_takes_no_step_under_the_new_ones(path):
+    """Its noise is that of the old terms, and the line would say that of the new ones."""
+    old, name = opened(path)
+    assert old.affordable(name) == 20
+    new, _ = opened(path, spec=OTHER, steps=10)
+    with pytest.raises(LedgerError, match="declared"):
+        old.spend(name)
+    assert new.spent_steps(name) == 0
+    new.spend(name)
+    with pytest.raises(LedgerError, match="opened with"):
+        opened(path)
+
+
+def test_what_an_old_budget_affords_says_nothing_of_a_new_one(path):
+    """One ledger object that outlives the change counts by the promise that holds now."""
+    ledger, name = opened(path)
+    assert ledger.affordable(name) == 20
+    tight = replace(SPEC, target_epsilon=0.05)
+    ledger.open_mechanism(scope="two_stage", stage="trees", spec=tight, planned_steps=20, data_fingerprint="f00d")
+    room = ledger.affordable(name)
+    assert room < 20
+    spend(ledger, name, room)
+    with pytest.raises(BudgetExceededError):
+        ledger.spend(name)

@@ -16,6 +16,8 @@ from commands.pipeline.runner import Runner
 from commands.pipeline.slurm import load_site
 from commands.pipeline.synthesis import steps_of
 from doppel.errors import UserError
+from doppel.privacy.ledger import Ledger
+from tests.run_folders import spec
 from tests.slurm.launches import EXPERIMENTS, ROOT, launch, write_experiment
 
 EMBEDDED = "embedded:test?num=120&seed=9"
@@ -93,6 +95,8 @@ def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(
     runs = tmp_path / "runs"
     (runs / "epsilon=0.5,seed=4").mkdir(parents=True)
     write_experiment(runs / "epsilon=0.5,seed=4" / "experiment.yaml", name="tiny", epsilon=7)  # fails at once
+    (runs / "epsilon=0.5,seed=4" / ".done").mkdir()
+    (runs / "epsilon=0.5,seed=4" / ".done" / "one_stage").write_text("1\n")
     words = ("--systems", "one_stage", "--grid", "epsilon=0.5,inf", "seed=4", "--set", "num_samples=8")
     assert launch(experiment, runs, "--local", *words) == 1
     failed, finished = capfd.readouterr().out.strip().splitlines()[-2:]
@@ -128,12 +132,35 @@ def test_only_a_system_that_was_not_begun_may_be_described_later(
     experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    run.mkdir()
+    (run / ".done").mkdir(parents=True)
+    (run / ".done" / "parse_tree").write_text("1\n")
     write_experiment(run / "experiment.yaml", **{**yaml.safe_load(experiment.read_text()), "name": "tiny"})
     for field in ("stages.one_stage.data.batch_size", "variants.two_stage.data.batch_size"):
         assert launch(experiment, run, "--dry-run", "--set", f"{field}=3") == 2
         assert f"was started with {field}=(none), now {field}=3 is asked" in capfd.readouterr().err
     assert launch(experiment, run, "--dry-run", "--set", "variants.mine.data.batch_size=3") == 0
+
+
+@pytest.mark.parametrize("left", ["nothing", "a step", "a checkpoint", "a mark"])
+def test_a_failed_start_binds_nobody_and_one_step_does(
+    experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], left: str
+) -> None:
+    run = tmp_path / "run"
+    (run / "configs").mkdir(parents=True)
+    write_experiment(run / "experiment.yaml", **{**yaml.safe_load(experiment.read_text()), "name": "tiny"})
+    ledger, terms = Ledger(run / "ledger.jsonl"), spec(8.0)
+    mechanism = ledger.open_mechanism(
+        scope="one_stage", stage="one_stage", spec=terms, planned_steps=20, data_fingerprint="f00d"
+    )
+    if left == "a step":
+        ledger.spend(mechanism)
+    elif left != "nothing":
+        file = run / ("one_stage/checkpoints/last.ckpt" if left == "a checkpoint" else ".done/one_stage")
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+    status = launch(experiment, run, "--dry-run", "--set", "data.batch_size=3")
+    assert status == (0 if left == "nothing" else 2)
+    assert ("spends on top" in capfd.readouterr().err) == (left != "nothing")
 
 
 def test_an_overlay_that_experiment_and_site_both_name_counts_once(experiment: Path, tmp_path: Path) -> None:
