@@ -63,3 +63,11 @@ def write_pretrained(folder: Path, model: Any, codec: Any, dtype: torch.dtype, c
     model.save_pretrained(folder, state_dict=weights)
     codec.tokenizer.save_pretrained(folder)
     write_card(folder, card)
+
+
+def write_weights(folder: Path, weights: dict[str, torch.Tensor], dtype: torch.dtype, card: dict[str, Any]) -> None:
+    """Write the weights of a model that is not of Hugging Face, and the privacy card, and nothing else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = {k: v.detach().cpu().to(dtype if v.is_floating_point() else v.dtype) for k, v in weights.items()}
+    torch.save(plain, folder / "pytorch_model.bin")
+    write_card(folder, card)

@@ -83,7 +83,19 @@ def _of_module(module: pl.LightningModule) -> list[str]:
         ]
     if module.not_private_because is not None:
         return [f"{name} cannot be trained privately, for {module.not_private_because}"]
-    return []
+    return _undefined(module)
+
+
+def _undefined(module: LogicalBatchModule) -> list[str]:
+    """Against a module that does not say what its first step, which would be paid for, needs."""
+    kind = type(module)
+    own = {name for part in kind.__mro__[: kind.__mro__.index(LogicalBatchModule)] for name in vars(part)}
+    if own & {"training_step", "losses", "row_losses"}:
+        return []
+    return [
+        f"{kind.__name__} does not say its losses; define losses(self, batch), which gives one for each row, of "
+        "shape [rows]"
+    ]
 
 
 def _of_data(data: object) -> list[str]:

@@ -1,18 +1,25 @@
-"""Rows in memory as Poisson-sampled logical batches: the data module for a model of one's own."""
+"""An ordinary map-style dataset as Poisson-sampled logical batches: the data module for a model of one's own."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import pickle
+import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from datamodules.batch import LogicalBatch
+from datamodules.columns import Columns
 from datamodules.data_module import DataModule, check_limits
 from datamodules.loader import Loader
 from datamodules.logical_batches import choose
@@ -20,6 +27,9 @@ from datamodules.turn import unit_name
 from doppel.errors import DataError
 from doppel.privacy.fingerprint import sealed
 from doppel.privacy.secret import Secret
+from doppel.privacy.spec import usual_batch_size
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -30,30 +40,58 @@ class UnitBatch:
         rows: What ``collate`` made of the rows, unit by unit.
         num_units: Number of units.
         rows_per_unit: Rows of each.
+        is_public: Whether metrics of these rows may leave the process.
     """
 
     rows: Any
     num_units: int
     rows_per_unit: int
+    is_public: bool = False
 
 
 class UnitDataModule(DataModule):
-    """Any rows, grouped by whom they belong to; follows :class:`~datamodules.private_data.PrivateData`.
+    """Any map-style dataset, its rows grouped by whom they belong to; follows
+    :class:`~datamodules.private_data.PrivateData`.
+
+    A dataset is what has a length and gives row i at ``dataset[i]``: a ``torch.utils.data.Dataset``, a list, a dataset
+    of Hugging Face. Shuffling, batches and a ``DataLoader`` have no place here; the three lines that suffice::
+
+        class Data(UnitDataModule):
+            def __init__(self, batch_size: int | None = None):
+                super().__init__(MyDataset(), unit="user", unit_of=users, batch_size=batch_size)
 
     Formal guarantees:
-        Each unit takes part in each step independently with probability ``batch_size`` / N, whatever it holds. A unit
-        with more than ``max_rows_per_unit`` rows is represented by a uniform choice, a function of (secret, step,
-        unit). The rows of a unit are in one micro-batch. Ranks take disjoint parts of one sample.
+        Each unit takes part in each step by a coin of its own, which falls with q = B/N whatever it holds; N is the
+        number of units, not of rows. A unit with more than ``max_rows_per_unit`` rows is represented by a uniform
+        choice, a function of (secret, step, unit). The rows of a unit are in one micro-batch, so they are clipped
+        together. ``collate`` sees rows of drawn units alone. Before each row is read, the generators of torch, numpy
+        and ``random`` are set by (secret, step, row), and given back afterwards. So what ``dataset[i]`` draws at
+        random, such as a crop, is a function of its own row: one unit more leaves the rows of the others as they are.
+        Ranks take disjoint parts of one sample.
+
+        What cannot be checked: that ``collate`` makes nothing of a row that depends on the others, but for padding that
+        the model leaves out; that ``dataset[i]`` is made from row i and public numbers alone, with no vocabulary, mean
+        or scale of the private rows; that ``unit_of`` names the right one. Looked at is that the first row is the same
+        when all have been read, and before each step that the length is.
 
     Args:
-        rows: The training rows, such as ``{"text": …, "label": …, "user": …}``.
-        unit: Name of the field that says whom a row belongs to; also what the guarantee is said to protect.
-        collate: Makes the inputs of a micro-batch from its rows. What it makes of a row must not depend on the others,
-            but for padding that the model leaves out.
-        batch_size: Expected number of units in a step, over all ranks.
+        dataset: The training rows.
+        unit: What the guarantee protects, in a word that is printed beside ε: ``row`` where each row is somebody
+            else's, else what ``unit_of`` names, such as ``user``.
+        collate: Makes the inputs of a micro-batch from a list of its rows. Null: torch's ``default_collate``, which
+            stacks rows of one shape.
+        batch_size: Expected number of units in a step, over all ranks. Null: a twentieth of the units, see
+            :func:`~doppel.privacy.spec.usual_batch_size`.
         max_rows_per_unit: Rows that represent a unit in a step, at most; public.
         max_rows_per_micro_batch: Rows that go through the model at once; a single unit may pass it.
         sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
+        unit_of: Whom row i belongs to: a function of i, the ids of all rows in their order, or the name of a field of
+            rows that are mappings. Null: the field named like ``unit``.
+        val: Rows of a validation, which are not trained on.
+        test: Rows of a test, likewise.
+        val_is_public: Whether anybody may see the rows of ``val``, so that metrics of them may leave the process.
+        test_is_public: Whether anybody may see the rows of ``test``.
+        is_public: Whether anybody may see all of the rows; they may then be trained on without privacy.
     """
 
     sampling = "poisson"
@@ -61,13 +99,20 @@ class UnitDataModule(DataModule):
 
     def __init__(
         self,
-        rows: Sequence[Mapping[str, Any]],
-        unit: str,
-        collate: Callable[[list[Mapping[str, Any]]], Any],
-        batch_size: int,
+        dataset: Any,
+        unit: str | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        batch_size: int | None = None,
         max_rows_per_unit: int = 4,
         max_rows_per_micro_batch: int = 256,
         sampling_seed: int | None = None,
+        *,
+        unit_of: Callable[[int], object] | Sequence[object] | str | None = None,
+        val: Any = None,
+        test: Any = None,
+        val_is_public: bool = False,
+        test_is_public: bool = False,
+        is_public: bool = False,
     ) -> None:
         super().__init__()
         check_limits(
@@ -75,24 +120,35 @@ class UnitDataModule(DataModule):
             max_rows_per_unit=max_rows_per_unit,
             max_rows_per_micro_batch=max_rows_per_micro_batch,
         )
+        if unit is None:
+            raise DataError(
+                "nothing says whom the guarantee protects: give unit='row' if each row is somebody else's; else a word "
+                "such as unit='user', and unit_of, which says whose row i is"
+            )
+        for name, rows in {"dataset": dataset, "val": val, "test": test}.items():
+            if rows is not None or name == "dataset":
+                _check_dataset(name, rows)
+        self.dataset, self.val, self.test = dataset, val, test
         self.unit = unit
-        self.collate = collate
-        self.batch_size = batch_size
-        self.max_rows_per_unit = max_rows_per_unit
+        self.collate = collate or default_collate
+        self.max_rows_per_unit = 1 if unit == "row" else max_rows_per_unit
         self.max_rows_per_micro_batch = max_rows_per_micro_batch
         self.sampling_seed = sampling_seed
-        units: dict[str, list[Mapping[str, Any]]] = {}
-        for number, row in enumerate(rows):
-            if unit not in row:
-                raise DataError(f"row {number} has no field {unit!r}, which names its unit")
-            try:
-                units.setdefault(unit_name(row[unit]), []).append(row)
-            except ValueError as error:
-                raise DataError(f"row {number}: the field {unit!r} {error}") from None
-        self._units = list(units.values())
-        if batch_size > len(self._units):
-            raise DataError(f"batch_size is {batch_size}, but there are {len(self._units)} units: give at most that")
+        self.is_public = is_public
+        self.val_is_public, self.test_is_public = val_is_public or is_public, test_is_public or is_public
+        for name, told in {"val": self.val_is_public, "test": self.test_is_public}.items():
+            if told and not is_public and getattr(self, name) is dataset:
+                raise DataError(f"{name} is the dataset that is trained on, which is not declared public: give others")
+        self._num_rows = len(dataset)
         self._secret = Secret(sampling_seed)
+        self._units = self._grouped(unit_of)
+        if batch_size is not None and batch_size > self.num_units:
+            raise DataError(
+                f"batch_size is {batch_size}, but there are {self.num_units} units: give at most that, or null for a "
+                "twentieth of them"
+            )
+        self.batch_size = batch_size or usual_batch_size(self.num_units)
+        self._fingerprint: str | None = None
 
     @property
     def num_units(self) -> int:
@@ -101,18 +157,51 @@ class UnitDataModule(DataModule):
 
     @property
     def data_fingerprint(self) -> str:
-        """Keyed hash of the rows, tensors and arrays in full."""
-        text = json.dumps([[dict(row) for row in rows] for rows in self._units], sort_keys=True, default=_digest)
-        return sealed(hashlib.sha256(text.encode()).hexdigest())
+        """Keyed hash of all rows and whose they are, tensors and arrays in full; reads each row once.
+
+        Raises:
+            DataError: The first row is another one when it is read again.
+        """
+        if self._fingerprint is None:
+            digest = hashlib.sha256()
+            for rows in self._units:
+                digest.update(_text([self._row(row) for row in rows]).encode())
+            if _text(self._row(0), False) != _text(self._row(0), False):
+                raise DataError(
+                    "dataset[0] is another row when it is read again, and a row must be a function of its number: draw "
+                    "what is random from torch, numpy.random or random without a generator of the dataset's own, for "
+                    "these are set for each row",
+                    about=type(self.dataset).__name__,
+                )
+            self._fingerprint = sealed(digest.hexdigest())
+        return self._fingerprint
+
+    def setup(self, stage: str) -> None:
+        """Try ``collate`` on the first row, alone and twice, before anything is spent."""
+        for num in (1, 2) if stage == "fit" else ():
+            self._collated([self._row(0)] * num)
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
         return self.steps(self.poisson(self.num_units, self.batch_size, self.sampling_seed), self._make)
 
+    def val_dataloader(self) -> Loader[UnitBatch] | list[Any]:
+        """Micro-batches of ``val``, each row once; nothing without it."""
+        return self._evaluation(self.val, self.val_is_public)
+
+    def test_dataloader(self) -> Loader[UnitBatch] | list[Any]:
+        """Micro-batches of ``test``, likewise."""
+        return self._evaluation(self.test, self.test_is_public)
+
     def _make(self, step: int, drawn: list[int]) -> LogicalBatch:
+        if len(self.dataset) != self._num_rows:
+            raise DataError(
+                "the dataset has another length than at the start, and N may not change: give one of fixed length",
+                about=type(self.dataset).__name__,
+            )
         rank, world_size = self.rank_and_world_size()
         mine = drawn[rank::world_size]
-        groups: dict[int, list[list[Mapping[str, Any]]]] = {}
+        groups: dict[int, list[list[int]]] = {}
         for unit in mine:
             rows = self._units[unit]
             chosen = choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)
@@ -122,14 +211,149 @@ class UnitDataModule(DataModule):
             size = max(self.max_rows_per_micro_batch // rows_per_unit, 1)
             for start in range(0, len(units), size):
                 part = units[start : start + size]
-                rows = [row for unit_rows in part for row in unit_rows]
-                parts.append(UnitBatch(self.collate(rows), len(part), rows_per_unit))
-        return LogicalBatch(parts, len(mine), float(self.batch_size))
+                with isolate_rng():
+                    rows_of_part = [self._row(row, step) for unit_rows in part for row in unit_rows]
+                    parts.append(UnitBatch(self._collated(rows_of_part), len(part), rows_per_unit))
+        return LogicalBatch(parts, len(mine), float(self.batch_size), is_public=self.is_public)
+
+    def _row(self, row: int, step: int | None = None) -> Any:
+        """A row, with what it draws at random a function of the secret, the step and itself; of itself without step."""
+        seed = row if step is None else self._secret.derive("row", step, row)
+        words = [seed >> (32 * i) & 0xFFFFFFFF for i in range(4)]
+        if step is None:
+            with isolate_rng():
+                return _read(self.dataset, row, words)
+        return _read(self.dataset, row, words)
+
+    def _collated(self, rows: list[Any]) -> Any:
+        if self.collate is not default_collate:
+            return self.collate(rows)
+        try:
+            return default_collate(rows)
+        except (TypeError, RuntimeError):  # what it says tells lengths of private rows
+            raise DataError(
+                "torch's default_collate makes no batch of these rows, which are of different lengths or of a type "
+                "that it does not know: give collate, a function of a list of rows",
+                about=type(self.dataset).__name__,
+            ) from None
+
+    def _evaluation(self, rows: Any, is_public: bool) -> Loader[UnitBatch] | list[Any]:
+        if rows is None:
+            warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
+            return []
+        size = min(self.max_rows_per_micro_batch, -(-len(rows) // self.rank_and_world_size()[1]))
+        starts = range(0, len(rows), size)
+        return self.sharded(_Parts(rows, starts, size, self._collated, is_public))
+
+    def _grouped(self, unit_of: Callable[[int], object] | Sequence[object] | str | None) -> list[list[int]]:
+        """The rows of each unit, in the order in which units come first."""
+        if self.unit == "row" and unit_of is None:
+            first = self._row(0)
+            owners = Columns().owners([str(name) for name in first]) if isinstance(first, Mapping) else []
+            if owners and not self.is_public:
+                log.warning(
+                    f"the rows have a field {owners[0]!r}, which seems to say whose a row is, and unit='row' protects "
+                    f"one row alone: give unit={owners[0]!r} to protect all rows of one"
+                )
+            return [[row] for row in range(self._num_rows)]
+        if self.unit == "row":
+            raise DataError("unit='row' protects one row, so unit_of has no place: name what it says, unit='user'")
+        named = unit_of if callable(unit_of) else self._listed(unit_of)
+        units: dict[str, list[int]] = {}
+        for row in range(self._num_rows):
+            owner = named(row)
+            try:
+                units.setdefault(unit_name(getattr(owner, "item", lambda owner=owner: owner)()), []).append(row)
+            except ValueError as error:
+                raise DataError(f"row {row}: what says its unit {self.unit!r} {error}") from None
+        return list(units.values())
+
+    def _listed(self, unit_of: Sequence[object] | str | None) -> Callable[[int], object]:
+        """``unit_of`` as a function: of given ids, or of a field of the rows."""
+        if unit_of is None or isinstance(unit_of, str):
+            return self._field(unit_of or self.unit)
+        if len(unit_of) != self._num_rows:
+            raise DataError(
+                f"unit_of has {len(unit_of)} ids, and the dataset {self._num_rows} rows: give one for each row"
+            )
+        return unit_of.__getitem__
+
+    def _field(self, name: str) -> Callable[[int], object]:
+        def owner(row: int) -> object:
+            content = self._row(row)
+            if not isinstance(content, Mapping):
+                raise DataError(
+                    f"row {row} is a {type(content).__name__}, which has no field {name!r} that names its unit: give "
+                    "unit_of, the ids of all rows or a function of a row's number; or unit='row' if each row is "
+                    "somebody else's"
+                )
+            if name not in content:
+                raise DataError(f"row {row} has no field {name!r}, which names its unit: give unit_of another")
+            return content[name]
+
+        return owner
 
 
-def _digest(value: object) -> list[str]:
-    """What JSON cannot say, in short; the text of a large tensor would leave out its middle."""
-    content = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-    if isinstance(content, np.ndarray) and content.dtype != object:
-        return [str(content.dtype), str(content.shape), hashlib.sha256(content.tobytes()).hexdigest()]
-    return [type(value).__name__, hashlib.sha256(pickle.dumps(value)).hexdigest()]
+@dataclass
+class _Parts:
+    """The rows of an evaluation, in parts."""
+
+    rows: Any
+    starts: range
+    size: int
+    collate: Callable[[list[Any]], Any]
+    is_public: bool
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: int) -> UnitBatch:
+        start = self.starts[number]
+        part = range(start, min(start + self.size, len(self.rows)))
+        return UnitBatch(self.collate([self.rows[row] for row in part]), len(part), 1, self.is_public)
+
+
+def _check_dataset(name: str, dataset: Any) -> None:
+    """Refuse what is no map-style dataset, by what it is."""
+    kind = type(dataset).__name__
+    if isinstance(dataset, DataLoader):
+        mend = f"a DataLoader draws its own batches: give its dataset ({name}=loader.dataset) and its collate_fn"
+    elif isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        mend = (
+            "its rows come in an order of its own, and each must be drawn by a coin of its own: give a dataset with "
+            "__len__ and __getitem__, such as list(dataset)"
+        )
+    elif isinstance(dataset, str | bytes | Mapping):
+        mend = "give a dataset whose rows are dataset[0], dataset[1], …"
+    elif len(dataset) == 0:
+        mend = "it has no rows"
+    else:
+        try:
+            dataset[0]
+            return
+        except (KeyError, IndexError, TypeError) as error:
+            mend = f"dataset[0] is a {type(error).__name__}: row i must be dataset[i], as in a list"
+    raise DataError(f"{name} is a {kind} that cannot be trained on: {mend}")
+
+
+def _read(dataset: Any, row: int, words: list[int]) -> Any:
+    torch.manual_seed(words[0] | words[1] << 32)
+    np.random.seed(words)
+    random.seed(repr(words))
+    return dataset[row]
+
+
+def _text(value: object, in_full: bool = True) -> str:
+    """A row as text, for a hash; objects that JSON cannot say by their pickle, or without ``in_full`` by their type."""
+
+    def digest(value: object) -> Any:
+        content = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        if isinstance(content, np.ndarray | np.generic) and content.dtype != object:
+            return [str(content.dtype), str(content.shape), hashlib.sha256(content.tobytes()).hexdigest()]
+        if isinstance(value, Mapping):
+            return dict(value)
+        if not in_full:
+            return type(value).__name__
+        return [type(value).__name__, hashlib.sha256(pickle.dumps(value)).hexdigest()]
+
+    return json.dumps(value, sort_keys=True, default=digest)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import cli
 from callbacks.row_independence import check_row_independence
-from datamodules.unit_data_module import UnitDataModule
+from datamodules.unit_data_module import UnitBatch
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 
@@ -23,53 +26,149 @@ def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
 
 
-def rows() -> list[dict[str, str]]:
-    """Labelled texts of 200 users, some with six lines."""
-    words = {"weather": "will it rain in Oslo", "calendar": "book lunch with Ana"}
-    return [
-        {"text": f"{words[label]} {i % 7}", "label": label, "user": f"user-{i % 200}"}
-        for i in range(700)
-        for label in words
-        if (i % 2 == 0) == (label == "weather")
-    ]
-
-
-def test_the_classifier_trains_within_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the reader's, with the page's mine.py and texts.jsonl as printed."""
+    mine, texts, *_ = blocks()
+    assert len([line for line in mine.splitlines() if line.strip()]) <= 40
     monkeypatch.chdir(tmp_path)
-    Path("texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
-    program: dict[str, Any] = {"__name__": "classifier"}
-    source = blocks()[0]
-    assert len([line for line in source.splitlines() if line.strip()]) <= 40
-    exec(compile(source, str(PAGE), "exec"), program)
-    assert program["trainer"].global_step == 4 * 200 // 50
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    assert 2.5 < ledger.epsilon("default") <= 3.0
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    for name in ("mine", "other"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    Path("mine.py").write_text(mine)
+    exec(compile(texts, str(PAGE), "exec"), {})
+    return tmp_path
+
+
+def test_the_command_of_the_page_trains_and_names_what_works_next(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    command = re.search(r"^python cli.py (fit --model mine.Model .*)$", PAGE.read_text(), flags=re.M)
+    assert command is not None
+    with caplog.at_level(logging.INFO):
+        assert cli.main([*command[1].split(), "--trainer.max_epochs=1", "--privacy.accountant=rdp"]) == 0
+    ledger = Ledger(folder / "runs" / "mine" / "ledger.jsonl")
+    assert 5 < ledger.epsilon("default") <= 6.0
     (mechanism,) = ledger.summary()["mechanisms"]
-    assert (mechanism["unit"], mechanism["done_steps"], mechanism["max_rows_per_unit"]) == ("user", 16, 4)
-    words, labels = program["collate"](rows()[:40])
-    model, batch = program["model"].eval(), type("Batch", (), {"rows": (words, labels)})
+    assert (mechanism["unit"], mechanism["done_steps"], mechanism["num_units"]) == ("user", 20, 300)
+    lines = [line for line in caplog.messages if " cli.py " in line or "/cli.py " in line]
+    words = [line.partition("cli.py ")[2].split() for line in lines]
+    assert [line[0] for line in words] == ["ledger", "export"], "it writes no text, and has no rows of a validation"
+    for line in words:
+        assert cli.main(line) == 0
+    weights = torch.load(folder / "runs" / "mine-release" / "pytorch_model.bin")
+    saved = torch.load(folder / "runs" / "mine" / "fit" / "checkpoints" / "last.ckpt", weights_only=False)
+    assert all(torch.equal(weights[name], value) for name, value in saved["state_dict"].items())
+    card = json.loads((folder / "runs" / "mine-release" / "privacy_card.json").read_text())
+    assert card["private"] and card["epsilon"] <= 6.0
+
+
+def test_rows_of_a_validation_are_told_where_they_are_public(
+    folder: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    Path("other.py").write_text(
+        "import torch\nfrom torch.utils.data import TensorDataset as T\nfrom mine import *\n"
+        "class Net(LogicalBatchModule):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.head = nn.Linear(3, 2)\n"
+        "    def losses(self, batch):\n"
+        "        x, y = batch.rows\n        return nn.functional.cross_entropy(self.head(x), y, reduction='none')\n"
+        "    configure_optimizers = Model.configure_optimizers\n"
+        "class Public(UnitDataModule):\n"
+        "    def __init__(self, told: bool = True):\n"
+        "        rows = [T(torch.randn(n, 3), torch.arange(n) % 2) for n in (40, 30)]\n"
+        "        super().__init__(rows[0], 'row', val=rows[1], val_is_public=told)\n"
+    )
+    fit = ["fit", "--model=other.Net", "--data=other.Public", "--trainer.max_epochs=1"]
+    fit += ["--privacy.target_epsilon=6", "--privacy.accountant=rdp", "--privacy.delta=1e-3"]
+    with caplog.at_level(logging.INFO):
+        assert cli.main(fit) == 0
+    (validate,) = [line.partition("cli.py ")[2].split() for line in caplog.messages if "cli.py validate" in line]
+    capsys.readouterr()
+    assert cli.main(validate) == 0
+    assert "val/loss" in capsys.readouterr().out
+    assert cli.main([*validate, "--data.told=false"]) == 0
+    assert "val/loss" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("import zlib", "import zlib, nopackage"), "mine.py:2: .*nopackage"),
+        (("class Model(", "clas Model("), "mine.py:14: .*SyntaxError"),
+        (("nn.Embedding(4096", "nn.Embedding(size"), "mine.py:17: .*size"),
+        (("class Model(LogicalBatchModule)", "class Model"), "Model is no LightningModule.*LogicalBatchModule"),
+        (("class Data(UnitDataModule)", "class Dato(UnitDataModule)"), "mine.py has no 'Data'.*Dato"),
+        (("def losses", "def loss"), "define losses"),
+        (("def configure_optimizers", "def optimizers"), "define configure_optimizers"),
+        ((', reduction="none"', ""), "reduction='none'"),
+        (('unit="user", ', ""), "unit='row'.*unit='user'"),
+        (("nn.Linear(width, len(LABELS))", "nn.Sequential(nn.Linear(width, 2), nn.BatchNorm1d(2))"), "BatchNorm"),
+    ],
+    ids=["import", "syntax", "init", "base", "name", "losses", "optimizer", "scalar", "unit", "batchnorm"],
+)
+def test_a_mistake_is_told_with_its_place_or_its_remedy(
+    folder: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], message: str, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    source = Path("mine.py").read_text()
+    assert change[0] in source
+    Path("mine.py").write_text(source.replace(*change))
+    fit = ["fit", "--model=mine.Model", "--data=mine.Data", "--trainer.max_epochs=1", "--privacy.accountant=rdp"]
+    assert cli.main([*fit, "--privacy.target_epsilon=6"]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not list(folder.rglob("*.ckpt"))
+
+
+def test_a_folder_without_the_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert cli.main(["fit", "--model=nomine.Model", "--data=nomine.Data"]) == 2
+    assert f"there is no nomine.py in {tmp_path}" in capsys.readouterr().err
+
+
+def test_the_program_trains_within_its_budget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    program: dict[str, Any] = {"__name__": "program"}
+    (source,) = (block for block in blocks() if "Trainer(" in block)
+    exec(compile(source, str(PAGE), "exec"), program)
+    assert program["trainer"].global_step == 4 * 20
+    assert 2.5 < Ledger(folder / "ledger.jsonl").epsilon("default") <= 3.0
+    mine = sys.modules["mine"]
+    model, batch = program["model"].eval(), UnitBatch(mine.collate(mine.Data().dataset[:40]), 40, 1)
     with torch.no_grad():
         assert model.losses(batch).mean() < 0.6  # it learns: a guess has 0.69
 
 
-def test_the_rows_that_the_page_makes_up_tell_a_mean_over_the_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+def test_the_rows_that_the_page_makes_up_tell_a_mean_over_the_batch() -> None:
     program: dict[str, Any] = {}
-    exec(compile(blocks()[0].split("data = UnitDataModule")[0], str(PAGE), "exec"), program)
-    classifier = program["Classifier"]
+    exec(compile(blocks()[0], str(PAGE), "exec"), program)
+    classifier = program["Model"]
     assert check_row_independence(classifier()) is None
     per_row = classifier.losses
     classifier.losses = lambda self, batch: per_row(self, batch) * 0 + per_row(self, batch).mean()
-    with pytest.raises(UserError, match="Classifier"):
+    with pytest.raises(UserError, match="Model"):
         check_row_independence(classifier())
+
+
+def test_three_lines_make_data_of_a_dataset() -> None:
+    program: dict[str, Any] = {"torch": torch}
+    (source,) = (block for block in blocks() if "TensorDataset" in block)
+    exec(compile(source, str(PAGE), "exec"), program)
+    data = program["Data"]()
+    assert (data.num_units, data.batch_size, data.max_rows_per_unit) == (200, 10, 4)
+    images, labels = next(iter(data.train_dataloader())).micro_batches[0].rows
+    assert images.shape[1:] == (1, 28, 28) and len(labels) == len(images)
 
 
 def test_the_loop_without_lightning_spends_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    start, loop = blocks()[1:]
+    start, loop = blocks()[-2:]
     assert len([line for line in loop.splitlines() if line.strip()]) <= 24
     program: dict[str, Any] = {}
     exec(compile(start, str(PAGE), "exec"), program)
@@ -77,23 +176,3 @@ def test_the_loop_without_lightning_spends_its_budget(tmp_path: Path, monkeypatc
     exec(compile(loop, str(PAGE), "exec"), program)
     assert not torch.equal(program["model"].weight, before)
     assert 2.5 < Ledger(tmp_path / "ledger.jsonl").epsilon("mine") <= 3.0
-
-
-def test_units_of_rows_are_whole_and_bounded() -> None:
-    data = UnitDataModule(
-        rows(), "user", list, batch_size=20, max_rows_per_unit=3, max_rows_per_micro_batch=10, sampling_seed=1
-    )
-    batches = list(data.train_dataloader())
-    assert len(batches) == 10
-    drawn = [batch.num_units for batch in batches]
-    assert 10 * 20 * 0.7 < sum(drawn) < 10 * 20 * 1.3 and len(set(drawn)) > 1
-    for batch in batches:
-        assert batch.expected_num_units == 20.0
-        assert sum(part.num_units for part in batch.micro_batches) == batch.num_units
-        for part in batch.micro_batches:
-            owners = [row["user"] for row in part.rows]
-            assert len(owners) == part.num_units * part.rows_per_unit <= 12 and part.rows_per_unit <= 3
-            assert all(
-                len(set(owners[i : i + part.rows_per_unit])) == 1 for i in range(0, len(owners), part.rows_per_unit)
-            )
-            assert len(set(owners)) == part.num_units

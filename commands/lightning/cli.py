@@ -16,13 +16,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressLines
 from callbacks.slurm_job import SlurmJob
 from commands.lightning.hardware import check_hardware, settled_precision
+from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
 from commands.pipeline.private_files import of_data, of_runs
@@ -120,7 +121,8 @@ class DoppelCLI(LightningCLI):
             "--run_dir",
             type=str | None,
             default=None,
-            help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl. $VARIABLE is filled in",
+            help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl. $VARIABLE is filled in. "
+            "A fit without one goes to runs/FILE/fit, where FILE is that of the model's class",
         )
         parser.add_argument(
             "--privacy",
@@ -164,7 +166,7 @@ class DoppelCLI(LightningCLI):
                 raise error.__cause__ from error
             lines = str(error).splitlines()
             reasons = [line.strip(" -") for line in lines if line.startswith("  - ")] or lines
-            raise UserError(f"the configuration does not build: {reasons[0]}") from error
+            raise UserError(f"the configuration does not build: {reasons[0]}", about=place(error)) from error
         if isinstance(self.datamodule, TrainingDataModule) and self.subcommand in ("validate", "test"):
             self.datamodule.also_private = self._learnt_from()
 
@@ -230,7 +232,8 @@ class DoppelCLI(LightningCLI):
             return False
         name = "test" if self.subcommand == "test" else "val"
         is_public = getattr(data, f"{name}_is_public", getattr(data, "is_public", False))
-        return not is_public and (not self.trains or getattr(data, f"{name}_path", None) is not None)
+        has_rows = any(getattr(data, key, None) is not None for key in (f"{name}_path", name))
+        return not is_public and (not self.trains or has_rows)
 
     @property
     def trains(self) -> bool:
@@ -255,6 +258,9 @@ class DoppelCLI(LightningCLI):
             trainer.strategy = LogicalBatchDDPStrategy.strategy_name
         if config.privacy is not None and config.not_private and self.trains:
             raise UserError("privacy and not_private are both set: remove not_private, or set privacy: null")
+        if self.subcommand == "fit" and config.run_dir is None and _is_nowhere(config):
+            config.run_dir = f"runs/{_file_of(config.model)}/fit"
+            rank_zero_info(f"no --run_dir is given: everything goes to {config.run_dir}")
         if config.run_dir is not None:
             self._fill(config, Path(os.path.expandvars(config.run_dir)))
         checkpoint = config.get("ckpt_path")
@@ -317,6 +323,17 @@ def ledger_of_run(run_dir: Path, given: str | None) -> str:
         return str(path)
     join(own, path)
     return str(own)
+
+
+def _is_nowhere(config: Any) -> bool:
+    """Whether nothing says where the files of a training go."""
+    is_placed = config.trainer.default_root_dir or config.trainer.fast_dev_run
+    return not is_placed and (config.privacy is None or config.privacy.ledger_path is None)
+
+
+def _file_of(model: Any) -> str:
+    """The file of a model's class, without its folder: ``mine`` for ``mine.Model``."""
+    return str(model.class_path).split(".")[-2]
 
 
 def _listed(value: Any) -> list[Any]:

@@ -8,9 +8,12 @@ from pathlib import Path
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.pipeline.by_hand import predict_command
+from commands.pipeline.yaml_files import ROOT
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 def close(trainer: Trainer) -> None:
@@ -21,6 +24,10 @@ def close(trainer: Trainer) -> None:
     model = Path(next(filter(None, kept)))
     stage = Path(trainer.default_root_dir)
     rank_zero_info(f"model: {model}")
+    if is_own(trainer.lightning_module):
+        for line in _next_of_own(trainer, stage, model):
+            rank_zero_info(line)
+        return
     if any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks):  # type: ignore[attr-defined]
         rank_zero_info(f"all that was spent: python cli.py ledger {stage.parent}")
     if not (stage / "config.yaml").is_file() or "DOPPEL_RUN" in os.environ:  # a run goes on by itself
@@ -32,3 +39,27 @@ def close(trainer: Trainer) -> None:
         )
     else:
         rank_zero_info(f"next: {predict_command(stage, hasattr(trainer.lightning_module, 'sampling'))}")
+
+
+def is_own(module: object) -> bool:
+    """Whether a model is none of this project's, nor derived from one that samples or annotates."""
+    kinds = [kind for kind in type(module).__mro__ if kind is not LogicalBatchModule]
+    return not any(kind.__module__.startswith("lightning_modules.") for kind in kinds)
+
+
+def _next_of_own(trainer: Trainer, stage: Path, model: Path) -> list[str]:
+    """What to do with a model of one's own: what it was trained on says what can be measured."""
+    call = "python cli.py" if Path("cli.py").is_file() else f"python {ROOT / 'cli.py'}"
+    config, data, lines = stage / "config.yaml", trainer.datamodule, []  # type: ignore[attr-defined]
+    is_private = any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    if is_private:
+        lines.append(f"all that was spent: {call} ledger {stage.parent}")
+    if not config.is_file() or "DOPPEL_RUN" in os.environ:
+        return lines
+    for verb, name in {"validate": "val", "test": "test"}.items():
+        is_told = getattr(data, f"{name}_is_public", True)
+        if is_told and is_overridden(f"{name}_dataloader", data) and getattr(data, f"{name}_dataloader")():
+            place = stage.parent / f"{verb}_{stage.name}"
+            lines.append(f"next: {call} {verb} --config {config} --ckpt_path {model} --run_dir {place}")
+    lines.append(f"next: {call} export {stage} {stage.parent}-release")
+    return lines

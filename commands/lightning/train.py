@@ -30,11 +30,15 @@ def predict(argv: list[str]) -> None:
 
 
 def _run(command: str, argv: list[str]) -> None:
+    from commands.lightning.own_code import check_own, find_here
+
+    find_here()
     from commands.lightning.cli import DoppelCLI
     from commands.lightning.closing import close
     from commands.lightning.quiet import silence
 
     silence(command)
+    check_own(argv)
     sys.argv = [sys.argv[0], command, *argv]  # Lightning re-runs this command line on the other ranks
     try:
         cli = DoppelCLI()

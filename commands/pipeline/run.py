@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from commands.lightning.own_code import find_here
 from commands.pipeline.experiment import load
 from commands.pipeline.grid import name_points, run_grid
 from commands.pipeline.runner import Mode, Runner
@@ -72,6 +73,7 @@ def run(
     if mode == "submit" and not has_slurm:
         raise UserError("there is no sbatch here: submit where SLURM is, or give --local or --dry-run")
     os.environ.setdefault("WANDB_SILENT", "true")
+    find_here()
     changes = read_values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
     cluster = load_site(site, read_values(slurm) | _given(profile=profile, nodes=nodes))
     folder = Path(os.path.abspath(run_dir))

@@ -17,13 +17,13 @@ _BY_HAND = "what its training was given: no step of `python cli.py run` made the
 
 
 def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
-    """Write a trained language model as a folder to release.
+    """Write a trained model as a folder to release.
 
     Release this folder, never a checkpoint. It holds weights, tokenizer, privacy card and README.md, which shows the
     lines of Python that sample from it (decoding settings are in generation_config.json), and nothing else; last.ckpt
     also holds the optimiser's state, which is as noisy as the gradients were, but which nobody needs, and the settings
     of the run. Adapters are merged into the weights that they adapt. Any Hugging Face code loads the folder, and so
-    does base_model.
+    does base_model. Of a model of your own the folder holds pytorch_model.bin, its state dict, and the card.
 
     Args:
         stage_dir: Folder of the stage that trained, RUN/STAGE.
@@ -35,9 +35,10 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     """
     import torch
 
-    from callbacks.export import write_pretrained
+    from callbacks.export import write_pretrained, write_weights
     from commands.lightning.trained_model import trained_model
     from commands.privacy.prompting import Prompting
+    from doppel.privacy.checkpoint import read_checkpoint
 
     checkpoint = stage_dir / "checkpoints" / "last.ckpt"
     if out.is_dir() and any(out.iterdir()):
@@ -46,15 +47,18 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     if not checkpoint.is_file():
         raise UserError(f"there is no {checkpoint}: give the folder of a stage that trained")
     card = _card(stage_dir, checkpoint, config)
-    model = trained_model(checkpoint, config)
-    prompting = Prompting.of(stage_dir, config, model.codec)
-    model.model.generation_config = prompting.generation_config(model.codec)
-    write_pretrained(out, model.model, model.codec, getattr(torch, dtype), card)
-    write_text(out / "README.md", prompting.readme(out, model.codec, card["statement"]))
+    if "base_model" in config.model:
+        model = trained_model(checkpoint, config)
+        prompting = Prompting.of(stage_dir, config, model.codec)
+        model.model.generation_config = prompting.generation_config(model.codec)
+        write_pretrained(out, model.model, model.codec, getattr(torch, dtype), card)
+        write_text(out / "README.md", prompting.readme(out, model.codec, card["statement"]))
+        what = f"weights, tokenizer, {CARD}, and how to sample in README.md"
+    else:
+        write_weights(out, read_checkpoint(checkpoint)["state_dict"], getattr(torch, dtype), card)
+        what = f"pytorch_model.bin and {CARD}"
     caveats = [f"not checked: {text}" for text in card.get("not_checked", ())]
-    print(
-        "\n".join([f"{out}: weights, tokenizer, {CARD}, and how to sample in README.md", card["statement"], *caveats])
-    )
+    print("\n".join([f"{out}: {what}", card["statement"], *caveats]))
 
 
 def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, Any]:

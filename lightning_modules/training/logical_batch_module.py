@@ -56,6 +56,14 @@ class LogicalBatchModule(LightningModule):
         """Loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
         raise NotImplementedError(f"{type(self).__name__} does not say the losses of a micro-batch: define losses()")
 
+    def configure_optimizers(self) -> Any:
+        """One optimiser, and a scheduler if there is one."""
+        raise UserError(
+            "names no optimiser: define configure_optimizers(self), such as `return torch.optim.Adam("
+            "self.parameters(), lr=0.001)`",
+            about=type(self).__name__,
+        )
+
     def row_losses(self, batch: Any) -> Tensor:
         """:meth:`losses`, refused if they are not one for each row.
 
@@ -149,6 +157,19 @@ class LogicalBatchModule(LightningModule):
         self.end_step(reducer, batch.expected_num_units)
         num_units = max(batch.num_units, 1)
         self.log_metric("train/loss", total / num_units, batch.is_public, batch_size=num_units, prog_bar=True)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Mean loss of the rows, ``val/loss``: a micro-batch says by ``is_public`` whether it may be told."""
+        self._log_mean_loss("val", batch)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """The same, as ``test/loss``."""
+        self._log_mean_loss("test", batch)
+
+    def _log_mean_loss(self, name: str, batch: Any) -> None:
+        losses = self.row_losses(batch)
+        is_public = bool(getattr(batch, "is_public", False))
+        self.log_metric(f"{name}/loss", losses.mean(), is_public, batch_size=len(losses), sync_dist=True)
 
     def begin_step(self, parameters: Iterable[Parameter]) -> GradientReducer:
         """Zero the gradients, and seed dropout by the step: a resumed run draws what an undisturbed one draws.
