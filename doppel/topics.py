@@ -1,7 +1,7 @@
 """Topics of texts that anybody may read, and the topic that is nearest to a text: a codebook.
 
-The centres are k-means centres of sentence embeddings; a topic is called by the words that are commoner in it than in
-the others (class-based TF-IDF: Grootendorst, 2022, arXiv 2203.05794).
+The centres are k-means centres of sentence embeddings; a topic is called by words that many of its texts have and few
+others do (class-based TF-IDF: Grootendorst, 2022, arXiv 2203.05794), in the order in which its texts say them.
 
 Formal guarantees:
     A codebook is made of texts that are public, or samples of a private model. The topic of a private text is a
@@ -10,9 +10,12 @@ Formal guarantees:
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,49 @@ from doppel.files import read_json_lines, write_json_lines
 Floats = NDArray[np.float32]
 
 _WORDS_OF_A_NAME = 3
+#: Of a topic's texts, those that a word of its name must be in: a rare name of a person is no topic.
+_LEAST_SHARE = 0.1
+#: A further word must tell the topic apart at least so well as the first, in part.
+_LEAST_SCORE = 0.3
+#: What people ask for is a verb as often as a noun; lists of stop words hold these.
+_TELLING = {"call", "cry", "describe", "find", "fire", "move", "show", "system"}
+#: What is in requests of every topic, or is no word by itself; lists of stop words lack these.
+_EMPTY = {
+    "am",
+    "pm",
+    "st",
+    "nd",
+    "rd",
+    "th",
+    "im",
+    "ive",
+    "id",
+    "ill",
+    "dont",
+    "whats",
+    "thats",
+    "lets",
+    "isnt",
+    "cant",
+}
+_EMPTY |= {
+    "let",
+    "want",
+    "like",
+    "make",
+    "have",
+    "having",
+    "need",
+    "got",
+    "please",
+    "new",
+    "thing",
+    "don",
+    "ve",
+    "ll",
+    "re",
+}
+_ENDINGS = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 
 
 @dataclass(frozen=True)
@@ -92,7 +138,10 @@ def make_codebook(texts: Sequence[str], vectors_ND: Floats, num_topics: int, enc
 
 
 def names_of(members: Sequence[Sequence[str]]) -> list[str]:
-    """A name for each group of texts: its words that are commoner in it than in the others.
+    """A name for each group of texts: two or three words of many of them that few texts of the other groups have.
+
+    No stop words, no numbers, no two forms of one word; in the order in which the texts say them, so that they read as
+    one: "cancel next meeting", not "meeting next cancel".
 
     Args:
         members: Texts of each group.
@@ -100,22 +149,51 @@ def names_of(members: Sequence[Sequence[str]]) -> list[str]:
     Returns:
         Names, all different; "other" where a group has no word.
     """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    counter = CountVectorizer(token_pattern=r"(?u)\b[^\W\d_]{2,}\b", stop_words=sorted(ENGLISH_STOP_WORDS))
-    try:
-        counts_KV = counter.fit_transform([" ".join(texts) for texts in members]).toarray().astype(np.float64)
-    except ValueError:  # nothing but stop words
-        return [f"other {k + 1}" for k in range(len(members))]
-    shares_KV = counts_KV / np.maximum(counts_KV.sum(axis=1, keepdims=True), 1)
-    scores_KV = shares_KV * np.log1p(counts_KV.sum() / len(members) / np.maximum(counts_KV.sum(axis=0), 1))
-    words, taken, names = counter.get_feature_names_out(), set[str](), []
-    for scores in scores_KV:
-        ranked = [str(words[i]) for i in np.argsort(-scores, kind="stable") if scores[i] > 0]
-        name, length = " ".join(ranked[:_WORDS_OF_A_NAME]) or "other", _WORDS_OF_A_NAME
-        while name in taken:
-            length += 1
-            name = " ".join(ranked[:length]) if length <= len(ranked) else f"{name} {len(taken) + 1}"
-        taken.add(name)
-        names.append(name)
+    stop_words = (ENGLISH_STOP_WORDS - _TELLING) | _EMPTY
+    found = [[re.findall(r"[^\W\d_]{2,}", text.lower()) for text in texts] for texts in members]
+    shares = [Counter(stem for words in texts for stem in {*map(_stem, words)}) for texts in found]
+    shares = [
+        Counter({stem: n / len(texts) for stem, n in own.items()}) for own, texts in zip(shares, found, strict=True)
+    ]
+    everywhere = sum(shares, Counter())
+    forms = Counter(word for texts in found for words in texts for word in words)
+    shown: dict[str, str] = {}
+    for word, _ in forms.most_common():
+        if word not in stop_words:
+            shown.setdefault(_stem(word), word)
+    names: list[str] = []
+    for own, texts in zip(shares, found, strict=True):
+        scores = {s: share * np.log1p(len(members) * share / everywhere[s]) for s, share in own.items() if s in shown}
+        common = [stem for stem in scores if own[stem] >= _LEAST_SHARE] or list(scores)
+        ranked = sorted(common, key=lambda stem: (-scores[stem], stem))
+        close = [stem for stem in ranked if scores[stem] >= _LEAST_SCORE * scores[ranked[0]]]
+        place = _places(texts)
+        for length in range(min(_WORDS_OF_A_NAME, max(2, len(close))), len(ranked) + 1):
+            name = " ".join(shown[stem] for stem in sorted(ranked[:length], key=lambda stem: place[stem]))
+            if name not in names:
+                break
+        else:
+            name = " ".join(shown[stem] for stem in sorted(ranked, key=lambda stem: place[stem])) or "other"
+        names.append(name if name not in names and name != "other" else f"{name} {len(names) + 1}")
     return names
+
+
+def _places(texts: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Where in a text each word stands on average, from 0 at its begin to 1 at its end."""
+    places: dict[str, list[float]] = defaultdict(list)
+    for words in texts:
+        for place, word in enumerate(words):
+            places[_stem(word)].append(place / len(words))
+    return {stem: fmean(own) for stem, own in places.items()}
+
+
+def _stem(word: str) -> str:
+    """What forms of a word have in common, roughly: ``meeting``, ``meetings`` and ``meet``."""
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
+            stem = word.removesuffix(ending) + instead
+            stem = stem if stem == word else _stem(stem)
+            return stem[:-1] if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "ls" else stem
+    return word

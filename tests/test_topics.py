@@ -38,6 +38,22 @@ def test_names_differ_and_need_no_words() -> None:
     assert names_of([["the"], ["?"]]) == ["other 1", "other 2"]
 
 
+def test_names_are_the_topics_own_words_in_the_order_of_speech_without_a_second_form_of_one() -> None:
+    names = names_of(
+        [
+            ["cancel my meeting at 3", "cancel the 2 meetings", "canceled meetings, please", "cancel that meeting"],
+            ["will it rain in Paris", "is rain expected", "what's the rain like at 5", "does it rain"],
+            ["move the meeting", "move my meeting to the 5th", "moving meetings", "please move it, Zoe"],
+        ]
+    )
+    assert names[0] == "cancel meeting" and names[2] == "move meeting"
+    assert "rain" in names[1].split()
+    for name in names:
+        words = name.split()
+        assert 1 <= len(words) <= 3 and not {"the", "is", "my", "please", "meetings"} & {*words}
+        assert not any(character.isdigit() for character in name)
+
+
 def test_too_few_texts_and_a_damaged_codebook_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="3 topics.* 2 "):
         make_codebook(["a b", "c d"] * 5, vectors(["a b", "c d"] * 5), 3, "an encoder")
