@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -26,6 +26,9 @@ from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.fingerprint import sealed
 from lightning_modules.sampling import Sample
+
+#: Share of the texts that may be cut off without a warning.
+MANY_CUT_OFF = 0.05
 
 
 class SyntheticWriter(BasePredictionWriter):
@@ -48,7 +51,8 @@ class SyntheticWriter(BasePredictionWriter):
 
     ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, and the
     SHA-256 of what was written, of the file of ``prompts`` where there is one, and of the tables of the ``grammar``. It
-    says ``prompts_are_declared_public`` of prompts that no step of a run has made.
+    says ``prompts_are_declared_public`` of prompts that no step of a run has made, and has a ``warning`` where more than
+    a twentieth of the texts were cut off.
 
     *Privacy.* What is written of public text, or of a release, is public or a release itself, and so are the metrics:
     functions of what the model wrote. A data module that does not say that it reads such text
@@ -253,12 +257,16 @@ class SyntheticWriter(BasePredictionWriter):
                 "train for longer or at a larger epsilon; --model.init_args.sampling.redraws=null keeps all texts"
             )
         write_json_lines(self.output_path, records)
-        write_json(f"{self.output_path}.metrics.json", {**metrics, **self._origin(trainer)})
+        warning = cut_off_warning(metrics, trainer.lightning_module) if self._tells else None
+        told_too = {} if warning is None else {"warning": warning}
+        write_json(f"{self.output_path}.metrics.json", {**metrics, **self._origin(trainer), **told_too})
         for path in parts:
             path.unlink()
         if not self._tells:
             rank_zero_info(f"{self.output_path} is written; it holds text that was not declared public.")
             return
+        if warning is not None:
+            rank_zero_warn(f"{self.output_path}: {warning}")
         self._log(trainer, metrics, records[: self.log_samples])
         rate, missing = metrics.get("synthetic/samples_per_second"), metrics["synthetic/num_missing"]
         rank_zero_info(
@@ -312,6 +320,33 @@ class SyntheticWriter(BasePredictionWriter):
 
 #: How a fault is told of, where its name alone would not say it.
 _FAULTS = {"a tree": "with code in them", "malformed": "not well-formed"}
+
+
+def cut_off_warning(metrics: Mapping[str, float], pl_module: pl.LightningModule) -> str | None:
+    """What to set where more than a twentieth of the texts were cut off; None where they were not.
+
+    *Privacy.* A function of what a released model wrote.
+
+    Args:
+        metrics: Of a file of samples.
+        pl_module: The model that wrote them.
+    """
+    share = 1 - metrics["synthetic/finished"]
+    if share <= MANY_CUT_OFF + 1e-9:
+        return None
+    cut = f"{share:.0%} of {metrics['synthetic/num_drawn']:,} texts were cut off"
+    wanted = getattr(getattr(pl_module, "sampling", None), "max_new_tokens", None)
+    config = getattr(getattr(pl_module, "model", None), "config", None)
+    positions = getattr(config, "max_position_embeddings", None)
+    codec = cast(Codec, pl_module.codec)
+    field = "stages.parse_tree.sampling.max_new_tokens" if codec.target == "parse" else "sampling.max_new_tokens"
+    if wanted is None or (positions is not None and wanted >= positions - 1):
+        return (
+            f"{cut} at the last position of the model{f', {positions}' if positions else ''}, so no larger {field} "
+            "helps: take a model.base_model with more positions, or train for longer"
+        )
+    tried = 2 * wanted if positions is None else min(2 * wanted, positions)
+    return f"{cut} at {wanted} tokens, so long ones are lacking: set {field}={tried}"
 
 
 def _grammar_digests(pl_module: pl.LightningModule) -> list[str] | None:

@@ -24,6 +24,7 @@ from commands.pipeline.systems import in_order, system
 from commands.privacy.attestation import FILE_NAME
 from commands.privacy.chain import strangers
 from commands.privacy.verify import card as card_of
+from commands.quality import run_numbers
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_text
 from doppel.privacy.ledger import Ledger
@@ -130,6 +131,7 @@ def write_page(
             frequency=quality.frequency_picture(human, measured[main], called) if human else None,
             lengths=quality.length_picture(human, measured) if human else None,
             no_human=no_human,
+            warnings=[sentence for name in systems for sentence in run_numbers.warnings(record, name)],
             num_human=len(human),
             provenance=_provenance(record, report),
         ),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from commands.pipeline.lengths import BASE_MODEL, longest_utterance
 from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
 from commands.pipeline.system import MODEL_FILES, System
 from commands.pipeline.yaml_files import ROOT, Settings, fill_in, merge, read_yaml
@@ -79,6 +80,8 @@ class Configs:
         way = arguments.setdefault("sampling", {})
         if stage != "parse_tree":
             way.pop("grammar", None)  # of trees alone
+            if way.get("max_new_tokens") is None:
+                way["max_new_tokens"] = longest_utterance(self.experiment, arguments.get("base_model", BASE_MODEL))
         top: Settings = {"trainer": {name: trainer[name] for name in _OF_EVERY_PASS if name in trainer}}
         if self.experiment.seed is not None:
             way["seed"] = top["seed_everything"] = self.experiment.seed

@@ -305,6 +305,8 @@ class Runner:
                 say(f"ready: {used.name}{why}")
 
     def _tell_result(self, seconds: float) -> None:
+        from commands.quality.run_numbers import warnings as sampling_warnings
+
         say(f"── {self.experiment.name} finished in {_minutes(seconds)}")
         for step in self.steps:
             if step.kind == "fit":
@@ -312,6 +314,8 @@ class Runner:
         for used in systems_of(self.experiment):
             if used.learns:
                 say(f"   samples  {self.run / used.synthetic}")
+                for sentence in sampling_warnings(RunRecord(self.run), used.name):
+                    say(f"   warning  {sentence}")
         report = RunRecord(self.run).report()
         if report is not None:
             spent = report["privacy"]["systems"] if report["privacy"] else {}

@@ -76,6 +76,17 @@ def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
     return found
 
 
+def warnings(record: RunRecord, of: str) -> list[str]:
+    """What the samplings of a system warned of, such as texts that were cut off."""
+    found = []
+    for made in _texts(record.manifest, of):
+        drawn = record.manifest.drawn_from(made) or made
+        told = _as_made(record.manifest, f"{drawn.path}.metrics.json")
+        warning = None if told is None else read_json(record.manifest.path(told)).get("warning")
+        found += [] if warning is None else [f"{drawn.path}: {warning}"]
+    return found
+
+
 def calibration(record: RunRecord, of: str) -> dict[str, Any] | None:
     """How the trees or utterances of a system were drawn from an over-sample; None where they were not."""
     for made in _texts(record.manifest, of):

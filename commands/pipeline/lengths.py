@@ -1,0 +1,85 @@
+"""How long samples may get where an experiment does not say: as long as the texts of its public reference."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+from commands.pipeline.settings import Experiment
+from commands.pipeline.yaml_files import ROOT
+from datamodules.columns import Columns, reference_columns
+from datamodules.sources import expand_path
+from datamodules.tables import place_turns
+from doppel.errors import UserError
+
+#: Where an experiment names none.
+BASE_MODEL = "models/base"
+#: Longest utterance in tokens where no reference says more: requests have some 12.
+USUAL_LENGTH = 48
+#: Share of the reference's texts that fit, and how many times their length is allowed.
+_FITS, _MARGIN = 0.99, 1.25
+#: Texts that are read.
+_TEXTS = 5000
+
+
+def longest_utterance(experiment: Experiment, base: str) -> int:
+    """Most tokens of a sample: a quarter more than 99 of 100 texts of the reference have, at least 48.
+
+    Formal guarantees:
+        The reference is public: before anything starts, a run refuses one that says what a private file does. So
+        lengths taken from it cost no ε.
+
+    Args:
+        experiment: Whose ``sampling.max_new_tokens`` is null.
+        base: Folder or name of the model that samples, whose tokens and positions count.
+
+    Returns:
+        A multiple of 8, or the model's last position; 48 without a reference that can be read.
+    """
+    if experiment.reference is None:
+        return USUAL_LENGTH
+    columns = reference_columns(Columns.from_config(experiment.section("data")))
+    return _longest(experiment.reference, columns, base)
+
+
+@cache
+def _longest(reference: str, columns: Columns, base: str) -> int:
+    try:
+        placed = islice(place_turns(expand_path(reference), "utterance", with_trees=False, columns=columns), _TEXTS)
+        count = _counter(base)
+        lengths = sorted(count(f" {turn.utterance}") for turn in (place.turn for place in placed) if turn is not None)
+    except UserError:  # reading the files says it, before anything starts
+        return USUAL_LENGTH
+    if not lengths:
+        return USUAL_LENGTH
+    high = lengths[math.ceil(_FITS * len(lengths)) - 1]
+    return min(max(USUAL_LENGTH, 8 * math.ceil((_MARGIN * high + 1) / 8)), _positions(base))
+
+
+def _counter(base: str) -> Callable[[str], int]:
+    """Counts the tokens of a text, without loading a model."""
+    for folder in (Path(base), ROOT / base):
+        file = folder / "tokenizer.json"
+        if file.is_file():
+            from tokenizers import Tokenizer
+
+            tokenizer = Tokenizer.from_file(str(file))
+            return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    from lightning_modules.backbone.base_models import load_tokenizer
+
+    loaded = load_tokenizer(base)
+    return lambda text: len(loaded(text, add_special_tokens=False)["input_ids"])
+
+
+def _positions(base: str) -> int:
+    """Positions of a model in a folder; of any other the sampling finds the last one by itself."""
+    for folder in (Path(base), ROOT / base):
+        file = folder / "config.json"
+        if file.is_file():
+            config = json.loads(file.read_text(encoding="utf-8"))
+            return int(config.get("n_positions") or config.get("max_position_embeddings") or 1 << 30)
+    return 1 << 30
