@@ -51,8 +51,8 @@ class SyntheticWriter(BasePredictionWriter):
 
     ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, and the
     SHA-256 of what was written, of the file of ``prompts`` where there is one, and of the tables of the ``grammar``. It
-    says ``prompts_are_declared_public`` of prompts that no step of a run has made, and has a ``warning`` where more than
-    a twentieth of the texts were cut off.
+    says ``prompts_are_declared_public`` of prompts that no step of a run has made, and has a ``warning`` if more than a
+    twentieth of the texts were cut off.
 
     *Privacy.* What is written of public text, or of a release, is public or a release itself, and so are the metrics:
     functions of what the model wrote. A data module that does not say that it reads such text

@@ -89,6 +89,7 @@ def test_records_metrics_and_table(output: Path) -> None:
     assert all(r["utterance"] is None and r["stage"] == "tree" for r in records)
     metrics = json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
     assert re.fullmatch("[0-9a-f]{64}", metrics.pop("weights")) and re.fullmatch("[0-9a-f]{64}", metrics.pop("sha256"))
+    assert "cut off" in metrics.pop("warning")
     assert metrics == logger.metrics
     assert metrics["synthetic/num_samples"] == NUM_SAMPLES
     share = sum(is_valid(r["parse"]) for r in records) / NUM_SAMPLES
