@@ -71,7 +71,7 @@ class DifferentialPrivacy(Callback):
         self.privacy = privacy
         self.spec: PrivacySpec | None = None
         self.ledger: Ledger | None = None  # of rank 0 alone
-        self.spent: float | None = None  # ε when it was last logged
+        self.spent: float | None = None  # ε of the ledger, as of the last twentieth of the steps
         self.step: PrivateStep | None = None
         self._loss_scale = 1.0
         self._mechanism_id = ""
@@ -191,6 +191,9 @@ class DifferentialPrivacy(Callback):
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if last or trainer.global_step % every == 0:
             self._log(trainer, exact=last)
+        elif trainer.global_step % math.ceil(self._last_step / 20) == 0 and self.ledger is not None:  # for the bar
+            scope = self.privacy.scope
+            self.spent = math.inf if self.ledger.voids(scope) else self.ledger.epsilon(scope, fast=True)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say what holds now, of weights that may be taken from here without a checkpoint."""

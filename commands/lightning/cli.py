@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from callbacks.differential_privacy import DifferentialPrivacy
-from callbacks.progress_lines import ProgressLines
+from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from commands.lightning.hardware import check_hardware, settled_precision
 from commands.lightning.own_code import place
@@ -199,8 +199,12 @@ class DoppelCLI(LightningCLI):
             callbacks = [DifferentialPrivacy(privacy), *callbacks]
         elif not (getattr(self.datamodule, "is_public", False) or self._get(self.config_init, "not_private")):
             self._protect()
-        if given.get("enable_progress_bar") is not False and (not sys.stderr.isatty() or self._passes_over_private()):
-            callbacks = [*(c for c in callbacks if not isinstance(c, ProgressBar)), ProgressLines()]
+        if given.get("enable_progress_bar") is not False:
+            others = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
+            if not sys.stderr.isatty() or self._passes_over_private():
+                callbacks = [*others, ProgressLines()]
+            elif self.trains or self.subcommand == "predict":
+                callbacks = [*others, ProgressInPlace()]
         for logger in _listed(given.get("logger")):
             if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
                 logger._wandb_init.pop("anonymous", None)

@@ -1,29 +1,63 @@
-"""Messages of other packages that say nothing to whoever runs a training, each silenced by its own text."""
+"""Only our own messages, and true warnings, one line each."""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
+from pathlib import Path
+from typing import TextIO
 
-_INFOS = (
-    "GPU available: False",
-    "TPU available: False",
-    "litlogger",  # advertises another package
+_OURS = Path(__file__).resolve().parents[2]
+_LOGGERS = (
+    "lightning.pytorch",
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.pytorch.trainer.connectors.checkpoint_connector",
+    "lightning.fabric",
+    "lightning.fabric.utilities.rank_zero",
+    "lightning.fabric.utilities.seed",
+    "lightning_utilities.core.rank_zero",
+)
+_IGNORED = (
+    # Lightning 2.6 makes a `LeafSpec`, which torch 2.13 deprecates, for every batch and every step's output.
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    "The `srun` command is available on your system but is not used",
+    "The number of training batches .* is smaller than the logging interval",  # the last step is logged anyway
+    ".*does not have many workers which may be a bottleneck",
 )
 
 
 def silence(command: str) -> None:
-    """Filter those messages in this process, which runs a command."""
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_says_something)
-    # Lightning 2.6 makes a `LeafSpec`, which torch 2.13 deprecates, for every batch and every step's output.
-    warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
-    warnings.filterwarnings("ignore", "The `srun` command is available on your system but is not used")
+    """Let a process that runs a command tell what this project says, and of other packages their warnings."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_is_ours)
+    for text in _IGNORED:
+        warnings.filterwarnings("ignore", text)
     if command != "fit":  # whoever only reads a model needs no callback of its training
         warnings.filterwarnings(
             "ignore", "Be aware that when using `ckpt_path`, callbacks used to create the checkpoint"
         )
         warnings.filterwarnings("ignore", "The dirpath has changed from")
+    if "DOPPEL_RUN" in os.environ:  # the run has said it before its first step
+        warnings.filterwarnings("ignore", r"delta \S+ is large", UserWarning)
+    warnings.showwarning = _show
 
 
-def _says_something(record: logging.LogRecord) -> bool:
-    return not any(text in record.getMessage() for text in _INFOS)
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a record is a warning, or was logged by this project: ``rank_zero_info`` names the file that calls it."""
+    path = Path(record.pathname)
+    return record.levelno >= logging.WARNING or (path.is_relative_to(_OURS) and "site-packages" not in path.parts)
+
+
+def _show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning in one line; the source line that gave it says nothing to whoever runs a training."""
+    (file or sys.stderr).write(f"warning: {' '.join(str(message).split())}\n")

@@ -159,7 +159,8 @@ class Ledger:
 
         Raises:
             BudgetExceededError: If the scope would pass its target; nothing is written.
-            LedgerError: If the mechanism is unknown or was declared anew by another process, or the file cannot be locked, read or written.
+            LedgerError: If the mechanism is unknown, another process declared it anew, or the file cannot be locked,
+                read or written.
         """
         with self._file.locked(self.lock_timeout):
             known = self._file.mechanism(mechanism_id)

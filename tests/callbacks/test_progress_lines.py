@@ -1,0 +1,75 @@
+"""What a training and a sampling show of themselves: ours alone, with ε and the time left, and no blank line."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning.pytorch import seed_everything
+
+from callbacks import progress_lines
+from callbacks.differential_privacy import DifferentialPrivacy
+from callbacks.progress_lines import ProgressInPlace, ProgressLines
+from commands.lightning.quiet import _is_ours, _show
+from doppel.privacy.spec import PrivacyArguments
+
+
+def trainer_at(step: int, spent: float | None) -> Any:
+    privacy = DifferentialPrivacy(PrivacyArguments(target_epsilon=8.0))
+    privacy.spent = spent
+    return SimpleNamespace(
+        global_step=step,
+        estimated_stepping_batches=60,
+        log_every_n_steps=10,
+        callbacks=[privacy],
+        default_root_dir="runs/mine/one_stage",
+    )
+
+
+def shown(bar: ProgressLines, monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> None:
+    """A training whose steps take two seconds each."""
+    clock = iter([100.0, *(100.0 + 2 * step for step in steps)])
+    monkeypatch.setattr(progress_lines, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(bar, "get_metrics", lambda *_: {"v_num": "c1dc", "private/loss": 0.5})
+    bar.on_train_start(trainer_at(0, None), None)  # type: ignore[arg-type]
+    for step in steps:
+        bar.on_train_batch_end(trainer_at(step, 1.84), None)  # type: ignore[arg-type]
+    if isinstance(bar, ProgressInPlace):
+        bar.on_train_end(trainer_at(60, 1.84), None)  # type: ignore[arg-type]
+
+
+def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        shown(ProgressLines(), monkeypatch, [10])
+    assert [message.strip() for message in caplog.messages] == ["one_stage 10/60 steps · ε 1.84 of 8 · 1:40 left"]
+
+
+@pytest.mark.parametrize("width", [80, 150])
+def test_a_terminal_has_one_line_that_fits(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(progress_lines.sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown(ProgressInPlace(), monkeypatch, [1, 59])
+    told = stream.getvalue()
+    assert "one_stage 59/60 steps · ε 1.84 of 8 · 0:02 left" in told
+    assert "v_num" not in told and "private" not in told
+    assert told.count("\n") == 1 and max(map(len, told.split("\r"))) <= width
+
+
+def test_only_this_project_informs_and_every_warning_is_one_line(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.INFO):
+        seed_everything(1)  # "Seed set to 1"
+        progress_lines.rank_zero_info("of ours")
+    assert [record.getMessage() for record in caplog.records if _is_ours(record)][-1:] == ["of ours"]
+    assert not any(_is_ours(record) for record in caplog.records if "Seed" in record.getMessage())
+    with warnings.catch_warnings():
+        warnings.showwarning = _show
+        warnings.simplefilter("always")
+        warnings.warn("the disk\n is full", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: the disk is full\n"
