@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from doppel.console import dispatch
+from doppel.console import interrupt
 
 #: Group of ``--help`` → command → the function that it calls.
 COMMANDS = {
@@ -62,8 +62,10 @@ MORE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; see :func:`doppel.console.dispatch.main`."""
+    from doppel.console import dispatch  # what takes time is imported where Ctrl-C is one line already
+
     return dispatch.main(COMMANDS, __doc__ or "", "cli.py", argv, MORE)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(interrupt.one_line(main))

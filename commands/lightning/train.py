@@ -6,6 +6,7 @@ import argparse
 import errno
 import sys
 
+from commands.lightning.options import check_options
 from doppel.errors import UserError
 
 
@@ -30,6 +31,7 @@ def predict(argv: list[str]) -> None:
 
 
 def _run(command: str, argv: list[str]) -> None:
+    check_options(command, argv)
     from commands.lightning.own_code import check_own, find_here
 
     find_here()

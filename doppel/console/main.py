@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from doppel.console import dispatch
+from doppel.console import interrupt
 
 COMMANDS = {"Privacy": {"plan": "doppel.console.plan:plan", "ledger": "doppel.console.ledger:ledger"}}
 ABOUT = """\
@@ -31,4 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{words[0]}` in a checkout of the project\n"
         )
         return 2
-    return dispatch.main(COMMANDS, ABOUT, "doppel", words)
+
+    def command() -> int:
+        from doppel.console import dispatch
+
+        return dispatch.main(COMMANDS, ABOUT, "doppel", words)
+
+    return interrupt.one_line(command) if argv is None else command()
