@@ -156,6 +156,16 @@ def test_the_rows_that_the_page_makes_up_tell_a_mean_over_the_batch() -> None:
         check_row_independence(classifier())
 
 
+def test_check_accepts_the_model_of_the_page(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    (source,) = (block for block in blocks() if "privacy.check" in block)
+    exec(compile(source, str(PAGE), "exec"), {})
+    out = capsys.readouterr().out
+    assert "embed" in out and "head" in out and "refused" not in out
+
+
 def test_three_lines_make_data_of_a_dataset() -> None:
     program: dict[str, Any] = {"torch": torch}
     (source,) = (block for block in blocks() if "TensorDataset" in block)
