@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import math
+import struct
 import sys
 import warnings
 from json import dumps as to_json
+from json import loads
+from pathlib import Path
 from typing import Any
 
+from doppel.errors import UserError
 from doppel.privacy.accounting import ACCOUNTANTS, MAX_GRID_STEPS, Accountant, compute_epsilon
 from doppel.privacy.mechanism import CalibrationError, Mechanism
-from doppel.privacy.spec import PrivacySpec, note_on_delta
+from doppel.privacy.spec import PrivacySpec, note_on_delta, usual_batch_size
 from doppel.privacy.spec import plan as make_plan
 
-GPT2_SMALL_PARAMETERS = 124_439_808
-_TOO_NOISY = 2.0
+#: Noise of all steps over the largest signal: up to the first a model follows the data, above the second it cannot.
+_GOOD, _HOPELESS = 1.0, 3.0
 
 
 def plan(
     *,
     num_units: int,
-    batch_size: int,
+    batch_size: int | None = None,
     epochs: list[float],
     target_epsilon: float,
     delta: float | None = None,
     accountant: Accountant = "pld",
     unit: str = "utterance",
-    num_parameters: int = GPT2_SMALL_PARAMETERS,
+    base: Path = Path("models/base"),
+    num_parameters: int | None = None,
     json: bool = False,
 ) -> None:
     """What a private run would need and promise, before anything is spent.
 
     Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
-    feel. Nothing is spent and no data are read.
+    feel, and say in words whether that is good. Nothing is spent and no data are read.
 
     noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
     sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
@@ -40,32 +45,81 @@ def plan(
 
     Args:
         num_units: Units N in the private data.
-        batch_size: Expected units B per step.
+        batch_size: Expected units B per step; a twentieth of the units if left out.
         epochs: Epochs per stage; several stages share one sigma and one budget (two-stage: --epochs 2 8).
         target_epsilon: Budget of all stages together.
         delta: Failure probability; 1/(N ln N) if left out.
         accountant: Which bound to calibrate with.
         unit: What one neighbour adds or removes.
-        num_parameters: Trained parameters d, for noise-to-signal (default: GPT-2 small).
+        base: Folder of the base model, whose weights are counted: all of them are trained.
+        num_parameters: Trained parameters d in place of those of the base, such as those of its adapters (lora).
         json: Print one JSON object instead of a table.
 
     Raises:
         CalibrationError: The plan makes no sense or cannot be met.
     """
+    count = num_parameters_of(base) if num_parameters is None else num_parameters
+    batch_size = usual_batch_size(num_units) if batch_size is None else batch_size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said in the report instead
         spec = make_plan(num_units, batch_size, epochs, target_epsilon, delta=delta, accountant=accountant, unit=unit)
-    result = report(spec, num_parameters)
+    result = report(spec, count)
     sys.stdout.write((to_json(result, indent=2) if json else table(result)) + "\n")
 
 
-def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> dict[str, Any]:
+def num_parameters_of(base: Path) -> int:
+    """Weights of a model in a folder, from the heads of its safetensors files alone.
+
+    Raises:
+        UserError: There are none, or one cannot be read.
+    """
+    files = sorted(base.glob("*.safetensors"))
+    if not files:
+        raise UserError(
+            f"{base} holds no .safetensors file, so its size is unknown: give the folder of a model as --base, or "
+            "--num-parameters (124439808 for GPT-2 small)"
+        )
+    total = 0
+    for file in files:
+        with file.open("rb") as stream:
+            try:
+                (size,) = struct.unpack("<Q", stream.read(8))
+                head = loads(stream.read(min(size, file.stat().st_size)))
+                total += sum(math.prod(tensor["shape"]) for name, tensor in head.items() if name != "__metadata__")
+            except (struct.error, ValueError, KeyError, TypeError, OverflowError):
+                raise UserError("no readable safetensors file: copy the model again", about=file) from None
+    return total
+
+
+def in_words(noise_over_training: float) -> str:
+    """Whether the noise of a plan is good, and what to change if it is not.
+
+    Args:
+        noise_over_training: Norm of the noise of all steps over the largest signal.
+    """
+    more = "more units, a larger epsilon or batch, or fewer trained parameters (lora)"
+    if noise_over_training <= _GOOD:
+        return (
+            f"The noise is good: {noise_over_training:.2g} times the largest signal, so samples will follow your data."
+        )
+    if noise_over_training <= _HOPELESS:
+        return (
+            f"The noise is borderline: {noise_over_training:.2g} times the largest signal. Samples will show what is "
+            f"frequent in your data and little else; what helps is {more}."
+        )
+    return (
+        f"The noise is hopeless: {noise_over_training:.2g} times the largest signal, so samples will be those of the "
+        f"public base; what helps is {more}."
+    )
+
+
+def report(spec: PrivacySpec, num_parameters: int) -> dict[str, Any]:
     """The plan as a JSON-ready dictionary.
 
     Returns:
         The spec's numbers, `epsilon` (achieved, by the spec's accountant), `noise_per_coordinate` (sigma / B,
         in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B), `noise_over_training`
-        (that over sqrt(steps)) and `warnings`.
+        (that over sqrt(steps)), `verdict` (in words) and `warnings`.
 
     Raises:
         CalibrationError: If `num_parameters` is below 1.
@@ -81,12 +135,6 @@ def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> di
             f"of more than {MAX_GRID_STEPS[spec.accountant]:,} steps epsilon by {spec.accountant} is a Rényi bound, "
             "which holds but is looser"
         )
-    if noise_over_training > _TOO_NOISY:
-        notes.append(
-            f"over the whole training noise is {noise_over_training:.2g} times the largest signal: expect samples of "
-            "the public base that lean a little to yours (docs/results.md); more units, a larger epsilon or batch, or "
-            "fewer trained parameters (lora) lower it"
-        )
     return {
         **{name: getattr(spec, name) for name in (*names, "batch_size", "steps")},
         "stage_steps": list(spec.stage_steps),
@@ -95,6 +143,7 @@ def report(spec: PrivacySpec, num_parameters: int = GPT2_SMALL_PARAMETERS) -> di
         "noise_per_coordinate": spec.noise_multiplier / spec.batch_size,
         "noise_to_signal": noise_to_signal,
         "noise_over_training": noise_over_training,
+        "verdict": in_words(noise_over_training),
         "warnings": notes,
     }
 
@@ -129,4 +178,4 @@ def table(result: dict[str, Any]) -> str:
         rows.append((f"epsilon by {accountant}", value))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
-    return "\n".join([*lines, *(f"warning: {note}" for note in result["warnings"])])
+    return "\n".join([*lines, *(f"warning: {note}" for note in result["warnings"]), result["verdict"]])

@@ -34,8 +34,25 @@ def test_a_small_data_set_is_told_what_it_gets(capsys):
     small = ["--num-units", "600", "--batch-size", "512", "--epochs", "1", "2", "--target-epsilon", "8"]
     result = json.loads(run(capsys, "--num-parameters", "5853184", "--json", call=small))
     assert result["noise_over_training"] == pytest.approx(result["noise_to_signal"] / math.sqrt(result["steps"]))
-    assert 2 < result["noise_over_training"] < 2.5 and "samples of the public base" in result["warnings"][1]
+    assert 2 < result["noise_over_training"] < 2.5 and "borderline" in result["verdict"]
     assert "fewer than 1,000 units" in result["warnings"][0]
+
+
+def test_the_weights_of_the_base_and_a_twentieth_of_the_units_are_taken_unless_others_are_given(capsys, tmp_path):
+    call = ["--num-units", "9000", "--epochs", "3", "--target-epsilon", "8", "--accountant", "rdp", "--json"]
+    result = json.loads(run(capsys, call=call))
+    assert (result["num_parameters"], result["batch_size"]) == (5_853_184, 450)
+    with pytest.raises(UserError, match="--num-parameters"):
+        run(capsys, "--base", str(tmp_path), call=call)
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 20)
+    with pytest.raises(UserError, match="safetensors"):
+        run(capsys, "--base", str(tmp_path), call=call)
+
+
+@pytest.mark.parametrize(("units", "word"), [(600, "hopeless"), (2000, "borderline"), (9000, "good")])
+def test_the_noise_is_told_in_words(capsys, units, word):
+    call = ["--num-units", str(units), "--epochs", "3", "--target-epsilon", "8", "--accountant", "rdp", "--json"]
+    assert f"is {word}" in json.loads(run(capsys, call=call))["verdict"]
 
 
 def test_the_table_shows_every_accountant_and_questions_a_large_delta(capsys):
