@@ -35,6 +35,7 @@ def run(
     site: Path | None = None,
     slurm: list[str] | None = None,
     no_check: bool = False,
+    verbose: bool = False,
 ) -> int:
     """Train, sample and evaluate an experiment: here, or as SLURM jobs.
 
@@ -63,6 +64,7 @@ def run(
         site: What the cluster is like, in place of slurm/site.yaml.
         slurm: Any field of the site, as NAME=VALUE: partition=gpu fit_time=12:00:00.
         no_check: Submit without --check, which comes first otherwise.
+        verbose: Also print every metric and the report's table, of a run here; they lie in the run folder anyway.
     """
     modes: dict[Mode, bool] = {"local": local, "submit": submit, "dry-run": dry_run, "check": check}
     chosen = [mode for mode, is_given in modes.items() if is_given]
@@ -81,7 +83,7 @@ def run(
     def make(point: Point, name: str = "") -> Runner:
         is_of_table = point.keys() <= {"epsilon", "seed"}
         settings = point if is_of_table else {**point, "table": None}
-        return Runner(load(experiment, {**changes, **settings}), folder / name, cluster)
+        return Runner(load(experiment, {**changes, **settings}), folder / name, cluster, verbose)
 
     if grid:
         return run_grid(name_points(read_grid(grid)), make, folder, cluster, mode, not no_check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import shlex
 import subprocess
@@ -47,13 +48,14 @@ class Runner:
         experiment: What is run.
         run: The folder, which may hold a part of the run already.
         site: The cluster.
+        is_verbose: Whether a run here also prints every metric, and the report with its table.
 
     Raises:
         UserError: The folder was begun with other settings.
     """
 
-    def __init__(self, experiment: Experiment, run: Path, site: Site) -> None:
-        self.run, self.site = run, site
+    def __init__(self, experiment: Experiment, run: Path, site: Site, is_verbose: bool = False) -> None:
+        self.run, self.site, self.is_verbose = run, site, is_verbose
         self.python = site.python or sys.executable
         self._repeated: set[str] = set()  # done, but through another parser
         self._is_anew = not has_begun(run) and not self._waits(run)  # what a failed start left binds nobody
@@ -155,11 +157,12 @@ class Runner:
             left = f", {_minutes((time.time() - begin) / spent * (total - spent))} left" if spent else ""
             say(f"{head}: {_WHAT[step.kind]}{left}")
             started = time.time()
-            output = subprocess.DEVNULL if step.kind == "metrics" else None  # the report shows it
+            is_told = self.is_verbose or (step.kind != "metrics" and step.name != "report")  # by the last lines
+            output = None if is_told else subprocess.DEVNULL
             status = run_stage(step.kind, self._mark(step), self._command(step, ROOT), PLACE, output)
             if status:
                 why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
-                sys.stderr.write(f"error: {step.name} {why}; the same command goes on from there\n")
+                sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
                 return status
             spent += self._weight(step)
             say(f"   {step.name}: {_minutes(time.time() - started)}")
@@ -326,8 +329,24 @@ class Runner:
             say(f"   ε spent  {epsilons or 'NOT PRIVATE: the run has epsilon inf'}")
         if (self.run / "report.html").is_file():
             say(f"   page     {self.run / 'report.html'}")
-        if report is not None:
-            say(f"   next     python cli.py results {self.run}, or the same command with other --systems")
+        card = (report or {}).get("card")
+        if card is not None:
+            prevents = "; ".join(card["prevents"])
+            say(f"   card     {'signed off' if card['signed'] else f'NOT SIGNED OFF: {prevents}'}")
+        for number, words in enumerate(self._next()):
+            say(f"   {'' if number else 'next':8} python cli.py {shlex.join(words)}")
+
+    def _next(self) -> list[list[str]]:
+        """Commands for what people do with a finished run, each as it can be copied."""
+        run, stages = self.run, [stage for used in systems_of(self.experiment) for stage in used.stages]
+        trained = [step.name for step in self.steps if step.kind == "fit" and step.name in stages]
+        words = [["page", str(run)]] if (run / "report.html").is_file() else []
+        if self.experiment.epsilon != math.inf:
+            words.append(["verify", str(run)])
+        if trained:
+            words.append(["sample", str(run), "--num", "5000"])
+            words.append(["export", str(run / trained[-1]), str(run.with_name(f"{run.name}-released") / trained[-1])])
+        return words
 
 
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}

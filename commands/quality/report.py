@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def report(run_dir: Path, *, samples: int = 3) -> None:
         page, notes = write_page(record, content, content.get("card"))
         print("\n".join([*(f"note: {note}" for note in notes), f"The page: {page}"]))
     except UserError as error:
-        print(f"There is no page: {error}")
+        sys.stderr.write(f"there is no page: {error}\n")
     print(f"Every number is in {run_dir / 'report.json'}.")
     log_report(record, content)
 
