@@ -13,8 +13,8 @@ from doppel.privacy.clipping.registry import JudgedLayer, judge_layers
 FAST, GENERIC, REFUSED = "fast", "generic", "refused"
 _TIMES_FAST, _TIMES_LEAF, _TIMES_AROUND = 1.0, 4 / 3, 5 / 3
 _NOTE = (
-    "work: counted products of the layer, as a multiple of ordinary training; numbers: what a row's gradient takes while "
-    "it is formed (0: it is not)."
+    "work: counted products of the layer, as a multiple of ordinary training; numbers: what a row's gradient takes "
+    "while it is formed (0: it is not)."
 )
 
 
@@ -126,8 +126,8 @@ def _check(layer: JudgedLayer) -> LayerCheck:
     numbers = layer.rule.num_shared_numbers
     around = len(layer.owned) < len(list(layer.module.named_parameters(remove_duplicate=False)))
     advice = (
-        f"'{layer.name or kind}' has parameters around other layers, which are run again for them: put them into a small "
-        "module of their own, and that is saved."
+        f"'{layer.name or kind}' has parameters around other layers, which are run again for them: put them into a "
+        "small module of their own, and that is saved."
         if around
         else ""
     )
