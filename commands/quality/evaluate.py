@@ -167,7 +167,10 @@ def evaluate(
     if out is not None:
         write_json(out, values)
     notes = values.pop("notes")
-    heading, *rows = ([name, format_value(value)] for name, value in values.items())
+    heading, *rows = (
+        [f"{name} (NOT PRIVATE)" if name.startswith("private/") else name, format_value(value)]
+        for name, value in values.items()
+    )
     lines = [Table(heading, rows).text("<"), *(f"note: {note}" for note in notes)]
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,8 +79,8 @@ def function_metrics(
     if not size:
         return dict.fromkeys(FUNCTION_KEYS)
     synthetic, reference = ([side[i * len(side) // size] for i in range(size)] for side in (synthetic, reference))
-    ours = count_function_types(tqdm(synthetic, desc="synthetic trees", disable=None), counting)
-    theirs = count_function_types(tqdm(reference, desc="reference trees", disable=None), counting)
+    ours = count_function_types(synthetic, counting)
+    theirs = count_function_types(reference, counting)
     computed = {"function_overlap": type_overlap(ours, theirs), "chi_square": chi_square_distance(ours, theirs)}
     computed |= {f"top_{k}_overlap": top_k_overlap(ours, theirs, k) for k in TOP_K}
     return {name: plain_number(computed[name]) for name in FUNCTION_KEYS}
@@ -182,20 +182,27 @@ def compare(
     whole = reference
     synthetic, reference = compared_sides(synthetic, reference, num_samples, seed)
     sizes["num_compared"] = len(synthetic.utterances)
-    parts: list[Part] = [
-        (sizes | text_metrics(synthetic.utterances, reference.utterances), []),
-        _mauve(synthetic, reference, featurizer, seed),
-        _own_trees(synthetic, reference, counting),
-        _parsed_trees(synthetic, reference, parsed, parsed_reference, counting),
-        _human(whole.rest(len(reference.utterances), seed), reference, featurizer, counting, seed),
-        ({"counting": counting}, []),
-    ]
+    measures: dict[str, Callable[[], Part]] = {
+        "words": lambda: (sizes | text_metrics(synthetic.utterances, reference.utterances), []),
+        "MAUVE": lambda: _mauve(synthetic, reference, featurizer, seed),
+        "sampled trees": lambda: _own_trees(synthetic, reference, counting),
+        "parsed trees": lambda: _parsed_trees(synthetic, reference, parsed, parsed_reference, counting),
+        "human requests": lambda: _human(
+            whole.rest(len(reference.utterances), seed), reference, featurizer, counting, seed
+        ),
+    }
     if private is not None:
         warning = (
             "private/… values compare with private training text: they are not differentially private; "
             "do not let them leave this machine without the data owner's consent"
         )
-        parts.append((copy_metrics(synthetic.utterances, reference.utterances, private), [warning]))
+        measures["copies"] = lambda: (copy_metrics(synthetic.utterances, reference.utterances, private), [warning])
+    parts: list[Part] = []
+    with tqdm(measures.items(), bar_format="   {desc}, {n_fmt} of {total_fmt} done {bar:20}", disable=None) as bar:
+        for name, compute in bar:
+            bar.set_description_str(f"comparing: {name}")
+            parts.append(compute())
+    parts.append(({"counting": counting}, []))
     values = {name: value for part, _ in parts for name, value in part.items()}
     return values | {"notes": [note for _, notes in parts for note in notes]}
 

@@ -91,7 +91,7 @@ class TextFeaturizer:
         features: list[Tensor | None] = [None] * len(ids)
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
         with (
-            tqdm(total=len(ids), desc="features", unit="text", disable=None) as bar,
+            tqdm(total=len(ids), desc="   features", unit="text", leave=False, disable=None) as bar,
             torch.inference_mode(),
         ):
             while order:
