@@ -73,9 +73,26 @@ def _bilinear(layer: nn.Bilinear, input1: Tensor, input2: Tensor) -> Tensor:
     return output if layer.bias is None else output + layer.bias
 
 
+def _embedding_bag(
+    bag: nn.EmbeddingBag, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+) -> Tensor:
+    if input.dim() != 2:
+        raise ValueError("ids of all rows in one dimension: give ids [rows, positions], filled up with padding_idx")
+    padding = -1 if bag.padding_idx is None else bag.padding_idx
+    is_word = (input != padding).unsqueeze(-1)
+    vectors = F.embedding(input, bag.weight)
+    if bag.mode == "max":
+        return torch.where(is_word.any(1), vectors.masked_fill(~is_word, -torch.inf).max(1).values, 0.0)
+    if per_sample_weights is not None:
+        vectors = vectors * per_sample_weights.unsqueeze(-1)
+    total = vectors.masked_fill(~is_word, 0.0).sum(1)
+    return total / is_word.sum(1).clamp(min=1) if bag.mode == "mean" else total
+
+
 FORMULAS: dict[type[nn.Module], Callable[..., Any]] = {
     nn.RNNCell: _rnn_cell,
     nn.GRUCell: _gru_cell,
     nn.LSTMCell: _lstm_cell,
     nn.Bilinear: _bilinear,
+    nn.EmbeddingBag: _embedding_bag,
 }

@@ -118,6 +118,19 @@ class OfTwo(nn.Module):
         return self.layer(x, input2=x.flip(1))
 
 
+class Bag(nn.Module):
+    """Words of each row, with repeated words, padding and a row without any."""
+
+    def __init__(self, mode: str, is_weighted: bool = False) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(5, 6, mode=mode, padding_idx=0)
+        self.head, self.is_weighted = nn.Linear(6, 3), is_weighted
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = (3 * x).round().long().clamp(0, 4)
+        return self.head(self.bag(ids, per_sample_weights=x if self.is_weighted else None))
+
+
 SHAPES = {1: (6, 5), 2: (6, 5, 5), 3: (6, 3, 4, 3)}
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "Conv1d": (lambda: nn.Conv1d(6, 4, 3, padding=1), SHAPES[1]),
@@ -130,6 +143,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "InstanceNorm": (lambda: nn.InstanceNorm2d(6, affine=True), SHAPES[2]),
     "PReLU": (lambda: nn.Sequential(nn.Linear(6, 6), nn.PReLU(5), nn.PReLU()), (5, 6)),
     "Bilinear": (OfTwo, (5, 6)),
+    "EmbeddingBag, sum": (lambda: Bag("sum", is_weighted=True), (6,)),
+    "EmbeddingBag, mean": (lambda: Bag("mean"), (6,)),
+    "EmbeddingBag, max": (lambda: Bag("max"), (6,)),
     "attention": (lambda: Attending(""), (5, 6)),
     "attention, weights": (lambda: Attending("weights padding"), (5, 6)),
     "attention, causal": (lambda: Attending("causal padding", bias=False), (5, 6)),
@@ -322,3 +338,12 @@ def test_a_row_of_any_size_is_within_the_bound_strictly(
             assert bound * (1 - 1e-4) <= norm_of(found) <= bound
         else:
             assert not norm_of(found)
+
+
+def test_bags_with_offsets_are_refused_with_the_form_that_works() -> None:
+    bag = nn.EmbeddingBag(5, 6, mode="sum")
+    clipper = PerSampleClipper(bag, 1.0)
+    with pytest.raises(UnsupportedLayerError, match=r"EmbeddingBag.*\[rows, positions\]"):
+        with clipper.capture(2):
+            bag(torch.tensor([1, 2, 3]), torch.tensor([0, 2])).sum().backward()
+        clipper.accumulate()
