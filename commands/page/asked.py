@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from doppel.lispress import valid_function_types
 FEWEST = 5
 _EXAMPLES = 3
 _TYPICAL_WORDS = 8
+#: What a word more or less costs an example, in shares of samples; and the words that say what it is about.
+_LENGTH_COUNTS, _WORDS_THAT_SAY = 0.03, 2
 #: Of Lispress itself, which nobody asks for.
 _NOTATION = {"do", "let", "lambda"}
 
@@ -149,6 +152,7 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
     if release is not None and samples[0].label is not None:
         for name in release.shares:
             uses.setdefault(name, [])
+    everywhere = _word_shares(samples)
     rows: list[Row] = []
     plumbing: list[Row] = []
     too_rare: list[str] = []
@@ -160,7 +164,7 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
         if not is_shown:
             too_rare.append(name)
         else:
-            row = _row(name, own, len(samples), supported, release, names)
+            row = _row(name, own, len(samples), everywhere, supported, release, names)
             (rows if is_asked_for(name, names, supported) else plumbing).append(row)
     too_rare = sorted(name for name in too_rare if is_asked_for(name, names, supported))
     rare = set(too_rare)
@@ -185,6 +189,7 @@ def _row(
     name: str,
     own: Sequence[Sample],
     num_samples: int,
+    everywhere: Mapping[str, float],
     supported: Supported | None,
     release: Release | None,
     names: Names,
@@ -203,21 +208,42 @@ def _row(
         is_supported=None if supported is None else supported.holds(name),
         read_back=sum(name in found for found in read) / len(read) if read else None,
         confidence=sum(sure) / len(sure) if sure else None,
-        examples=_examples(own),
+        examples=_examples(own, everywhere),
     )
 
 
-def _examples(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Three different utterances of a common length, the simplest requests first; of a label those that say it."""
-    by_text = {sample.utterance: sample for sample in reversed(samples)}
-    place = {sample.utterance: i for i, sample in reversed(list(enumerate(samples)))}
+def _examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[str, ...]:
+    """Three different utterances of a row that say it, of a common length and the simplest requests first.
 
-    def key(text: str) -> tuple[int, int, int]:
-        sample, words = by_text[text], set(text.lower().split())
-        said = 0 if sample.label is None else sum(word in words for word in sample.label.lower().split())
-        return -said, abs(len(words) - _TYPICAL_WORDS) + len(sample.names), place[text]
+    A tree's utterance need not say all that the tree does. It says a row by words that are more frequent in the row's
+    utterances than in all, of which the two best count; a label before that by the words of its name.
+
+    Args:
+        own: Samples of the row.
+        everywhere: Of each word, the share of all samples that have it.
+    """
+    by_text = {sample.utterance: sample for sample in reversed(own)}
+    place = {sample.utterance: i for i, sample in reversed(list(enumerate(own)))}
+    gains = {word: share - everywhere[word] for word, share in _word_shares(own).items()}
+    named = {word for sample in own[:1] if sample.label is not None for word in _words(sample.label)}
+
+    def key(text: str) -> tuple[int, float, int]:
+        words = _words(text)
+        said = sum(sorted((gains[word] for word in words), reverse=True)[:_WORDS_THAT_SAY])
+        length = abs(len(text.split()) - _TYPICAL_WORDS) + len(by_text[text].names)
+        return -len(named & words), _LENGTH_COUNTS * length - said, place[text]
 
     return tuple(sorted(by_text, key=key)[:_EXAMPLES])
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[^\W_]+", text.lower()))
+
+
+def _word_shares(samples: Sequence[Sample]) -> dict[str, float]:
+    """Of each word, the share of the samples that have it."""
+    counts = Counter(word for sample in samples for word in _words(sample.utterance))
+    return {word: count / len(samples) for word, count in counts.items()}
 
 
 @dataclass(frozen=True)

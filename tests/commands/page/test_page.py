@@ -221,6 +221,17 @@ def test_a_wrapper_of_every_request_is_not_what_people_ask_for(tmp_path: Path) -
     assert lead.all("strong")[0].words == "Ask" and "60 of 100" in lead.words
 
 
+def test_examples_of_a_row_say_what_its_other_utterances_say(tmp_path: Path) -> None:
+    """A model at times says something else than the tree: "when is Ana free" for a tree that invites."""
+    invites = ["when is the manager free on the 11th today"] + [f"let's meet with Ana and Bo at {i}" for i in range(9)]
+    others = [f"when is the day number {i} free" for i in range(20)]
+    lines = [{"utterance": text, "parse": "(Yield (Invite))"} for text in invites]
+    lines += [{"utterance": text, "parse": "(Yield (Ask))"} for text in others]
+    rows = page(make_samples(tmp_path / "run", lines)).all("tbody")[0].all("tr")
+    words = {row.all("th")[0].words: row.words for row in rows}
+    assert "meet with Ana" in words["Invite"] and "manager" not in words["Invite"] and "day number" in words["Ask"]
+
+
 def test_a_run_that_says_nothing_of_support_is_told_how(tmp_path: Path) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
     run = make_samples(tmp_path / "run", lines)
