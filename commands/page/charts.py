@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
-import pandas as pd
-import seaborn as sns
+import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 #: Colours of the style by the names of its variables, as its light look has them; lines of systems take the first four.
@@ -86,20 +86,17 @@ def lengths(words: Mapping[str, Sequence[int]], title: str, told: str) -> Markup
         figure, axes = _axes()
         for place, (name, own) in enumerate(words.items()):
             is_human = place == 0
-            sns.histplot(
-                x=own,
-                discrete=True,
-                stat="proportion",
-                element="step",
+            shares = np.bincount(own) / len(own)
+            axes.stairs(
+                shares,
+                np.arange(len(shares) + 1) - 0.5,
                 fill=is_human,
                 linewidth=0 if is_human else 1.8,
                 color=_COLOURS["line"] if is_human else _colour(place - 1),
-                alpha=1 if is_human else None,
                 label=name,
-                ax=axes,
             )
         axes.set(xlabel="words in the utterance", ylabel="")
-        axes.set_xlim(0, pd.Series([n for own in words.values() for n in own]).quantile(0.995) + 1)
+        axes.set_xlim(0, np.quantile([n for own in words.values() for n in own], 0.995) + 1)
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.legend()
         return _inline(figure, "lengths", title, told)
@@ -113,6 +110,8 @@ def curves(lines: pd.DataFrame, title: str, told: str) -> Markup:
         title: Of the picture.
         told: What it shows.
     """
+    import seaborn as sns  # a second, which the page of one run does not wait for
+
     names = list(dict.fromkeys(lines["line"]))
     with mpl.rc_context(_LOOK):
         figure, axes = _axes()
