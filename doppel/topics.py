@@ -33,42 +33,11 @@ _LEAST_SCORE = 0.3
 #: What people ask for is a verb as often as a noun; lists of stop words hold these.
 _TELLING = {"call", "cry", "describe", "find", "fire", "move", "show", "system"}
 #: What is in requests of every topic, or is no word by itself; lists of stop words lack these.
-_EMPTY = {
-    "am",
-    "pm",
-    "st",
-    "nd",
-    "rd",
-    "th",
-    "im",
-    "ive",
-    "id",
-    "ill",
-    "dont",
-    "whats",
-    "thats",
-    "lets",
-    "isnt",
-    "cant",
-}
-_EMPTY |= {
-    "let",
-    "want",
-    "like",
-    "make",
-    "have",
-    "having",
-    "need",
-    "got",
-    "please",
-    "new",
-    "thing",
-    "don",
-    "ve",
-    "ll",
-    "re",
-}
-_ENDINGS = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
+_EMPTY = (
+    "am pm st nd rd th im ive id ill dont whats thats lets isnt cant let want like make have having need "
+    "got please new thing just really actually going does did oh don didn doesn haven wasn ve ll re"
+)
+_ENDINGS = (("ies", "y"), ("ie", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
 
 
 @dataclass(frozen=True)
@@ -151,9 +120,12 @@ def names_of(members: Sequence[Sequence[str]]) -> list[str]:
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    stop_words = (ENGLISH_STOP_WORDS - _TELLING) | _EMPTY
+    stop_words = (ENGLISH_STOP_WORDS - _TELLING) | {*_EMPTY.split()}
     found = [[re.findall(r"[^\W\d_]{2,}", text.lower()) for text in texts] for texts in members]
-    shares = [Counter(stem for words in texts for stem in {*map(_stem, words)}) for texts in found]
+    shares = [
+        Counter(stem for words in texts for stem in {_stem(word) for word in words if word not in stop_words})
+        for texts in found
+    ]
     shares = [
         Counter({stem: n / len(texts) for stem, n in own.items()}) for own, texts in zip(shares, found, strict=True)
     ]
@@ -165,7 +137,7 @@ def names_of(members: Sequence[Sequence[str]]) -> list[str]:
             shown.setdefault(_stem(word), word)
     names: list[str] = []
     for own, texts in zip(shares, found, strict=True):
-        scores = {s: share * np.log1p(len(members) * share / everywhere[s]) for s, share in own.items() if s in shown}
+        scores = {s: share * np.log1p(len(members) * share / everywhere[s]) for s, share in own.items()}
         common = [stem for stem in scores if own[stem] >= _LEAST_SHARE] or list(scores)
         ranked = sorted(common, key=lambda stem: (-scores[stem], stem))
         close = [stem for stem in ranked if scores[stem] >= _LEAST_SCORE * scores[ranked[0]]]

@@ -54,6 +54,20 @@ def test_names_are_the_topics_own_words_in_the_order_of_speech_without_a_second_
         assert not any(character.isdigit() for character in name)
 
 
+def test_another_form_of_a_word_that_is_no_topic_names_none() -> None:
+    """Seen with real embeddings: "note" for a topic of "not", "butts" for "but", "movie movies"."""
+    names = names_of(
+        [
+            ["not now", "not that", "but not yet", "maybe later"] * 3 + ["butts are not ones"],
+            ["a movie", "good movies", "which movie is on", "movies in town"] * 3,
+            ["take a note", "read my notes", "a note for Ana", "notes of today"] * 3,
+        ]
+    )
+    assert not {"note", "notes", "butts", "ones"} & {*names[0].split()}
+    assert sum(word.startswith("movie") for word in names[1].split()) == 1
+    assert "note" in names[2].split()
+
+
 def test_too_few_texts_and_a_damaged_codebook_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="3 topics.* 2 "):
         make_codebook(["a b", "c d"] * 5, vectors(["a b", "c d"] * 5), 3, "an encoder")
