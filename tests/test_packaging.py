@@ -149,6 +149,7 @@ def test_the_installed_library_plans_and_says_where_training_runs(wheel: Path, t
 
     plan = doppel("plan", "--num-units=1000", "--batch-size=50", "--epochs=1", "--target-epsilon=8")
     assert plan.returncode == 0 and "noise multiplier sigma" in plan.stdout
+    assert "--num-parameters" in plan.stdout and "noise-to-signal" not in plan.stdout  # there is no models/base
     for word in ("fit", "run"):
         refused = doppel(word)
         assert refused.returncode == 2 and f"python cli.py {word}" in refused.stderr

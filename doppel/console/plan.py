@@ -19,6 +19,7 @@ from doppel.privacy.spec import plan as make_plan
 
 #: Noise of all steps over the largest signal: up to the first a model follows the data, above the second it cannot.
 _GOOD, _HOPELESS = 1.0, 3.0
+_BASE = Path("models/base")
 
 
 def plan(
@@ -30,7 +31,7 @@ def plan(
     delta: float | None = None,
     accountant: Accountant = "pld",
     unit: str = "utterance",
-    base: Path = Path("models/base"),
+    base: Path | None = None,
     num_parameters: int | None = None,
     json: bool = False,
 ) -> None:
@@ -51,19 +52,21 @@ def plan(
         delta: Failure probability; 1/(N ln N) if left out.
         accountant: Which bound to calibrate with.
         unit: What one neighbour adds or removes.
-        base: Folder of the base model, whose weights are counted: all of them are trained.
+        base: Folder of the base model, whose weights are counted: all of them are trained. By default models/base;
+            where it is not there, the size of the noise is left out.
         num_parameters: Trained parameters d in place of those of the base, such as those of its adapters (lora).
         json: Print one JSON object instead of a table.
 
     Raises:
         CalibrationError: The plan makes no sense or cannot be met.
     """
-    count = num_parameters_of(base) if num_parameters is None else num_parameters
+    if num_parameters is None and (base is not None or _BASE.is_dir()):
+        num_parameters = num_parameters_of(base or _BASE)
     batch_size = usual_batch_size(num_units) if batch_size is None else batch_size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said in the report instead
         spec = make_plan(num_units, batch_size, epochs, target_epsilon, delta=delta, accountant=accountant, unit=unit)
-    result = report(spec, count)
+    result = report(spec, num_parameters)
     sys.stdout.write((to_json(result, indent=2) if json else table(result)) + "\n")
 
 
@@ -113,23 +116,31 @@ def in_words(noise_over_training: float) -> str:
     )
 
 
-def report(spec: PrivacySpec, num_parameters: int) -> dict[str, Any]:
+def report(spec: PrivacySpec, num_parameters: int | None) -> dict[str, Any]:
     """The plan as a JSON-ready dictionary.
+
+    Args:
+        spec: What is planned.
+        num_parameters: Trained parameters; None: unknown, so that no size of the noise is told.
 
     Returns:
         The spec's numbers, `epsilon` (achieved, by the spec's accountant), `noise_per_coordinate` (sigma / B,
         in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B), `noise_over_training`
-        (that over sqrt(steps)), `verdict` (in words) and `warnings`.
+        (that over sqrt(steps)), `verdict` (in words) and `warnings`; without parameters no `noise_to_signal`.
 
     Raises:
         CalibrationError: If `num_parameters` is below 1.
     """
-    if num_parameters < 1:
+    if num_parameters is not None and num_parameters < 1:
         raise CalibrationError(f"num_parameters is {num_parameters}: give the number of trained parameters.")
     notes = [note] if (note := note_on_delta(spec.delta, spec.num_units, spec.unit)) is not None else []
     names = ("noise_multiplier", "sample_rate", "target_epsilon", "delta", "accountant", "unit", "num_units")
-    noise_to_signal = spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size
-    noise_over_training = noise_to_signal / math.sqrt(spec.steps)
+    noise: dict[str, Any] = {"verdict": "How large the noise is depends on the model: give --base or --num-parameters."}
+    if num_parameters is not None:
+        noise_to_signal = spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size
+        over_training = noise_to_signal / math.sqrt(spec.steps)
+        noise = {"noise_to_signal": noise_to_signal, "noise_over_training": over_training}
+        noise["verdict"] = in_words(over_training)
     if spec.accountant != "rdp" and sum(spec.stage_steps) > MAX_GRID_STEPS[spec.accountant]:
         notes.append(
             f"of more than {MAX_GRID_STEPS[spec.accountant]:,} steps epsilon by {spec.accountant} is a Rényi bound, "
@@ -141,9 +152,7 @@ def report(spec: PrivacySpec, num_parameters: int) -> dict[str, Any]:
         "epsilon": compute_epsilon(spec.mechanisms(), spec.delta, spec.accountant),
         "num_parameters": num_parameters,
         "noise_per_coordinate": spec.noise_multiplier / spec.batch_size,
-        "noise_to_signal": noise_to_signal,
-        "noise_over_training": noise_over_training,
-        "verdict": in_words(noise_over_training),
+        **noise,
         "warnings": notes,
     }
 
@@ -163,9 +172,12 @@ def table(result: dict[str, Any]) -> str:
         ("target epsilon", f"{result['target_epsilon']:g}"),
         ("noise multiplier sigma", f"{result['noise_multiplier']:.4f}"),
         ("noise per coordinate", f"{result['noise_per_coordinate']:.3g} x C"),
-        ("noise-to-signal", f"{result['noise_to_signal']:.3g}  ({result['num_parameters']:,} parameters)"),
-        ("… of all steps", f"{result['noise_over_training']:.3g}"),
     ]
+    if result["num_parameters"] is not None:
+        rows += [
+            ("noise-to-signal", f"{result['noise_to_signal']:.3g}  ({result['num_parameters']:,} parameters)"),
+            ("… of all steps", f"{result['noise_over_training']:.3g}"),
+        ]
     mechanism = Mechanism(result["sample_rate"], result["noise_multiplier"], result["steps"])
     for accountant in ACCOUNTANTS:
         if accountant == result["accountant"]:
