@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -24,6 +23,8 @@ USUAL_LENGTH = 48
 _FITS, _MARGIN = 0.99, 1.25
 #: Texts that are read.
 _TEXTS = 5000
+#: What was found in this process, for several steps ask for it.
+_FOUND: dict[tuple[str, str, str], int] = {}
 
 
 def longest_utterance(experiment: Experiment, base: str) -> int:
@@ -43,10 +44,12 @@ def longest_utterance(experiment: Experiment, base: str) -> int:
     if experiment.reference is None:
         return USUAL_LENGTH
     columns = reference_columns(Columns.from_config(experiment.section("data")))
-    return _longest(experiment.reference, columns, base)
+    key = (experiment.reference, repr(columns), base)  # a list of columns has no hash
+    if key not in _FOUND:
+        _FOUND[key] = _longest(experiment.reference, columns, base)
+    return _FOUND[key]
 
 
-@cache
 def _longest(reference: str, columns: Columns, base: str) -> int:
     try:
         placed = islice(place_turns(expand_path(reference), "utterance", with_trees=False, columns=columns), _TEXTS)
