@@ -67,7 +67,8 @@ class Topics:
 
     Args:
         num_topics: Topics of the codebook.
-        texts: Public utterances that the codebook is made of; null: the over-sample.
+        texts: Public utterances that the codebook is made of; ``samples``: the over-sample; null: the reference, and
+            the over-sample without one.
         encoder: Sentence encoder.
         noise_multiplier: Noise over sensitivity of the topics' shares.
         oversample: Samples that are written for each that is drawn.
@@ -84,6 +85,14 @@ class Topics:
         _check_shares("topics", self.noise_multiplier, self.oversample)
         if self.num_topics < 2:
             raise UserError(f"topics.num_topics is {self.num_topics}: give at least 2")
+
+    def public_texts(self, reference: str | None) -> str | None:
+        """The file that the codebook is made of; None for the over-sample.
+
+        A private model of few units writes what its public base model knows: topics of its samples are those of the
+        base, which tell little of the private requests and read worse. Nothing private decides between the two.
+        """
+        return None if self.texts == "samples" else self.texts or reference
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _PRIVATE_REFERENCE = (
 )
 _PRIVATE_TOPICS = (
     "topics.texts is {path}, which says what the private file {private} does, in whatever form: the topics are told "
-    "without noise; name public utterances, or leave it out and they come from the samples"
+    "without noise; name public utterances, or topics.texts=samples for topics of what the model writes"
 )
 _PRIVATE_VALIDATION = (
     "data.val_path is {path}, which says what the private file {private} does, in whatever form, but "
@@ -105,6 +105,7 @@ def read_sources(experiment: Experiment) -> Read:
     from datamodules.check import check
     from datamodules.columns import Columns, check_unit, reference_columns
     from datamodules.overlap import refuse_overlap
+    from datamodules.tables import read_turns
 
     data, adaptation = experiment.section("data"), experiment.adaptation
     learnt = {used.learns for used in systems_of(experiment)}
@@ -138,7 +139,7 @@ def read_sources(experiment: Experiment) -> Read:
             "the experiment names no reference, so nothing says how near the samples come to what people say: add "
             "--set reference=PUBLIC, human turns that anybody may see"
         )
-    texts = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
+    texts = _texts_of_topics(experiment)
     val, val_is_public = data.get("val_path"), data.get("val_is_public", False)
     reference = reference_columns(columns)
     for path, is_public in ((val, val_is_public), (experiment.reference, True), (texts, True)):
@@ -153,6 +154,13 @@ def read_sources(experiment: Experiment) -> Read:
     ):
         if path is not None:  # none of them is opened again
             refuse_overlap(path, reference, private, refusal)
+    if texts is not None:
+        found = len({turn.utterance for turn in read_turns(expand_path(texts), "utterance", columns=reference)})
+        if found < (num_topics := (experiment.topics or Topics()).num_topics):
+            raise UserError(
+                f"{num_topics} topics are to be made of {texts}, which has {found} different texts: give more of them, "
+                "or --set topics.num_topics=FEWER, or topics.texts=samples for topics of what the model writes"
+            )
     if experiment.public_parser is not None and experiment.is_private:
         refuse_parser(Path(experiment.public_parser), private, "public_parser")
     return Read(notes, num_units)
@@ -174,7 +182,7 @@ def check_files(experiment: Experiment) -> None:
         return
     given |= {"data.val_path": data.get("val_path"), "reference": experiment.reference}
     given["labels"] = experiment.labels if "label" in learns else None
-    given["topics.texts"] = (experiment.topics or Topics()).texts if "topics" in experiment.systems else None
+    given["topics.texts"] = _texts_of_topics(experiment)
     if adaptation is not None:
         given |= {"adaptation.train": adaptation.train, "adaptation.test": adaptation.test}
     for name, path in given.items():
@@ -245,9 +253,16 @@ def _check_base(experiment: Experiment) -> None:
                 )
 
 
+def _texts_of_topics(experiment: Experiment) -> str | None:
+    """The public file that topics are made of, if any are."""
+    if "topics" not in experiment.systems:
+        return None
+    return (experiment.topics or Topics()).public_texts(experiment.reference)
+
+
 def _check_topics(topics: Topics, train: str) -> None:
     """The topics are made of other texts than the private ones, by an encoder that is installed."""
-    if topics.texts is not None and _is_same(train, topics.texts):
+    if topics.texts not in (None, "samples") and _is_same(train, topics.texts):
         raise UserError(_PRIVATE_TOPICS.format(path=topics.texts, private=train))
     _check_encoder("the system topics needs", topics.encoder)
 

@@ -230,7 +230,8 @@ class StepMaker(StepBase):
         """Draw from an over-sample; a system that samples from another's models reads what that released."""
         experiment, folder, options = self.experiment, system.model(stage), Settings()
         if isinstance(shares, Topics):
-            options = {"num_topics": shares.num_topics, "texts": shares.texts, "encoder": shares.encoder}
+            texts = shares.public_texts(experiment.reference)
+            options = {"num_topics": shares.num_topics, "texts": texts, "encoder": shares.encoder}
         elif shares.of == "utterances":
             options = {"parser": experiment.public_parser}
         role: Role = system.role if writes == system.synthetic else "prompts"

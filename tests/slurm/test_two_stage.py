@@ -284,7 +284,11 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
     assert sampling["data"]["init_args"]["num_samples"] == 500
     assert str(tmp_path / "pool_topics.jsonl") in str(sampling["trainer"]["callbacks"])
     drawn = stages["calibrate_topics"].argv
-    assert drawn[:2] == ("calibrate", str(tmp_path / "topics")) and "7" in drawn and "--texts" not in drawn
+    assert drawn[:2] == ("calibrate", str(tmp_path / "topics")) and "7" in drawn
+    assert drawn[drawn.index("--texts") + 1] == "public.jsonl", "the reference"
+    for without in ({"topics.texts": "samples"}, {"reference": None}):
+        others = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data.yaml", changes | without), tmp_path)}
+        assert "--texts" not in others["calibrate_topics"].argv
     assert str(tmp_path / "synthetic_topics.jsonl") in drawn
     assert stages["evaluate_topics"].needs == ("calibrate_topics",)
 

@@ -87,6 +87,8 @@ def test_the_private_file_is_neither_reference_nor_source_of_topics(
     missing = own | {"topics.texts": str(tmp_path / "none.jsonl")}
     with pytest.raises(DataError, match="none.jsonl"):
         read_sources(load(shipped("own-data"), missing))
+    with pytest.raises(UserError, match="40 topics .*samples"):  # of a reference of one text, before anything is spent
+        read_sources(load(shipped("own-data"), own))
     monkeypatch.setattr("commands.pipeline.sources.find_spec", lambda name: None)
     with pytest.raises(UserError, match="sentence_transformers"):
         check_sources(load(shipped("own-data"), own))
