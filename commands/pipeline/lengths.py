@@ -50,7 +50,7 @@ def longest_utterance(experiment: Experiment, base: str) -> int:
     return _FOUND[key]
 
 
-def _longest(reference: str, columns: Columns, base: str) -> int:
+def _longest(reference: str, columns: Columns | None, base: str) -> int:
     try:
         placed = islice(place_turns(expand_path(reference), "utterance", with_trees=False, columns=columns), _TEXTS)
         count = _counter(base)
