@@ -155,7 +155,8 @@ class Runner:
                 say(f"{head}: done already, skipped")
                 continue
             left = f", {_minutes((time.time() - begin) / spent * (total - spent))} left" if spent else ""
-            say(f"{head}: {_WHAT[step.kind]}{left}")
+            what = "counting and drawing" if step.name.startswith("calibrate_") else _WHAT[step.kind]
+            say(f"{head}: {what}{left}")
             started = time.time()
             is_told = self.is_verbose or (step.kind != "metrics" and step.name != "report")  # by the last lines
             output = None if is_told else subprocess.DEVNULL
