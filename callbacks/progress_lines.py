@@ -120,7 +120,7 @@ class ProgressInPlace(ProgressLines):
         if self._bar is None:
             self._bar = tqdm(bar_format="{desc} {bar:20}", file=sys.stderr, dynamic_ncols=True, delay=1e-9)
         self._bar.total, self._bar.n = total, done
-        self._bar.set_description_str(_line(self._name, done, total, what, figures, math.ceil(seconds_left)))
+        self._bar.set_description_str("   " + _line(self._name, done, total, what, figures, math.ceil(seconds_left)))
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -132,7 +132,7 @@ def _line(name: str, done: int, total: int, what: str, figures: list[str], secon
     minutes, seconds = divmod(seconds_left, 60)
     hours, minutes = divmod(minutes, 60)
     left = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-    return " · ".join([f"   {name} {done}/{total} {what}", *figures, f"{left} left"])
+    return " · ".join([f"{name} {done}/{total} {what}", *figures, f"{left} left"])
 
 
 def _stage(trainer: pl.Trainer) -> str:

@@ -64,7 +64,7 @@ def test_each_group_and_each_command_stands_once(words: list[str], capsys: pytes
     assert re.findall(r"^  ([\w-]+) ", overview, re.M) == names
     assert re.findall(r"^(\w[\w ]+):$", overview, re.M) == list(groups)
     assert max(map(len, overview.splitlines())) <= 120
-    assert "all" in words or len(names) <= 16
+    assert "all" in words or len(names) <= 17
 
 
 def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,8 +131,8 @@ def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone
     assert spent["scopes"]["one_stage"]["steps_done"] == 5
     epsilon = spent["scopes"]["one_stage"]["epsilon"]
     assert 0 < epsilon <= 8
-    (line,) = [text for text in said if text.startswith("step ")]
-    assert line == f"step 5/5, ε {epsilon:.3f} of 8, 0:00:00 left", "nothing of the data"
+    (line,) = [text for text in said if text.startswith("one_stage 5/5 steps ")]
+    assert line == f"one_stage 5/5 steps · ε {epsilon:.2f} of 8 · 0:00 left", "nothing of the data"
     assert f"model: {run / 'one_stage' / 'checkpoints' / 'last.ckpt'}" in said
     assert any(text.startswith(f"PRIVATE, scope 'one_stage': spent ε = {epsilon:.3f} of 8 ") for text in said)
     assert any(text.startswith("next: python cli.py predict --config ") for text in said)
@@ -156,7 +156,7 @@ def test_a_saved_configuration_starts_the_same_training_in_another_folder_and_nu
     assert cli.main([*again, "--privacy=null", "--not_private=true", "--run_dir", str(public)]) == 0
     assert not (public.parent / "ledger.jsonl").exists()
     assert len([text for text in said if text.startswith("NOT PRIVATE: ")]) == 2, "at the start and at the end"
-    assert any(text.startswith("step 5/5, train/loss ") for text in said)
+    assert any(text.startswith("again 5/5 steps · train/loss ") for text in said)
 
 
 def test_privacy_is_merged_over_files_and_the_command_line_and_data_may_be_a_file(

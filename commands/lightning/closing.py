@@ -17,9 +17,9 @@ from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 def close(trainer: Trainer) -> None:
-    """Say it, after a ``fit`` that came to its end."""
+    """Say it, after a ``fit`` that came to its end and is no step of a run."""
     kept = [c.last_model_path for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
-    if not trainer.state.finished or not any(kept):
+    if not trainer.state.finished or not any(kept) or "DOPPEL_RUN" in os.environ:  # a run ends with lines of its own
         return
     model = Path(next(filter(None, kept)))
     stage = Path(trainer.default_root_dir)
@@ -30,7 +30,7 @@ def close(trainer: Trainer) -> None:
         return
     if any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks):  # type: ignore[attr-defined]
         rank_zero_info(f"all that was spent: python cli.py ledger {stage.parent}")
-    if not (stage / "config.yaml").is_file() or "DOPPEL_RUN" in os.environ:  # a run goes on by itself
+    if not (stage / "config.yaml").is_file():
         return
     run = stage.parent
     if (run / "experiment.yaml").is_file():
@@ -54,7 +54,7 @@ def _next_of_own(trainer: Trainer, stage: Path, model: Path) -> list[str]:
     is_private = any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     if is_private:
         lines.append(f"all that was spent: {call} ledger {stage.parent}")
-    if not config.is_file() or "DOPPEL_RUN" in os.environ:
+    if not config.is_file():
         return lines
     for verb, name in {"validate": "val", "test": "test"}.items():
         is_told = getattr(data, f"{name}_is_public", True)

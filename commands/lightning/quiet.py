@@ -9,6 +9,8 @@ import warnings
 from pathlib import Path
 from typing import TextIO
 
+#: What a step of a run says stands below the run's line about it.
+_INDENT = "   "
 _OURS = Path(__file__).resolve().parents[2]
 _LOGGERS = (
     "lightning.pytorch",
@@ -42,6 +44,9 @@ def silence(command: str) -> None:
         warnings.filterwarnings("ignore", "The dirpath has changed from")
     if "DOPPEL_RUN" in os.environ:  # the run has said it before its first step
         warnings.filterwarnings("ignore", r"delta \S+ is large", UserWarning)
+        for name in ("lightning.pytorch", "lightning.fabric"):
+            for handler in logging.getLogger(name).handlers:
+                handler.setFormatter(logging.Formatter(f"{_INDENT}%(message)s"))
     warnings.showwarning = _show
 
 
@@ -60,4 +65,5 @@ def _show(
     line: str | None = None,
 ) -> None:
     """A warning in one line; the source line that gave it says nothing to whoever runs a training."""
-    (file or sys.stderr).write(f"warning: {' '.join(str(message).split())}\n")
+    indent = _INDENT if "DOPPEL_RUN" in os.environ else ""
+    (file or sys.stderr).write(f"{indent}warning: {' '.join(str(message).split())}\n")

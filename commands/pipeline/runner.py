@@ -312,22 +312,18 @@ class Runner:
         from commands.quality.run_numbers import warnings as sampling_warnings
 
         say(f"── {self.experiment.name} finished in {_minutes(seconds)}")
-        for step in self.steps:
+        report = RunRecord(self.run).report()
+        spent = ((report or {}).get("privacy") or {"systems": {}})["systems"]
+        for step in self.steps if self.is_verbose else []:
             if step.kind == "fit":
                 say(f"   model    {self.run / step.name / 'checkpoints' / 'last.ckpt'}")
         for used in systems_of(self.experiment):
             if used.learns:
-                say(f"   samples  {self.run / used.synthetic}")
+                epsilon = spent.get(used.name, {}).get("epsilon")
+                cost = "NOT PRIVATE" if epsilon is None else f"ε {epsilon:.4g}"
+                say(f"   samples  {self.run / used.synthetic} ({used.name}, {cost})")
                 for sentence in sampling_warnings(RunRecord(self.run), used.name):
                     say(f"   warning  {sentence}")
-        report = RunRecord(self.run).report()
-        if report is not None:
-            spent = report["privacy"]["systems"] if report["privacy"] else {}
-            epsilons = ", ".join(
-                f"{name} {'NOT PRIVATE' if values['epsilon'] is None else format(values['epsilon'], '.4g')}"
-                for name, values in spent.items()
-            )
-            say(f"   ε spent  {epsilons or 'NOT PRIVATE: the run has epsilon inf'}")
         if (self.run / "report.html").is_file():
             say(f"   page     {self.run / 'report.html'}")
         card = (report or {}).get("card")

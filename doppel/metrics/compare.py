@@ -198,7 +198,8 @@ def compare(
         )
         measures["copies"] = lambda: (copy_metrics(synthetic.utterances, reference.utterances, private), [warning])
     parts: list[Part] = []
-    with tqdm(measures.items(), bar_format="   {desc}, {n_fmt} of {total_fmt} done {bar:20}", disable=None) as bar:
+    form = "   {desc}, {n_fmt} of {total_fmt} done {bar:20}"
+    with tqdm(measures.items(), "comparing", bar_format=form, dynamic_ncols=True, disable=None) as bar:
         for name, compute in bar:
             bar.set_description_str(f"comparing: {name}")
             parts.append(compute())

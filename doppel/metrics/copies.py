@@ -55,7 +55,9 @@ class JaccardIndex:
     def have_matches(self, texts: Sequence[str]) -> list[bool]:
         """For each text, whether an indexed one is at least ``threshold`` similar (an empty set matches none)."""
         matches = np.zeros(len(texts), dtype=bool)
-        for start in tqdm(range(0, len(texts), _BATCH), desc="copies", leave=False, disable=None):
+        for start in tqdm(
+            range(0, len(texts), _BATCH), desc="   copies", leave=False, dynamic_ncols=True, disable=None
+        ):
             batch = texts[start : start + _BATCH]
             sizes = np.array([len(self.shingle(text)) for text in batch])
             shared = (self._vectorizer.transform(batch) @ self._shingles).tocoo()

@@ -6,6 +6,7 @@ import json
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     assert launch(experiment, run, "--local") == 0
     told = capfd.readouterr().out
     assert "── parse_tree (4 of 9): training" in told and "── tiny finished in " in told
-    assert f"{run}/synthetic.jsonl" in told and "ε spent  one_stage " in told
+    assert f"{run}/synthetic.jsonl (two_stage, ε " in told
+    ending = told[told.index("── tiny finished in ") :].splitlines()
+    assert len([line for line in ending if not line.startswith("   warning ")]) <= 10
     report = json.loads((run / "report.json").read_text())
     privacy = report["privacy"]
     assert {"epsilon", "delta", "unit", "accountant", "noise_multiplier"} <= privacy.keys()
@@ -177,8 +180,11 @@ def test_a_run_whose_labels_are_released_as_they_are_ends_by_saying_so(
 ) -> None:
     systems = {"one_stage": {"epsilon": 7.9}, "labels": {"epsilon": None}}
     (tmp_path / "report.json").write_text(json.dumps({"privacy": {"systems": systems}}))
-    Runner(load(experiment), tmp_path, load_site(None, {}))._tell_result(1.0)
-    assert "ε spent  one_stage 7.9, labels NOT PRIVATE" in capsys.readouterr().out
+    (tmp_path / "labels.txt").write_text("yes\nno\n")
+    given = replace(load(experiment), systems=["one_stage", "labels"], labels=str(tmp_path / "labels.txt"))
+    Runner(given, tmp_path, load_site(None, {}))._tell_result(1.0)
+    told = capsys.readouterr().out
+    assert "(one_stage, ε 7.9)\n" in told and "(labels, NOT PRIVATE)\n" in told
 
 
 @pytest.mark.parametrize(
