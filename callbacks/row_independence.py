@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
+from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
@@ -23,9 +25,10 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
         The sensitivity C of a clipped sum holds only if one unit more leaves the gradients of the others as they are.
         This tries one pair of batches, through the module's own losses without a compiler and without dropout: it finds
         means over the batch, lengths or frequencies that the longest row decides, and a state that one row leaves
-        behind for the next. It proves nothing of a dependence that this pair does not show. Its rows come from no data
-        set (:meth:`LogicalBatchModule.probe`), so what it tells is public; weights, gradients and generators are left
-        as they were.
+        behind for the next. Then both rows are clipped, with dropout: a layer whose rule is refused on what it is given
+        (it mixes rows, branches on data, keeps a state) is refused here, and not in a step. It proves nothing of a
+        dependence that this pair does not show. Its rows come from no data set (:meth:`LogicalBatchModule.probe`), so
+        what it tells is public; weights, gradients and generators are left as they were.
 
     Args:
         module: On its device, before the first step.
@@ -35,30 +38,38 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
 
     Raises:
         PrivateTrainingError: One row changes what another one gives; nothing was spent.
-        UserError: The losses are not one for each row; nothing was spent.
+        UserError: The losses are not one for each row, or a layer has no exact clipping rule; nothing was spent.
     """
     name = type(module).__name__
     rows = module.probe()
     if rows is None:
         return f"{name} has no probe()"
-    alone, beside = rows
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     try:
-        with isolate_rng(), _without_dropout(module), torch.compiler.set_stance("force_eager"):
-            torch.manual_seed(0)
-            before = _last_loss(module, alone)
-            own = torch.autograd.grad(before, parameters, allow_unused=True)
-            torch.manual_seed(1)
-            if _change([before], [_last_loss(module, alone)]) > _TOLERANCE:
-                return f"{name} draws at random beside dropout"
-            with_other = _last_loss(module, beside)
-            changes = {
-                "loss": _change([before], [with_other]),
-                "gradient": _change(own, torch.autograd.grad(with_other, parameters, allow_unused=True)),
-                "loss after it": _change([before], [_last_loss(module, alone)]),
-            }
+        with isolate_rng():
+            reason = _compare(module, *rows)
+            with torch.compiler.set_stance("force_eager"):
+                _try_clipping(module, rows[1])
+        return reason
     except torch.OutOfMemoryError:
         return f"there was no memory for two rows of {name} of the longest length"
+
+
+def _compare(module: LogicalBatchModule, alone: Any, beside: Any) -> str | None:
+    name = type(module).__name__
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with _without_dropout(module), torch.compiler.set_stance("force_eager"):
+        torch.manual_seed(0)
+        before = _last_loss(module, alone)
+        own = torch.autograd.grad(before, parameters, allow_unused=True)
+        torch.manual_seed(1)
+        if _change([before], [_last_loss(module, alone)]) > _TOLERANCE:
+            return f"{name} draws at random beside dropout"
+        with_other = _last_loss(module, beside)
+        changes = {
+            "loss": _change([before], [with_other]),
+            "gradient": _change(own, torch.autograd.grad(with_other, parameters, allow_unused=True)),
+            "loss after it": _change([before], [_last_loss(module, alone)]),
+        }
     found = [f"the {what} by {change:.2%}" for what, change in changes.items() if not change <= _TOLERANCE]
     if found:
         raise PrivateTrainingError(
@@ -67,6 +78,22 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
             "row, padding that is not masked, or a base model whose rope_scaling is longrope. No step was spent"
         )
     return None
+
+
+def _try_clipping(module: LogicalBatchModule, batch: Any) -> None:
+    """Clip two rows, as the first step would: a layer without an exact rule for what it is given is refused by name."""
+    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    clipper = PerSampleClipper(module, 1.0)
+    try:
+        with clipper.capture(batch.num_units, batch.rows_per_unit):
+            module.row_losses(batch).sum().backward()
+        clipper.accumulate()
+    finally:
+        clipper.close()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
 
 
 def _last_loss(module: LogicalBatchModule, batch: object) -> Tensor:

@@ -12,6 +12,7 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 - `mechanism`, `accounting`: ε of mechanisms composed, and σ for an ε.
 - `ledger`: what was spent, written before it is spent.
 - `checkpoint`: what a checkpoint says of the privacy of its weights.
+- `stored_checkpoint`: a checkpoint read without PyTorch.
 - `card`: what an exported folder says of the same.
 - `fingerprint`: what tells data sets apart, and tells nobody what they hold.
 - `histogram`: one noised histogram, of labels or of function types, under the same budget.

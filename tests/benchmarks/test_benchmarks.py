@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from benchmarks import batching, clipping, memory, privacy_price
+from benchmarks import batching, clipping, layers, memory, privacy_price
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 from benchmarks._subject import Setting, Subject
@@ -149,3 +149,12 @@ def test_turns_alternate() -> None:
     calls: list[str] = []
     compare(lambda: calls.append("B"), lambda: calls.append("A"), device="cpu", repeats=3, warmup=0)
     assert "".join(calls) == "ABABABA"
+
+
+def test_layers_prints_a_ratio_for_every_way(capsys: pytest.CaptureFixture[str]) -> None:
+    layers.main(["--rows", "2", "--repeats", "1"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    rows = {cells[0]: cells for cells in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:])}
+    assert set(rows) == {f"{name}: {way}" for name in layers.SUBJECTS for way in layers.WAYS}
+    for name in layers.SUBJECTS:
+        assert all(number(cell) > 0 for cell in rows[f"{name}: Doppel"][1:])

@@ -38,6 +38,7 @@ class LayerCall:
         inputs: The tensors among the arguments.
         grads: Gradients of the outputs; None until the backward pass, and if the loss does not depend on them.
         has_rows: For each input whether its first dimension is the rows; None until that is settled.
+        is_of_rows: Whether an input of as many rows as the micro-batch is known to be them.
         outputs: As the argument; None where nothing is left to be compared with them.
     """
 
@@ -57,6 +58,7 @@ class LayerCall:
         self.outputs: list[Tensor] | None = [output.detach() for output in outputs]
         self.grads: tuple[Tensor, ...] | None = None
         self.has_rows: tuple[bool, ...] | None = None
+        self.is_of_rows = False
         self.layout = layout
         self._body = body
         self._draws = draws

@@ -92,7 +92,10 @@ class ModelCheck:
         if self.refused:
             lines.append(f"{len(self.refused)} of {len(self.layers)} layers are refused: replace or freeze them.")
         else:
-            lines.append("Every layer can be clipped. The first step tries the generic ones on what they are given.")
+            lines.append(
+                "Every layer can be clipped. The first step tries the generic ones on what they are given; a layer "
+                "that is called twice in one forward pass becomes generic."
+            )
         return "\n".join(lines)
 
 

@@ -56,7 +56,8 @@ class PerSampleClipper:
     a layer that torch.func cannot map, or that   :class:`UnsupportedLayerError` in the first capture
     mixes rows, keeps a state
     BatchNorm (trainable or not)                  :class:`UnsupportedLayerError` on construction
-    a module called twice in one capture          exact by the generic rule, else :class:`UnsupportedLayerError`
+    a module called twice in one capture          exact; the generic rule takes it for good when the second call comes.
+                                                  :class:`UnsupportedLayerError` in a compiled function or a HeadLoss
     a weight used outside its module's forward    :class:`UnsupportedLayerError` in the first capture
     a layer's input or output changed in place    :class:`UnsupportedLayerError`
     ============================================  ===========================================================
@@ -75,8 +76,9 @@ class PerSampleClipper:
         skip would depend on the data.
 
         *Conditions on the caller.* The loss of a row must depend on that row's data only (no normalisation by
-        quantities of the batch, no batch statistics); rows are the first dimension of every activation; divide by a
-        public number only. All rows of one unit are in one capture.
+        quantities of the batch, no batch statistics); rows are the first dimension of every activation, and row r of
+        each call of a layer is row r of the micro-batch; divide by a public number only. All rows of one unit are in
+        one capture.
 
         *Rounding.* The squared norm is a sum of positive and negative terms. Where large ones cancel, float32 may keep
         no digit of it, and a row can be made so. So each rule also bounds what rounding may hide

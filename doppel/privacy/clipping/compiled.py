@@ -75,7 +75,7 @@ class CompiledFunction:
         self._plain = compile_static(function, backend, mode)
         self._graphs: dict[tuple[Any, ...], _Graph] = {}
         self._holder = _Holder()
-        self._forwards = [_observed_forward(rule, index, self._holder) for index, rule in enumerate(rules)]
+        self._known: list[LayerRule] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function.
@@ -91,6 +91,9 @@ class CompiledFunction:
             torch.compiler.cudagraph_mark_step_begin()
         if layout is None:
             return self._plain(*args, **kwargs)
+        if self._known != self._rules:  # the generic rule took a layer that was called twice
+            self._known, self._graphs = list(self._rules), {}
+            self._forwards = [_observed_forward(rule, i, self._holder) for i, rule in enumerate(self._known)]
         with self._without_hooks():
             key = (layout, *_autocast_state(), *map(_describe, (*args, *kwargs.items())))
             if key not in self._graphs:

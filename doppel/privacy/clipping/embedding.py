@@ -33,11 +33,7 @@ class EmbeddingRule(LayerRule):
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
 
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
-        if output.dim() < 3:
-            raise UnsupportedLayerError(
-                f"embedding '{self.name}' was given ids of one dimension, which may run over rows or over positions: "
-                "give ids of shape [rows, positions], or freeze it"
-            )
+        refuse_flat_ids(self.name, output)
         if output.shape[0] == 1 and layout.num_rows > 1:
             output = output.expand(layout.num_rows, *output.shape[1:])
         return super().expand_output(output, layout)
@@ -70,3 +66,12 @@ class EmbeddingRule(LayerRule):
             self.weight.grad = torch.zeros_like(self.weight)
         grad = self.weight.grad
         grad.index_add_(0, ids.flatten(), rows.to(grad.dtype), alpha=1.0 if is_wide else scale)
+
+
+def refuse_flat_ids(name: str, output: Tensor) -> None:
+    """Refuse the output of an embedding of ids [n], which nothing tells rows from positions."""
+    if output.dim() < 3:
+        raise UnsupportedLayerError(
+            f"embedding '{name}' was given ids of one dimension, which may run over rows or over positions: "
+            "give ids of shape [rows, positions], or freeze it"
+        )

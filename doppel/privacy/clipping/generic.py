@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, formed_norm, wide_dtype
 from doppel.privacy.clipping.call import LayerCall, ObserveCall, expand_rows
 from doppel.privacy.clipping.draws import NoteDraws
+from doppel.privacy.clipping.embedding import refuse_flat_ids
 from doppel.privacy.clipping.formulas import LayerBody
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, called_twice_error
 
 #: Numbers that per-unit gradients of one block of units may have: 128 MiB in float32.
 BLOCK_NUMBERS = 2**25
@@ -116,6 +117,8 @@ class GenericRule(LayerRule):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, layout: UnitLayout, is_again: bool
     ) -> Any:
         """The output that the model goes on with; a checkpoint runs the call ``is_again``, for its inputs alone."""
+        if not is_again and self._seen_calls:
+            raise called_twice_error(self)
         leaves, structure = tree_flatten(output)
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
         outputs = [self.prepare_output(leaves[i], layout) for i in places]
@@ -137,14 +140,26 @@ class GenericRule(LayerRule):
             leaves[place] = leaf
         return tree_unflatten(leaves, structure)
 
+    def adopt_call(self, layout: UnitLayout, device: str, dtype: torch.dtype, is_autocast: bool) -> LayerCall:
+        """A call that a fast rule has seen, of a layer whose only input has the rows that its output has."""
+        tensor = self.trained_parameters[0].detach()  # stands for the input, which the backward pass brings
+        with torch.autocast(device, dtype, is_autocast):
+            call = LayerCall(self._body, (tensor,), {}, (tensor,), layout, ())
+        call.inputs, call.outputs, call.is_of_rows = [], None, True
+        self.is_recorded, self.layout = True, layout
+        self._calls.append(call)
+        return call
+
     def refuse_fused_head(self) -> None:
         """A :class:`~.head.HeadLoss` would use the weight where no call shows it."""
         raise UnsupportedLayerError(self._refusal(
-            "shares its weight with other layers than one Embedding, so it cannot be fused with its loss: call it and "
-            "compute the loss from its output, or untie it"
+            "is called twice or shares its weight with other layers than one Embedding, so it cannot be fused with its "
+            "loss: call it and compute the loss from its output, or untie it"
         ))  # fmt: skip
 
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
+        if isinstance(self.module, nn.Embedding):
+            refuse_flat_ids(self.name, output)
         output = expand_rows(output, layout.num_rows)
         if not output.dim() or len(output) != layout.num_rows:
             raise UnsupportedLayerError(
@@ -210,6 +225,8 @@ class GenericRule(LayerRule):
 
     def _settle(self, call: LayerCall) -> None:
         """Find which inputs have rows: then the outputs of units alone are those of the layer."""
+        if call.is_of_rows:  # whatever the forms of other calls' inputs have told
+            call.has_rows = tuple(call.layout.num_units == 1 or len(x) == call.layout.num_rows for x in call.inputs)
         if call.has_rows is None:
             call.has_rows = self._answer(call)
         if call.has_rows is not None:

@@ -58,7 +58,7 @@ class LinearRule(LayerRule):
     def tie(self, embedding: EmbeddingRule) -> None:
         """The weight is that of ``embedding`` too."""
         self._embedding = embedding
-        self.is_tied = embedding.is_tied = True
+        self.tied_to, embedding.tied_to = embedding, self
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -83,7 +83,7 @@ class LinearRule(LayerRule):
         A = layout.split(inputs, inputs.shape[-1]).to(G.dtype)  # autocast: the GEMM operand, not its float32 source
         (n, d), p = A.shape[1:], G.shape[2]
         A, G = gemm_operand(A), gemm_operand(G)
-        if 2 * n * n > d * p and not self.is_tied:
+        if 2 * n * n > d * p and self.tied_to is None:
             return self._form_gradients(A, G)
         return gram_inner(A, G, offset=1.0 if self.trains_bias else 0.0), {"inputs": A, "grads": G}
 

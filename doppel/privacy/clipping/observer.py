@@ -16,7 +16,7 @@ from doppel.privacy.clipping.generic import GenericRule
 from doppel.privacy.clipping.head import START_FUSED_HEAD
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, first_input
+from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, called_twice_error, first_input
 
 
 class ObserveGradient(torch.autograd.Function):
@@ -39,7 +39,10 @@ class ObserveGradient(torch.autograd.Function):
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
         (inputs,) = ctx.saved_tensors
         with torch.autocast(grads.device.type, enabled=False):
-            ctx.rule.observe(inputs, grads.detach(), ctx.layout)
+            if ctx.rule.handed_over is None:
+                ctx.rule.observe(inputs, grads.detach(), ctx.layout)
+            elif ctx.rule.layout is ctx.layout:
+                ctx.rule.handed_over.receive((inputs,), (grads,))
         return grads, None, None, None
 
 
@@ -47,10 +50,11 @@ class ModelObserver:
     """Hooks on the layers of a model while a capture lasts.
 
     Args:
-        rules: One for each module with trainable parameters.
+        rules: One for each module with trainable parameters. Where a module with a fast rule is called a second time in
+            one capture, its generic rule takes the place of the fast one for good.
     """
 
-    def __init__(self, rules: Sequence[LayerRule]) -> None:
+    def __init__(self, rules: list[LayerRule]) -> None:
         self._rules = rules
         self._layout = UnitLayout(1, 1)
         self._hooks: list[RemovableHandle] = []
@@ -89,8 +93,8 @@ class ModelObserver:
             stack.enter_context(self._audit)
 
     def _add_hooks(self) -> None:
-        for rule in self._rules:
-            hook = partial(self._on_forward, rule, self._layout)
+        for index, rule in enumerate(self._rules):
+            hook = partial(self._on_forward, index, self._layout)
             self._hooks.append(rule.module.register_forward_hook(hook, with_kwargs=True))
 
     def _remove_hooks(self) -> None:
@@ -111,7 +115,7 @@ class ModelObserver:
 
     def _on_forward(
         self,
-        rule: LayerRule,
+        index: int,
         layout: UnitLayout,
         module: nn.Module,
         args: tuple[Any, ...],
@@ -120,6 +124,7 @@ class ModelObserver:
     ) -> Any:
         while self._running_modules and self._running_modules.pop() is not module:
             pass  # a checkpoint may leave a forward early
+        rule = self._rules[index]
         if not torch.is_grad_enabled():
             rule.ran_without_grad = True
             return None
@@ -127,6 +132,9 @@ class ModelObserver:
         is_again = torch._C._current_graph_task_id() != -1
         if is_again and (not rule.is_recorded or rule.ran_without_grad):
             raise reentrant_checkpoint_error(rule)
+        if rule.is_recorded and not is_again and not isinstance(rule, GenericRule):
+            self._hand_over(rule)
+            rule = self._rules[index]
         if isinstance(rule, GenericRule):
             with torch._C.DisableTorchFunction():  # what is done here is no use of a parameter
                 seen = rule.observe_call(args, kwargs, output, layout, is_again)
@@ -137,7 +145,32 @@ class ModelObserver:
         inputs = first_input(args, kwargs).detach()
         if not is_again:
             rule.record(inputs, layout)
+            device = output.device.type
+            rule.first_call = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
         return ObserveGradient.apply(output, rule, layout, inputs)
+
+    def _hand_over(self, rule: LayerRule) -> None:
+        """A second call came: the generic rule takes the module, and one that shares its weight, with what they have.
+
+        The first call is not run again. Its observation is in the graph, and what it brings in the backward pass, the
+        input and the output's gradient, is all that the generic rule forms a gradient from.
+        """
+        before = [other for other in self._rules if other is rule or other is rule.tied_to]
+        for old in before:
+            if old.is_recorded and (old.first_call is None or old.squared_norms is not None):
+                raise called_twice_error(rule)
+        after = []
+        for old in before:
+            trained = set(map(id, old.trained_parameters))
+            names = old.module.named_parameters(recurse=False, remove_duplicate=False)
+            after.append(GenericRule(old.name, old.module, {name: p for name, p in names if id(p) in trained}))
+        for old, new in zip(before, after, strict=True):
+            new.group, new.bound, new.ran_without_grad = after, old.bound, old.ran_without_grad
+            if old.first_call is not None:
+                old.handed_over = new.adopt_call(old.layout, *old.first_call)
+            if isinstance(old, LinearRule):
+                setattr(old.module, START_FUSED_HEAD, new.refuse_fused_head)
+            self._rules[self._rules.index(old)] = new
 
 
 def reentrant_checkpoint_error(rule: LayerRule) -> UnsupportedLayerError:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from doppel.errors import UserError
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, product_dtype
+
+if TYPE_CHECKING:
+    from doppel.privacy.clipping.call import LayerCall
 
 
 class UnsupportedLayerError(UserError):
@@ -58,14 +61,17 @@ class LayerRule(ABC):
     Attributes:
         squared_norms: Squared norms of the units' gradients, once observed, and what rounding may hide of them, [2, U].
         kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
-        is_tied: Whether the weight is that of another module too.
+        tied_to: The rule of the module whose weight this one's is too, if there is a formula for both.
+        first_call: Where the module was called: device, autocast and its dtype. None if no call was seen: not yet, in a
+            compiled graph, or in a loss.
+        handed_over: What takes the module's gradient instead, since it was called again.
         bound: The clipping norm, rounded up to a power of two (1 if it is infinite): float16 holds what is clipped in
             parts of it.
     """
 
     module_type: ClassVar[type[nn.Module]] = nn.Module
     parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    is_tied = False
+    tied_to: LayerRule | None = None
     bound = 1.0
 
     def __init__(self, name: str, module: nn.Module) -> None:
@@ -99,6 +105,8 @@ class LayerRule(ABC):
         self.operand_dtype: torch.dtype = torch.float32
         self.is_recorded = False
         self.ran_without_grad = False
+        self.first_call: tuple[str, torch.dtype, bool] | None = None
+        self.handed_over: LayerCall | None = None
 
     # -------------------------------------------------------------------------------- forward
     def prepare_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
@@ -195,8 +203,9 @@ def first_input(args: Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> Tensor:
 
 
 def called_twice_error(rule: LayerRule) -> UnsupportedLayerError:
-    """A module was used twice in one capture."""
+    """A module was used twice in one capture, and the generic rule cannot take both uses."""
     return UnsupportedLayerError(
-        f"module '{rule.name}' ({type(rule.module).__name__}) was called twice in one capture, and its gradient is a "
-        "sum over both calls: run one forward per capture, use a module of its own for each call, or freeze it"
+        f"module '{rule.name}' ({type(rule.module).__name__}) was called twice in one capture, after a backward "
+        "pass, in a compiled function or fused with its loss, where both calls cannot be clipped together: run one "
+        "forward and one backward per capture, call it plainly, use a module of its own for each call, or freeze it"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from own_classifier import WIDTH, Checked, spent_steps, train
 from private_training import data_module, fit, privacy, weights
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Phi3Config
@@ -132,3 +133,45 @@ def test_what_cannot_be_checked_is_named_in_the_ledger_and_voids_nothing(
     reason = "depends on that row alone was not checked: AtRandom draws at random"
     assert any(reason in text for text in scope["caveats"]) and any(reason in text for text in said)
     assert not any(reason in text for text in scope["voids"])
+
+
+class Scaling(nn.Module):
+    """A layer of one's own, which has no fast rule, and breaks what the generic one needs."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.scale, self.how = nn.Parameter(torch.ones(WIDTH)), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "mixes rows":
+            return self.scale * (x - x.mean(0))
+        if self.how == "draws in another order":
+            return self.scale * x[:, torch.randperm(WIDTH)]
+        if self.how == "looks at data" and x.sum() > 1e9:
+            return self.scale * x.flip(0)
+        return self.scale * x
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ("looks at data", "'head.1' .Scaling.*control flow"),
+        ("draws in another order", "'head.1' .Scaling.*random"),
+        ("mixes rows", "No step was spent"),
+    ],
+)
+def test_a_layer_whose_rule_fails_on_what_it_is_given_spends_no_step(how: str, named: str, tmp_path: Path) -> None:
+    model = Checked()
+    model.head = nn.Sequential(nn.Linear(WIDTH, WIDTH), Scaling(how), nn.Linear(WIDTH, 2))
+    with pytest.raises(UserError, match=named):
+        train(tmp_path, model)
+    assert spent_steps(tmp_path) == 0
+
+
+def test_a_layer_called_twice_is_trained(tmp_path: Path) -> None:
+    model = Checked()
+    shared = nn.Linear(WIDTH, WIDTH)
+    model.head = nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(WIDTH, 2))
+    start = weights(model)
+    train(tmp_path, model)
+    assert spent_steps(tmp_path) == 6 and not torch.equal(weights(model), start)

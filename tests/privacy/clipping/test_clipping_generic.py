@@ -19,6 +19,8 @@ from clipping_reference import (
     rows_of,
 )
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.pytorch_utils import Conv1D
 
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError, generic
 
@@ -94,6 +96,44 @@ class Two(nn.Module):
         return self.back(torch.tanh(self.conv(x.mT))).mT + x
 
 
+class Again(nn.Module):
+    """Layers with fast rules that are called more than once, under a checkpoint too; all but one call by position."""
+
+    def __init__(self, is_checkpointed: bool = False) -> None:
+        super().__init__()
+        self.linear, self.norm, self.rms, self.conv = nn.Linear(6, 6), nn.LayerNorm(6), nn.RMSNorm(6), Conv1D(6, 6)
+        self.once, self.is_checkpointed = nn.Linear(6, 6, bias=False), is_checkpointed
+        self.norm.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = checkpoint(self.block, x, use_reentrant=False) if self.is_checkpointed else self.block(x)
+        return self.once(x)
+
+    def block(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.conv(torch.tanh(self.linear(input=self.rms(x)))))
+
+
+class Encoding(nn.Module):
+    """Words that are embedded twice beside positions of no row, with a tied head and one more that is called once."""
+
+    def __init__(self, num_heads: int, is_twice: bool = True) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(7, 6, padding_idx=0), nn.Linear(6, 7)
+        self.places, self.num_heads, self.is_twice = nn.Embedding(5, 6), num_heads, is_twice
+        self.head.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        ids = (x[..., :2] * 3).long().clamp(-3, 3) + 3
+        place = torch.arange(x.shape[1])[None]
+        h = self.words(ids[..., 0]) + self.places(place)
+        if self.is_twice:
+            h = h + torch.tanh(self.words(ids[..., 1])) * self.places(place.flip(1))
+        for _ in range(self.num_heads):
+            h = self.head(h)[..., :6].sin()
+        return h
+
+
 class Cells(nn.Module):
     """A recurrent cell, called for each position."""
 
@@ -161,6 +201,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "own module": (Scaled, (5, 6)),
     "own model": (WithToken, (5, 6)),
     "called twice and shared": (Two, (5, 6)),
+    "fast, called again": (Again, (5, 6)),
+    "fast, called again, checkpointed": (lambda: Again(is_checkpointed=True), (5, 6)),
+    "embedding called twice, tied": (lambda: Encoding(1), (5, 6)),
+    "embedding called twice, its head never": (lambda: Encoding(0), (5, 6)),
+    "head called twice, tied": (lambda: Encoding(2, is_twice=False), (5, 6)),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), (5, 6)),
     "LSTM cells": (lambda: Cells(nn.LSTMCell(6, 5)), (4, 6)),
     "GRU cells": (lambda: Cells(nn.GRUCell(6, 5)), (4, 6)),
@@ -318,7 +363,7 @@ def test_a_row_that_is_not_finite_takes_nobody_along(name: str, block: int, monk
 
 @pytest.mark.parametrize("block", [2**25, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["Conv2d", "attention", "own module", "called twice and shared"])
+@pytest.mark.parametrize("name", ["Conv2d", "attention", "own module", "called twice and shared", "fast, called again"])
 def test_a_row_of_any_size_is_within_the_bound_strictly(
     name: str, dtype: torch.dtype, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +383,37 @@ def test_a_row_of_any_size_is_within_the_bound_strictly(
             assert bound * (1 - 1e-4) <= norm_of(found) <= bound
         else:
             assert not norm_of(found)
+
+
+def test_a_second_call_in_a_later_capture_is_exact_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And from then on: the generic rule keeps the layer, and those that share its weight, for good."""
+    model, batch = build("embedding called twice, tied")
+    bound, _ = median_bound(model, batch, losses=losses)
+    clipper = PerSampleClipper(model, bound)
+    for is_twice in (False, True, False):
+        model.is_twice = is_twice  # type: ignore[assignment]
+        expected = naive(model, batch, bound, losses=losses)
+        model.zero_grad()
+        with clipper.capture(6):
+            losses(model, batch).sum().backward()
+        norms = clipper.accumulate()
+        assert_close((grads_of(model), norms), expected, 1e-10)
+
+
+def test_ids_without_rows_are_refused_in_the_second_call_too() -> None:
+    words = nn.Embedding(7, 6)
+    with pytest.raises(UnsupportedLayerError, match="one dimension"), PerSampleClipper(words, 1.0).capture(3):
+        words(torch.zeros(3, 2, dtype=torch.long))
+        words(torch.arange(3))
+
+
+def test_a_call_after_a_backward_pass_is_refused() -> None:
+    """Two micro-batches in one capture would be clipped as if row r of both were one unit."""
+    for layer in (nn.Linear(6, 6), nn.Conv1d(6, 6, 1)):
+        x = torch.randn(3, 6, 6)
+        with pytest.raises(UnsupportedLayerError, match="one backward"), PerSampleClipper(layer, 1.0).capture(3):
+            for _ in range(2):
+                layer(x).sum().backward()
 
 
 def test_bags_with_offsets_are_refused_with_the_form_that_works() -> None:
