@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from clipping_reference import (
     median_bound,
     naive,
     norm_of,
+    relative_error,
     rows_of,
 )
 from torch import Tensor, nn
@@ -247,11 +249,20 @@ def test_clipped_sum_equals_naive_loop(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_float32_is_as_exact_as_the_naive_loop(name: str) -> None:
+def test_float32_is_exact_to_1e_6_but_for_the_room_of_the_norm(name: str) -> None:
+    """Against float64: gradients and norms are exact to 1e-6; a clipped unit is shorter by what rounding may hide.
+
+    That room is never given up: with it ‖cᵢgᵢ‖ ≤ C holds as computed, which the naive loop does not promise.
+    """
     model, batch = build(name, torch.float32)
     without_dropout(model)
-    bound, expected = median_bound(model, batch, losses=losses)
-    assert_close(clipped(model, batch, bound, losses=losses), expected, 2e-5)
+    exact, exact_batch = copy.deepcopy(model).double(), {key: value.double() for key, value in batch.items()}
+    bound, clipped_sum = median_bound(exact, exact_batch, losses=losses)
+    found = clipped(model, batch, math.inf, losses=losses)
+    assert_close(found, naive(exact, exact_batch, math.inf, losses=losses), 1e-6)
+    eps = torch.finfo(torch.float32).eps
+    room = (256 + 16) * eps / 4 + 8 * eps  # formed_norm's of the squared norm, and η: 9.1e-6
+    assert relative_error(clipped(model, batch, bound, losses=losses)[0], clipped_sum[0]) <= room + 1e-6
 
 
 @pytest.mark.parametrize("rows_per_unit", [1, 3])
