@@ -39,6 +39,8 @@ def test_wrong_calls_are_explained(
 
 def test_a_run_folder_keeps_its_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "experiment.yaml").write_text((EXPERIMENTS / f"{SMALL}.yaml").read_text() + f"name: {SMALL}\n")
+    (tmp_path / ".done").mkdir()
+    (tmp_path / ".done" / "partition").touch()  # a run without any finished step may begin anew
     for words, message in (
         (["--seed=7"], "seed=1, now seed=7"),
         (["--set", "adaptation.train=other"], "now adaptation.train=other"),

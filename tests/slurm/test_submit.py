@@ -238,6 +238,8 @@ def test_settings_of_a_run_hold_for_its_jobs_too(
 ) -> None:
     run = tmp_path / "run"
     assert launch("quickstart", run, "--submit", "--no-check", "--epsilon=3") == 0
+    (run / ".done").mkdir(exist_ok=True)
+    (run / ".done" / "one_stage").touch()  # a run without any finished step or queued job may begin anew
     for mode, experiment, message in (
         ("--submit", "quickstart", "epsilon=3, now epsilon=8"),
         ("--dry-run", "quickstart", "epsilon=3, now epsilon=8"),
