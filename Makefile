@@ -26,7 +26,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 quickstart: $(INSTALLED)
-	$(BIN)/python cli.py run configs/experiments/quickstart.yaml $(RUN) --local
+	OMP_NUM_THREADS=1 $(BIN)/python cli.py run configs/experiments/quickstart.yaml $(RUN) --local
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

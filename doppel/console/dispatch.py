@@ -39,7 +39,6 @@ def main(commands: Groups, about: str, prog: str, argv: Sequence[str] | None = N
     words, more = list(sys.argv[1:] if argv is None else argv), more or {}
     targets = {name: target for group in (*commands.values(), *more.values()) for name, target in group.items()}
     os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait sleep: spinning doubles the CPU time
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:

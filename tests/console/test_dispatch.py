@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import console_commands
@@ -102,12 +101,3 @@ def test_steps_are_listed_on_demand_and_can_always_be_called(capsys: pytest.Capt
     assert "Steps:\n  refuse " in capsys.readouterr().out
     assert run("refus") == 2
     assert "refuse" in capsys.readouterr().err
-
-
-def test_threads_that_wait_sleep_unless_the_shell_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    run("words")
-    assert os.environ["OMP_WAIT_POLICY"] == "active"
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    run("words")
-    assert os.environ["OMP_WAIT_POLICY"] == "passive"
