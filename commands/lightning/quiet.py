@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import warnings
 from pathlib import Path
-from typing import TextIO
 
 #: What a step of a run says stands below the run's line about it.
 _INDENT = "   "
@@ -47,7 +45,7 @@ def silence(command: str) -> None:
         for name in ("lightning.pytorch", "lightning.fabric"):
             for handler in logging.getLogger(name).handlers:
                 handler.setFormatter(logging.Formatter(f"{_INDENT}%(message)s"))
-    warnings.showwarning = _show
+    warnings.formatwarning = _one_line
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -56,14 +54,9 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING or (path.is_relative_to(_OURS) and "site-packages" not in path.parts)
 
 
-def _show(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """A warning in one line; the source line that gave it says nothing to whoever runs a training."""
     indent = _INDENT if "DOPPEL_RUN" in os.environ else ""
-    (file or sys.stderr).write(f"{indent}warning: {' '.join(str(message).split())}\n")
+    return f"{indent}warning: {' '.join(str(message).split())}\n"

@@ -116,7 +116,7 @@ def in_words(noise_over_training: float) -> str:
     )
 
 
-def report(spec: PrivacySpec, num_parameters: int | None) -> dict[str, Any]:
+def report(spec: PrivacySpec, num_parameters: int | None = None) -> dict[str, Any]:
     """The plan as a JSON-ready dictionary.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,7 @@ from lightning.pytorch import seed_everything
 from callbacks import progress_lines
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
-from commands.lightning.quiet import _is_ours, _show
+from commands.lightning.quiet import _is_ours, _one_line
 from doppel.privacy.spec import PrivacyArguments
 
 
@@ -60,16 +59,10 @@ def test_a_terminal_has_one_line_that_fits(monkeypatch: pytest.MonkeyPatch, widt
     assert told.count("\n") == 1 and max(map(len, told.split("\r"))) <= width
 
 
-def test_only_this_project_informs_and_every_warning_is_one_line(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_this_project_informs_and_every_warning_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         seed_everything(1)  # "Seed set to 1"
         progress_lines.rank_zero_info("of ours")
     assert [record.getMessage() for record in caplog.records if _is_ours(record)][-1:] == ["of ours"]
     assert not any(_is_ours(record) for record in caplog.records if "Seed" in record.getMessage())
-    with warnings.catch_warnings():
-        warnings.showwarning = _show
-        warnings.simplefilter("always")
-        warnings.warn("the disk\n is full", UserWarning, stacklevel=1)
-    assert capsys.readouterr().err == "warning: the disk is full\n"
+    assert _one_line("the disk\n is full", UserWarning, "any.py", 1) == "warning: the disk is full\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import signal
 import subprocess
@@ -78,7 +79,9 @@ def test_the_names_of_the_options_are_those_of_the_parser(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("after", [0.3, 0.6, 1.2])
 def test_ctrl_c_while_importing_is_one_line(after: float) -> None:
     words = [sys.executable, "cli.py", "fit", "--model=x"]
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # in the background too
+    process = subprocess.Popen(words, cwd=ROOT, preexec_fn=heard, **pipes)
     time.sleep(after)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate()

@@ -5,16 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from doppel.errors import UserError
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, product_dtype
-
-if TYPE_CHECKING:
-    from doppel.privacy.clipping.call import LayerCall
 
 
 class UnsupportedLayerError(UserError):
@@ -106,7 +103,7 @@ class LayerRule(ABC):
         self.is_recorded = False
         self.ran_without_grad = False
         self.first_call: tuple[str, torch.dtype, bool] | None = None
-        self.handed_over: LayerCall | None = None
+        self.handed_over: Any = None  # a LayerCall, once another rule answers for the layer
 
     # -------------------------------------------------------------------------------- forward
     def prepare_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
