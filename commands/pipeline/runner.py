@@ -20,7 +20,7 @@ from commands.pipeline.code_copy import copy_code, version
 from commands.pipeline.estimate import seconds_of
 from commands.pipeline.experiment import load, save
 from commands.pipeline.manifest import declaration, declare
-from commands.pipeline.readiness import private_file, readiness, trainings_of
+from commands.pipeline.readiness import readiness, trainings_of
 from commands.pipeline.run_folder import has_begun, hold
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.run_stage import run_stage
@@ -302,8 +302,8 @@ class Runner:
             trainings = trainings_of(used, self.waiting())
             ready = readiness(self.experiment, used, self.steps, num_units, plans=True)
             if trainings and ready is not None:
-                seconds = seconds_of(ready, trainings, self.waiting(), private_file(self.experiment, trainings[0]))
-                say(f"{ready.text}, about {_about(seconds)} on this machine (an estimate)")
+                seconds = seconds_of(ready, trainings, self.waiting(), self.experiment.reference)
+                say(f"{ready.text}, about {_about(seconds)} on this machine (an estimate, by public rows)")
             else:
                 why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
                 say(f"ready: {used.name}{why}")

@@ -126,3 +126,17 @@ def test_a_measured_pace_is_that_of_the_rows(
     (step,) = (step for step in steps if step.name == stage)
     pace = measure(step.config or {}, str(users))
     assert min(pace.per_unit, pace.per_step, pace.per_token) > 0 and 5 < pace.target_tokens < 96
+
+
+def test_the_pace_is_measured_on_public_rows_alone(
+    users: Path, tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "_SECONDS", 0.2)
+    changes = {"model.base_model": tiny_model, "sampling.max_new_tokens": 8, "model.max_length": 96}
+    nowhere = settings(tmp_path / "private.jsonl", **changes)  # which is not there to be opened
+    steps = {step.name: step.config for step in steps_of(load(shipped("own-data"), nowhere), tmp_path)}
+    for reference in (str(users), None):
+        assert measure(steps["parse2utterance"] or {}, reference).per_unit > 0
+    labels = load(shipped("own-data"), {**nowhere, "systems": ["labels"], "labels": __file__})
+    (config,) = (step.config for step in steps_of(labels, tmp_path) if step.name == "labels")
+    assert measure(config or {}, str(users)).per_unit > 0  # no row of the reference has a label
