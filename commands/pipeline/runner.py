@@ -6,7 +6,6 @@ import hashlib
 import math
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,26 +18,22 @@ from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.code_copy import copy_code, version
 from commands.pipeline.estimate import seconds_of
 from commands.pipeline.experiment import load, save
+from commands.pipeline.local import PLACE, minutes, run_here
 from commands.pipeline.manifest import declaration, declare
 from commands.pipeline.readiness import readiness, trainings_of
 from commands.pipeline.run_folder import has_begun, hold
 from commands.pipeline.run_record import RunRecord
-from commands.pipeline.run_stage import run_stage
 from commands.pipeline.settings import Experiment
 from commands.pipeline.slurm import Site, queued, submit
 from commands.pipeline.sources import check_files, check_sources, read_sources
 from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import systems_of
-from commands.pipeline.yaml_files import ROOT, dump
+from commands.pipeline.yaml_files import dump
 from doppel.console.say import say
 from doppel.errors import UserError
 
 Mode = Literal["local", "submit", "dry-run", "check"]
-#: Where commands run: relative paths of data and models start here, also for code that was copied into a run folder.
-PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
-#: Rough seconds of the kinds, from which the time left is guessed.
-_WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 
 
 class Runner:
@@ -147,26 +142,9 @@ class Runner:
     def _local(self) -> int:
         begin = time.time()
         self._write(overwrite=True)
-        total = sum(self._weight(step) for step in self.steps if not self.is_done(step.name))
-        spent = 0.0
-        for number, step in enumerate(self.steps, 1):
-            head = f"── {step.name} ({number} of {len(self.steps)})"
-            if step.is_once and self.is_done(step.name):
-                say(f"{head}: done already, skipped")
-                continue
-            left = f", {_minutes((time.time() - begin) / spent * (total - spent))} left" if spent else ""
-            what = "counting and drawing" if step.name.startswith("calibrate_") else _WHAT[step.kind]
-            say(f"{head}: {what}{left}")
-            started = time.time()
-            is_told = self.is_verbose or (step.kind != "metrics" and step.name != "report")  # by the last lines
-            output = None if is_told else subprocess.DEVNULL
-            status = run_stage(step.kind, self._mark(step), self._command(step, ROOT), PLACE, output)
-            if status:
-                why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
-                sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
-                return status
-            spent += self._weight(step)
-            say(f"   {step.name}: {_minutes(time.time() - started)}")
+        status = run_here(self.run, self.steps, self.python, self.is_verbose)
+        if status:
+            return status
         self._tell_result(time.time() - begin)
         return 0
 
@@ -236,10 +214,6 @@ class Runner:
 
     def _mark(self, step: Step) -> Path | None:
         return self.run / ".done" / step.name if step.is_once else None
-
-    def _weight(self, step: Step) -> float:
-        epochs = (step.config or {}).get("trainer", {}).get("max_epochs", 1) if step.kind == "fit" else 1
-        return _WEIGHTS[step.kind] * float(epochs)
 
     def _make(self, folder: Path) -> Path:
         try:
@@ -311,7 +285,7 @@ class Runner:
     def _tell_result(self, seconds: float) -> None:
         from commands.quality.run_numbers import warnings as sampling_warnings
 
-        say(f"── {self.experiment.name} finished in {_minutes(seconds)}")
+        say(f"── {self.experiment.name} finished in {minutes(seconds)}")
         report = RunRecord(self.run).report()
         spent = ((report or {}).get("privacy") or {"systems": {}})["systems"]
         for step in self.steps if self.is_verbose else []:
@@ -346,9 +320,6 @@ class Runner:
         return words
 
 
-_WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
-
-
 def _refusal(words: list[str]) -> str | None:
     """Why the parser of the trainings refuses a command; None if it takes it."""
     import contextlib
@@ -377,7 +348,3 @@ def _digest(path: Path) -> str:
 def _about(seconds: float) -> str:
     minutes = max(1, round(seconds / 60))
     return f"{minutes} minute{'' if minutes == 1 else 's'}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

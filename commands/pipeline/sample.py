@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +15,15 @@ from commands.pipeline.asked_for import check_trees, oversample_of, topic_of
 from commands.pipeline.by_hand import predict_command
 from commands.pipeline.code_copy import version
 from commands.pipeline.experiment import load, save
+from commands.pipeline.local import run_here
 from commands.pipeline.manifest import Manifest, declaration, declare, is_declared
 from commands.pipeline.more import Wanted, more_steps
 from commands.pipeline.run_folder import hold
 from commands.pipeline.run_record import RunRecord
-from commands.pipeline.run_stage import run_stage
-from commands.pipeline.runner import PLACE
 from commands.pipeline.settings import Experiment
 from commands.pipeline.steps import Step
 from commands.pipeline.system import System
-from commands.pipeline.yaml_files import ROOT, dump, read_yaml
+from commands.pipeline.yaml_files import dump, read_yaml
 from commands.privacy.histogram import read_labels
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -98,7 +96,7 @@ def sample(
         wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
     with hold(run):
         draw, steps = _place(experiment, run, used, wanted)
-        status = _local(experiment, run, steps, run_dir)
+        status = _local(experiment, run, steps)
     return status or _tell(RunRecord(run), replace(used, draw=draw), run_dir, wanted)
 
 
@@ -217,7 +215,7 @@ def _refuse_seed(run: Path, used: System, draw: int, wanted: Wanted) -> None:
             raise UserError(f"--seed {wanted.seed} has drawn samples of this run before: give another, or leave it out")
 
 
-def _local(experiment: Experiment, run: Path, steps: Sequence[Step], named: Path) -> int:
+def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
     """Run what is not done yet; exit status."""
     commits = list(dict.fromkeys([*experiment.commit, version()]))
     if commits != experiment.commit:
@@ -228,22 +226,12 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step], named: Path
             if step.config is not None:
                 (run / "configs" / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
             declare(step, run)
-    for number, step in enumerate(steps, 1):
-        mark = run / ".done" / step.name
-        head = f"── {step.name} ({number} of {len(steps)})"
-        say(f"{head}: done already, skipped" if mark.exists() else head)
-        command = [sys.executable, str(ROOT / "cli.py"), *step.argv]
-        status = run_stage(step.kind, mark, command, PLACE)
-        if status:
-            why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
-            sys.stderr.write(f"error: {step.name} {why}; the same command goes on from there\n")
-            return status
-    return 0
+    return run_here(run, steps)
 
 
 def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
     """Renew card and page, and say what came of it; exit status."""
-    from commands.page.write import write_page  # pandas, which no --help waits for
+    from commands.page.write import write_page  # what no --help waits for
     from commands.privacy.verify import card, write_card
     from commands.quality.report import build_report
 

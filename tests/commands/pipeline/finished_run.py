@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tiny_model import PAIRS
 
 import cli
+from commands.pipeline import local
 from commands.pipeline import runner as runner_module
-from commands.pipeline import sample
 from commands.pipeline.experiment import load
 from commands.pipeline.manifest import enter
 from commands.pipeline.slurm import load_site
@@ -56,12 +56,12 @@ def write_run(folder: Path, tiny_model: str) -> Path:
         runner = runner_module.Runner(load(folder / "mine.yaml"), run, load_site(None, {}))
     runner._write(overwrite=True)
     for step in runner.steps[:-1]:  # the page is made by those who test it
-        assert run_here("", run / ".done" / step.name, ["python", "cli.py", *step.argv]) == 0, step.name
+        assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.argv]) == 0, step.name
     assert cli.main(["verify", str(run)]) == 0
     return run
 
 
-def run_here(kind: str, mark: Path, command: Sequence[str], *_: object) -> int:
+def stage_here(kind: str, mark: Path, command: Sequence[str], *_: object) -> int:
     """As ``run_stage`` does, in this process."""
     if mark.exists():
         return 0
@@ -85,5 +85,5 @@ def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> NDArray[n
 
 def draw(run: Path, *words: str) -> int:
     """``python cli.py sample RUN WORDS`` in this process."""
-    with mock.patch.object(sample, "run_stage", run_here), mock.patch.dict(os.environ):
+    with mock.patch.object(local, "run_stage", stage_here), mock.patch.dict(os.environ):
         return cli.main(["sample", str(run), *words])

@@ -10,12 +10,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from finished_run import draw, run_here
+from finished_run import draw, stage_here
 from page_content import read_html
 from readers import reader
 
 import cli
-from commands.pipeline import sample
+from commands.pipeline import local
 from commands.pipeline.experiment import load
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.more import Wanted, more_steps, seed_of
@@ -77,10 +77,10 @@ def test_an_interrupted_draw_goes_on_and_other_words_begin_another(
 
     def interrupted(kind: str, mark: Path, *rest: object) -> int:
         ran.append(mark.name)
-        return 130 if len(ran) == 2 else run_here(kind, mark, *rest)  # type: ignore[arg-type]
+        return 130 if len(ran) == 2 else stage_here(kind, mark, *rest)  # type: ignore[arg-type]
 
     words = ["sample", str(run), "--num", "5"]
-    with mock.patch.object(sample, "run_stage", interrupted), mock.patch.dict(os.environ):
+    with mock.patch.object(local, "run_stage", interrupted), mock.patch.dict(os.environ):
         assert cli.main(words) == 130
         assert "was interrupted" in capsys.readouterr().err
         trees = (run / "samples" / "two_stage-2_trees.jsonl").read_bytes()

@@ -1,0 +1,66 @@
+"""The steps of a run folder, here, one after the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from commands.pipeline.run_stage import run_stage
+from commands.pipeline.steps import Step
+from commands.pipeline.yaml_files import ROOT
+from doppel.console.say import say
+
+#: Where commands run: relative paths of data and models start here, also for code that was copied into a run folder.
+PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
+#: Rough seconds of the kinds, from which the time left is guessed.
+_WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
+_WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
+
+
+def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_verbose: bool = False) -> int:
+    """Run each step that has no mark in ``RUN/.done``, and say how long it took and what is left.
+
+    Args:
+        run: The run folder.
+        steps: In an order in which they can be run.
+        python: The interpreter of the commands.
+        is_verbose: Whether metrics and report print their tables too.
+
+    Returns:
+        Exit status: 0, or that of the first step that did not end well.
+    """
+    marks = {step.name: run / ".done" / step.name if step.is_once else None for step in steps}
+    waiting = [step for step in steps if (mark := marks[step.name]) is None or not mark.is_file()]
+    total, spent, begin = sum(map(_weight, waiting)), 0.0, time.time()
+    for number, step in enumerate(steps, 1):
+        head = f"── {step.name} ({number} of {len(steps)})"
+        if step not in waiting:
+            say(f"{head}: done already, skipped")
+            continue
+        left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if spent else ""
+        what = "counting and drawing" if step.name.startswith("calibrate_") else _WHAT[step.kind]
+        say(f"{head}: {what}{left}")
+        started = time.time()
+        is_told = is_verbose or (step.kind != "metrics" and step.name != "report")  # by the last lines of the run
+        command = [python, str(ROOT / "cli.py"), *step.argv]
+        status = run_stage(step.kind, marks[step.name], command, PLACE, None if is_told else subprocess.DEVNULL)
+        if status:
+            why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
+            sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
+            return status
+        spent += _weight(step)
+        say(f"   {step.name}: {minutes(time.time() - started)}")
+    return 0
+
+
+def minutes(seconds: float) -> str:
+    """A duration for people."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _weight(step: Step) -> float:
+    epochs = (step.config or {}).get("trainer", {}).get("max_epochs", 1) if step.kind == "fit" else 1
+    return _WEIGHTS[step.kind] * float(epochs)
