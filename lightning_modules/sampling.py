@@ -183,9 +183,9 @@ def sample_texts(
     """Sample one target for each prompt.
 
     One beam draws every token from the (cut and tempered) distribution of the model, by our own decoder where it can
-    serve the model; several beams, and other models, go through Hugging Face's ``generate``. Padding and the separator
-    cannot be part of a target and are never sampled. Decoding defaults that a model brings along from the hub (length
-    bounds, repetition penalties) are ignored.
+    serve the model; several beams, and other models, go through Hugging Face's ``generate``. Padding, the separator and
+    other special tokens of the vocabulary cannot be part of a target and are never sampled. Decoding defaults that a
+    model brings along from the hub (length bounds, repetition penalties) are ignored.
 
     A prompt without room for ``max_new_tokens`` gets what room there is, and one that fills all positions
     of the model gets an empty, unfinished text: such prompts come from unfinished samples of an earlier
@@ -262,7 +262,9 @@ def generation_config(codec: Codec, arguments: SamplingArguments) -> GenerationC
 
 
 def _never(codec: Codec) -> list[int]:
-    return sorted({codec.pad_id, codec.bos_id} - {codec.eos_id})
+    """Special ids, which no target holds, but for the end of text."""
+    special = {number for number, token in codec.tokenizer.added_tokens_decoder.items() if token.special}
+    return sorted({codec.pad_id, codec.bos_id, *special} - {codec.eos_id})
 
 
 def _generate(

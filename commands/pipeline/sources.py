@@ -20,6 +20,7 @@ from datamodules.hub import is_on_hub
 from datamodules.sources import expand_path, is_embedded
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import UserError
+from doppel.made_models import how_to_make
 from doppel.privacy.card import origins_of
 
 #: Tokens that every base model takes.
@@ -188,6 +189,12 @@ def check_files(experiment: Experiment) -> None:
     for name, path in given.items():
         if path is not None and not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
             raise UserError(f"{name} is {path}, which does not exist: correct the path")
+    parts = [*experiment.stages.values(), *experiment.variants.values()]
+    models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.section("model")}]}
+    models.add(experiment.featurizer if experiment.reference else None)
+    for folder in sorted(filter(None, models)):
+        if (remedy := how_to_make(folder, ROOT)) is not None:
+            raise UserError(remedy)
 
 
 def _settings(experiment: Experiment, system: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from doppel.errors import UserError
+from doppel.made_models import how_to_make
 from doppel.privacy.accounting import ACCOUNTANTS, MAX_GRID_STEPS, Accountant, compute_epsilon
 from doppel.privacy.mechanism import CalibrationError, Mechanism
 from doppel.privacy.spec import PrivacySpec, note_on_delta, usual_batch_size
@@ -79,7 +80,8 @@ def num_parameters_of(base: Path) -> int:
     files = sorted(base.glob("*.safetensors"))
     if not files:
         raise UserError(
-            f"{base} holds no .safetensors file, so its size is unknown: give the folder of a model as --base, or "
+            how_to_make(base)
+            or f"{base} holds no .safetensors file, so its size is unknown: give the folder of a model as --base, or "
             "--num-parameters (124439808 for GPT-2 small)"
         )
     total = 0

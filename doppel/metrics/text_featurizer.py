@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from doppel.errors import UserError
+from doppel.made_models import how_to_make
 
 _MAX_LENGTH = 1024
 
@@ -50,6 +51,8 @@ class TextFeaturizer:
 
             looks_local = self.name.startswith((".", "/", "~")) or self.name.count("/") > 1
             folder = Path(self.name).expanduser()
+            if (command := how_to_make(folder)) is not None:
+                raise FeaturizerError(f"featurizer {self.name}: {command}")
             if looks_local and not folder.is_dir():
                 raise FeaturizerError(f"featurizer {self.name}: no such folder; give a model folder or a hub name")
             source = str(folder) if folder.is_dir() else self.name

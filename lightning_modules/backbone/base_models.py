@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from doppel.errors import UserError
+from doppel.made_models import how_to_make
 from doppel.privacy.clipping.head import HeadLoss
 
 
@@ -132,6 +133,8 @@ def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | 
 
 
 def _cannot(what: str, name: str) -> str:
+    if (command := how_to_make(name)) is not None:
+        return command
     where = f"the folder {name!r}" if Path(name).exists() else f"{name!r}, no local folder, from the Hugging Face hub"
     return (
         f"cannot load the {what} of {where}: give a folder that holds config.json, model.safetensors and "
