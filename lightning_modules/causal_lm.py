@@ -23,7 +23,7 @@ from datamodules.sources import expand_path
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.metrics.compare import function_metrics, word_overlap
-from doppel.metrics.mauve import mauve
+from doppel.metrics.mauve import judge_name, mauve
 from doppel.metrics.sampled_texts import SampledTexts
 from doppel.privacy.card import origins_of
 from lightning_modules.backbone.base_models import (
@@ -334,5 +334,5 @@ def _text_metrics(
         return function_metrics(synthetic, reference)
     values = {"word_overlap": word_overlap(synthetic, reference)}
     if featurizer is not None:
-        values["mauve"] = mauve(synthetic, reference, featurizer)
+        values[f"mauve_{judge_name(featurizer)}"] = mauve(synthetic, reference, featurizer)
     return values

@@ -25,7 +25,7 @@ from doppel.privacy.spec import PrivacySpec, plan
 FINGERPRINT = "f00dfeed" * 8
 METRICS = {
     "word_overlap": 0.2,
-    "mauve": 0.5,
+    "mauve_own_base": 0.5,
     "parsed_chi_square": 0.06,
     "parsed_function_overlap": 0.7,
     "parsed_top_10_overlap": 0.6,

@@ -36,4 +36,4 @@ def test_the_numbers_of_the_readme_are_those_of_the_headline() -> None:
 
 def test_a_number_of_several_settings_is_refused() -> None:
     with pytest.raises(ValueError, match="not one"):
-        value("smcalflow-best-small", "mauve", system="two_stage")
+        value("smcalflow-best-small", "mauve_own_base", system="two_stage")

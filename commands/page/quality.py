@@ -17,7 +17,7 @@ from commands.pipeline.private_files import of_runs
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import system
 from commands.pipeline.yaml_files import merge
-from commands.quality.measures import DOWN, INSTEAD, UP, Measure, human_value, measure
+from commands.quality.measures import DOWN, INSTEAD, UP, Measure, human_value, judged, measure
 from datamodules.columns import Columns, reference_columns
 from datamodules.hub import is_on_hub
 from datamodules.overlap import refuse_overlap
@@ -25,9 +25,10 @@ from datamodules.sources import expand_path, is_embedded
 from datamodules.tables import read_turns
 from doppel.errors import UserError
 
-#: Metrics of a page, in its order.
+#: Metrics of a page, in its order, after the MAUVE of independent judges and before that of the generator's own base.
 _FIGURES = (
-    "mauve",
+    "fluency",
+    "fluency_outliers",
     "word_overlap",
     "parsed_function_overlap",
     "parsed_chi_square",
@@ -63,7 +64,7 @@ class Figure:
 def figures(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> list[Figure]:
     """The metrics of a report; those named ``private/…`` alone if they are asked for."""
     found = []
-    for first in (*_FIGURES, *([_COPIES] if with_private else [])):
+    for first in (*_names(metrics), *([_COPIES] if with_private else [])):
         names = (first, *INSTEAD.get(first, ()))
         name = next((n for n in names if any(own.get(n) is not None for own in metrics.values())), None)
         if name is None:
@@ -90,7 +91,7 @@ def best_first(systems: Sequence[str], metrics: Mapping[str, Mapping[str, Any]])
         The systems, and what orders them: the first metric of a page that all of them have and that is better in one
         direction. The order as given, and None, where there is no such metric.
     """
-    for first in _FIGURES:
+    for first in _names(metrics):
         for name in (first, *INSTEAD.get(first, ())):
             better = measure(name).better
             found = [
@@ -100,6 +101,12 @@ def best_first(systems: Sequence[str], metrics: Mapping[str, Mapping[str, Any]])
                 found.sort(key=lambda pair: pair[0], reverse=better == UP)
                 return [own for _, own in found], measure(name)
     return list(systems), None
+
+
+def _names(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Metrics in the order of a page."""
+    independent, own = judged(metrics.values())
+    return [*independent, *_FIGURES, *own]
 
 
 def reference(record: RunRecord) -> tuple[list[Sample], str]:

@@ -53,7 +53,7 @@ def of_runs(*places: Path, if_private: bool = False) -> list[Source]:
         if_private: Pass over runs that were started without privacy.
     """
     found: list[Source] = []
-    for folder in dict.fromkeys(folder for place in places for folder in _run_folders(place)):
+    for folder in dict.fromkeys(folder for place in places for folder in run_folders(place)):
         if (folder / "experiment.yaml").is_file():
             experiment = read_yaml(folder / "experiment.yaml")
             if if_private and experiment.get("epsilon") == math.inf:
@@ -110,7 +110,7 @@ def _is_there(path: str) -> bool:
     return not is_embedded(path) and os.path.exists(expand_path(path))
 
 
-def _run_folders(place: Path) -> list[Path]:
+def run_folders(place: Path) -> list[Path]:
     """The folders that are runs and hold a place; it may be one itself."""
     real = place.resolve()
     return [folder for folder in (real, *real.parents) if any((folder / mark).is_file() for mark in _MARKS)]

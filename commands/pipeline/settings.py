@@ -132,7 +132,8 @@ class Experiment:
         at_epsilon: ε → fields that hold at this ε alone.
         overrides: Sections that win over all others; ``--set`` writes them.
         overlays: Configuration files that every training of a language model takes on top, such as for a GPU.
-        featurizer: Model folder or hub name whose features MAUVE compares.
+        featurizer: Model folder or hub name whose features MAUVE compares too, beside the judges at hand (see
+            ``python cli.py evaluate``).
         compare_with_private: Also report copies of the private training text; these figures are not private.
         labels: Public list of all labels, one a line, for the system ``labels``.
         topics: How the system ``topics`` labels utterances that have no label.
@@ -174,7 +175,7 @@ class Experiment:
     at_epsilon: dict[str, Settings] = field(default_factory=dict)
     overrides: Settings = field(default_factory=dict)
     overlays: list[str] = field(default_factory=list)
-    featurizer: str = "models/base"
+    featurizer: str | None = None
     compare_with_private: bool = False
     labels: str | None = None
     topics: Topics | None = None

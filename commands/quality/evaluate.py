@@ -11,6 +11,7 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 
 from commands.pipeline.private_files import of_runs
+from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
 from datamodules.columns import Columns, reference_columns
@@ -25,8 +26,6 @@ from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
 from doppel.lispress import Counting
 
-ROOT = Path(__file__).resolve().parents[2]
-DEFAULT_FEATURIZER = "models/base"
 CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
 _PRIVATE_REFERENCE = (
     "--reference is {path}, which says what the private file {private} does, in whatever form: figures of it are exact "
@@ -41,9 +40,9 @@ def evaluate(
     synthetic: list[Path],
     reference: str,
     out: Path | None = None,
-    featurizer: str = DEFAULT_FEATURIZER,
+    featurizer: str | None = None,
+    base_model: str | None = None,
     no_mauve: bool = False,
-    fluency: str | None = None,
     keep_function: str | None = None,
     num_samples: PositiveInt | None = None,
     counting: Counting = "node_labels",
@@ -74,10 +73,10 @@ def evaluate(
         reference: Human turns that anybody may see: a table, text, JSON lines or dialogues, or embedded:…. Refused are
             those of --private, and the private turns of a run in which the samples or a file to write lie.
         out: Also write the values here, as JSON.
-        featurizer: Model folder or hub name whose hidden states MAUVE compares; the default is the shipped base model.
-        no_mauve: Leave MAUVE out (no model is loaded).
-        fluency: Model folder or hub name of a language model of public text: also report how well it expects the
-            samples and the reference, in nats per token. One that learnt from private text without privacy would leak.
+        featurizer: Model folder or hub name whose hidden states MAUVE compares too, beside those at hand: MiniLM (the
+            extra minilm), SmolLM2-135M (`make base-135m`), and the base of the models that wrote the samples.
+        base_model: That base, where the samples lie in no run that says so; it is no independent judge.
+        no_mauve: Leave MAUVE and fluency out (no model is loaded).
         keep_function: Compare with the reference turns that call this function: a name, or the start of one and a star.
         num_samples: Compare at most so many of each side.
         counting: What a function type is.
@@ -100,8 +99,8 @@ def evaluate(
     Raises:
         DataError: An input or output cannot be used, the reference says what a private file does, annotations lack an
             utterance or a source, or files differ in their labels.
-        FeaturizerError: The featurizer cannot be loaded.
-        UserError: A parser, encoder or language model cannot be loaded, or options do not fit together.
+        FeaturizerError: --featurizer cannot be loaded.
+        UserError: A parser or an encoder cannot be loaded, or options do not fit together.
     """
     arguments = dict(locals())
     way, takes = ("--labels", _OF_LABELS) if labels else ("a comparison", arguments.keys() - _OF_LABELS_ALONE)
@@ -120,7 +119,6 @@ def evaluate(
         sys.stdout.write(f"{accuracy_table(accuracy)}\n")
         return
     from doppel.metrics import compare, compared_sides
-    from doppel.metrics.mauve import has_mauve
 
     if len(synthetic) > 1:
         raise UserError("one file of samples is compared at a time; several are for --labels")
@@ -130,7 +128,7 @@ def evaluate(
     for (option, path), trees in zip(saved.items(), ready.values(), strict=True):
         if path is not None and not (parser or trees):
             raise DataError("there is nothing to save without a parser; give --parser", about=option)
-    source = None if no_mauve else _featurizer(featurizer)
+    judges = Judges() if no_mauve else judges_of(samples, featurizer, base_model)
     turns = read_turns(reference, "utterance", columns=columns_of_reference)
     kept = Selection(keep_function).apply(turns, reference, "utterance")
     corpora = _corpus(read_synthetic(samples)), _corpus(kept)
@@ -142,7 +140,8 @@ def evaluate(
             write_json_lines(path, ({"utterance": u, "parse": tree, "confidence": c} for u, (tree, c) in lines))
     values: dict[str, Any] = compare(
         *corpora,
-        featurizer=source,
+        featurizers=judges.featurizers,
+        nats=judges.nats,
         private=[t.utterance for t in read_turns(private, "utterance", columns=columns_of_reference)]
         if private
         else None,
@@ -152,12 +151,9 @@ def evaluate(
         num_samples=num_samples,
         seed=seed,
     )
-    if fluency is not None:
-        values["fluency"], values["reference_fluency"] = _mean_losses(fluency, sides)
-    values |= {
-        "featurizer": featurizer if source is not None and has_mauve() else None,
-        "parser": None if parser is None else str(parser),
-    }
+    told = ", ".join(f"{name}: {model}" for name, model in judges.models.items()) or None
+    values |= {"judges": told, "featurizer": featurizer, "parser": None if parser is None else str(parser)}
+    values["notes"] += judges.notes
     records = [path for path in (record_of(samples), Path(f"{samples}.calibration.json")) if path.is_file()]
     if parser is not None and records:
         digest = content_digest(str(parser))
@@ -238,37 +234,6 @@ def _parsed_trees(
         parsed: _Read = {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}
         known = [parsed if lines is None else lines for lines in known]
     return [None if lines is None else [lines[u] for u in side] for side, lines in zip(sides, known, strict=True)]
-
-
-def _mean_losses(model: str, sides: Sequence[Sequence[str]]) -> list[float]:
-    """Mean loss of each side's texts, end of text included; of a text longer than the model's positions, its beginning.
-
-    Raises:
-        UserError: The model cannot be loaded.
-    """
-    from doppel.metrics.fluency import text_losses
-    from lightning_modules.causal_lm import UtteranceLM
-
-    judge = UtteranceLM(base_model=model, test_metrics=False).eval()
-    codec, prompt = judge.codec, judge.codec.encode_prompt(None)
-    examples = [
-        [[*prompt, *ids, codec.eos_id][: codec.max_length] for ids in codec.tokenize(list(side))] for side in sides
-    ]
-    return [float(text_losses(judge.model, rows, len(prompt)).double().mean()) for rows in examples]
-
-
-def _featurizer(name: str) -> str | Path:
-    """The model of MAUVE: a folder, also one beside the code, or a hub name."""
-    from doppel.metrics import FeaturizerError
-
-    if not Path(name).is_dir() and (ROOT / name).is_dir():
-        return ROOT / name
-    if name == DEFAULT_FEATURIZER and not Path(name).is_dir():
-        raise FeaturizerError(
-            f"the shipped base model is not at {ROOT / name}: name another one with --featurizer (a folder or a hub "
-            "name), or leave MAUVE out with --no-mauve"
-        )
-    return name
 
 
 def _corpus(turns: Sequence[Turn]) -> Any:

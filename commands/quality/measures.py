@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,6 +11,15 @@ from typing import Any, Final
 UP: Final = "higher"
 DOWN: Final = "lower"
 ALIKE: Final = "as humans"
+#: The judge that is the base of the generator itself, in ``mauve_own_base``: the last one to ask.
+OWN_BASE: Final = "own_base"
+#: Judges of MAUVE that have a name for readers; another one is called as its model.
+_JUDGES = {
+    "minilm": "MiniLM",
+    "smollm2_135m": "SmolLM2-135M",
+    "gpt2_large": "GPT-2 large",
+    OWN_BASE: "the base's own features",
+}
 
 
 @dataclass(frozen=True)
@@ -51,12 +60,25 @@ def _trees(key: str, label: str, about: str, better: str) -> tuple[Measure, ...]
     return tuple(Measure(kind + key, called, about, better) for kind, called in kinds.items())
 
 
+def _mauve(judge: str) -> Measure:
+    """MAUVE in the features of one judge."""
+    about = "how alike the two sets of texts are to the generator's own base" if judge == OWN_BASE else ""
+    return Measure(
+        f"mauve_{judge}",
+        f"MAUVE, {_JUDGES.get(judge, judge.replace('_', ' '))}",
+        about or "how alike the two sets of texts are to a model that did not write them",
+        UP,
+    )
+
+
 #: Every metric that has a name for readers, in the order of tables.
 MEASURES = {
     measure.name: measure
     for measure in (
+        *(_mauve(name) for name in _JUDGES if name != OWN_BASE),
+        Measure("fluency", "nats a word", "how little a model of public text expects the texts", ALIKE, 2),
+        Measure("fluency_outliers", "outliers", "texts less expected than 95 % of human turns", ALIKE, 1, True),
         Measure("word_overlap", "word overlap", "words of human turns that the samples use too", UP),
-        Measure("mauve", "MAUVE", "how alike the two sets of texts are", UP),
         *_trees("chi_square", "χ²", "how far the frequencies of functions are from those of human turns", DOWN),
         *_trees("function_overlap", "function overlap", "functions of human turns that the samples use too", UP),
         *(
@@ -74,21 +96,23 @@ MEASURES = {
         Measure("distinct", "distinct", "utterances that differ from all others", ALIKE, 0, True),
         Measure("commonest", "commonest", "share of the one commonest utterance", ALIKE, 1, True),
         Measure("mean_words", "mean words", "words in an utterance", ALIKE, 1),
-        Measure("fluency", "loss under a public model", "nats a token: how unexpected the texts are", ALIKE, 2),
         Measure("distinct_trees", "distinct trees", "trees that differ from all others", ALIKE, 0, True),
         Measure("commonest_tree", "commonest tree", "share of the one commonest tree", ALIKE, 1, True),
         Measure("exact_match", "exact match", "turns whose tree the parser writes exactly", UP, 1, True),
         Measure("api_precision", "API precision", "function calls of the parser that are right", UP, 1, True),
         Measure("api_recall", "API recall", "function calls of the tree that the parser finds", UP, 1, True),
         Measure("samples_with_function", "samples with the function", "as a parser reads them", "", 1, True),
+        _mauve(OWN_BASE),
         Measure("private/exact_copies", "exact copies (not private)", "samples that are a training utterance", ALIKE),
     )
 }
 #: What tables of results show, where a run has it; CSV files hold all.
 SHOWN = [
-    *("word_overlap", "mauve", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match"),
+    *("mauve_minilm", "mauve_smollm2_135m", "mauve_gpt2_large", "fluency", "fluency_outliers"),
+    *("word_overlap", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match"),
     *(f"parsed_top_{k}_overlap" for k in (10, 25, 50, 100)),
     *("exact_match", "exact_match@missing", "exact_match@rest", "api_precision@missing", "api_recall@missing"),
+    f"mauve_{OWN_BASE}",
 ]
 #: Where several stand for one thing, the first that there is.
 INSTEAD = {
@@ -100,9 +124,25 @@ INSTEAD = {
 def measure(name: str) -> Measure:
     """A metric by its name in reports; after an ``@`` stands on which turns. One without a name has four digits."""
     known, _, part = name.partition("@")
-    found = MEASURES.get(known) or Measure(known, known.replace("_", " "), digits=None)
+    found = MEASURES.get(known)
+    if found is None:
+        judge = known.removeprefix("mauve_")
+        found = Measure(known, known.replace("_", " "), digits=None) if judge == known else _mauve(judge)
     told = {"": "", "missing": ", missing function"}.get(part, f", {part}")
     return replace(found, name=name, label=found.label + told)
+
+
+def judged(metrics: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """The MAUVE of each judge that some system has: of the independent ones, and of the generator's own base.
+
+    Args:
+        metrics: Of each system, as ``evaluate`` writes them.
+    """
+    own, every = f"mauve_{OWN_BASE}", list(metrics)
+    found = dict.fromkeys(name for values in every for name, value in values.items() if value is not None)
+    known = [f"mauve_{judge}" for judge in _JUDGES]
+    others = sorted(name for name in found if name.startswith("mauve_") and name not in known)
+    return [name for name in (*known, *others) if name in found and name != own], [own] if own in found else []
 
 
 def human_value(metrics: Mapping[str, Any], name: str) -> float | None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from commands.pipeline.systems import system
 from commands.quality.evaluate import CHOSEN_BY_JUDGE
-from commands.quality.measures import INSTEAD, human_value, measure
+from commands.quality.measures import INSTEAD, human_value, judged, measure
 from doppel.console.table import Table
 
-_COLUMNS = ("word_overlap", "mauve", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match")
+_COLUMNS = ("fluency", "word_overlap", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match")
 _OF_PARSERS = ("exact_match", "exact_match@missing")
 
 
@@ -37,8 +37,8 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
         if (card := report.get("card")) is not None:
             state = "SIGNED OFF" if card["signed"] else f"NOT SIGNED OFF: {'; '.join(card['prevents'])}"
             lines.append(f"Privacy card: {state}")
-    judged = [name for name, values in report["metrics"].items() if values.get("chosen_by_this_parser")]
-    lines += [f"{name}: {CHOSEN_BY_JUDGE}" for name in judged]
+    flattered = [name for name, values in report["metrics"].items() if values.get("chosen_by_this_parser")]
+    lines += [f"{name}: {CHOSEN_BY_JUDGE}" for name in flattered]
     left_out = report["left_out"] | report.get("parsers_left_out", {})
     lines += [f"left out: {name}: {why}" for name, why in left_out.items()]
     return "\n".join([*lines, f"From {synthetic}:", *(f"  {text}" for text in utterances)])
@@ -55,7 +55,8 @@ def _table(report: dict[str, Any]) -> Table:
             "exact_match@missing": values.get(f"exact_match@{missing}"),
         }
     columns = []
-    for first in (*_COLUMNS, *_OF_PARSERS):
+    independent, own = judged(rows.values())
+    for first in (*independent, *_COLUMNS, *_OF_PARSERS, *own):
         names = (first, *INSTEAD.get(first, ()))
         columns += [n for n in names if any(values.get(n) is not None for values in rows.values())][:1]
     table = Table(["", "ε spent", "protects one", *(measure(name).label for name in columns)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from tqdm import tqdm
 from doppel.lispress import Counting
 from doppel.metrics.anonymous_graph import anonymous_graph
 from doppel.metrics.copies import CopyIndex, copy_shares
-from doppel.metrics.mauve import INSTALL, has_mauve, mauve
+from doppel.metrics.judged import Nats, Part, Value, fluency_metrics, mauve_metrics
+from doppel.metrics.mauve import Featurizer
 from doppel.metrics.plain_number import plain_number
 from doppel.metrics.texts import commonest, distinct, mean_words, valid_share
 from doppel.metrics.tree_pairs import GraphMatch
@@ -24,14 +25,10 @@ from doppel.metrics.type_counts import (
     type_overlap,
 )
 
-Value = float | int | str | list[str] | None
-Part = tuple[dict[str, Value], list[str]]
-"""Values by name, and notes on them."""
 TOP_K = (10, 25, 50, 100)
 FUNCTION_KEYS = ("function_overlap", "chi_square", *(f"top_{k}_overlap" for k in TOP_K))
 TREES_SAMPLED = "sampled with the text (prompt of stage two)"
 TREES_NONE = "none: one-stage samples carry no tree; function metrics need the semantic parser"
-_FEW_FOR_MAUVE = 1000
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,11 @@ class Corpus:
         left = sorted(set(range(len(self.utterances))) - set(rows))
         left = sorted(random.Random(seed + 1).sample(left, len(rows))) if len(left) >= len(rows) else []
         return Corpus(tuple(self.utterances[i] for i in left), tuple(self.trees[i] for i in left))
+
+    def halves(self, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The utterances of two equally large parts, apart, by chance."""
+        size = len(self.utterances) // 2
+        return self.sample(size, seed).utterances, self.rest(size, seed).utterances
 
 
 def function_metrics(
@@ -144,7 +146,8 @@ def compare(
     synthetic: Corpus,
     reference: Corpus,
     *,
-    featurizer: str | Path | None = None,
+    featurizers: Mapping[str, str | Path | Featurizer] | None = None,
+    nats: Nats | None = None,
     private: Sequence[str] | None = None,
     parsed: Sequence[str | None] | None = None,
     parsed_reference: Sequence[str | None] | None = None,
@@ -157,7 +160,9 @@ def compare(
     Args:
         synthetic: samples, with the trees they were sampled from where there are any.
         reference: human utterances with their trees.
-        featurizer: model folder or hub name for MAUVE; None leaves MAUVE out.
+        featurizers: name of each judge of MAUVE, and how it reads texts: a model folder, a hub name or a function from
+            texts to a [num_texts, hidden] tensor; without any there is no MAUVE.
+        nats: tells the loss of each text under a model of public text, for the fluency.
         private: private training utterances; opts into the ``private/…`` values, which are not DP.
         parsed: a semantic parser's trees of the synthetic utterances that ``compared_sides`` chooses, in their
             order, for the ``parsed_…`` values; None: there is no parser.
@@ -173,7 +178,7 @@ def compare(
     Raises:
         ValueError: a side is empty, ``num_samples`` is not positive, or parsed trees are not as many as compared
             utterances.
-        FeaturizerError: the featurizer cannot be loaded.
+        FeaturizerError: a judge cannot be loaded.
     """
     sizes: dict[str, Value] = {
         "num_synthetic": len(synthetic.utterances),
@@ -182,15 +187,18 @@ def compare(
     whole = reference
     synthetic, reference = compared_sides(synthetic, reference, num_samples, seed)
     sizes["num_compared"] = len(synthetic.utterances)
+    others = whole.rest(len(reference.utterances), seed)
+    texts = synthetic.utterances, reference.utterances
+    human = (others.utterances, reference.utterances) if others.utterances else whole.halves(seed)
     measures: dict[str, Callable[[], Part]] = {
         "words": lambda: (sizes | text_metrics(synthetic.utterances, reference.utterances), []),
-        "MAUVE": lambda: _mauve(synthetic, reference, featurizer, seed),
+        "MAUVE": lambda: mauve_metrics(*texts, human, featurizers or {}, seed),
         "sampled trees": lambda: _own_trees(synthetic, reference, counting),
         "parsed trees": lambda: _parsed_trees(synthetic, reference, parsed, parsed_reference, counting),
-        "human requests": lambda: _human(
-            whole.rest(len(reference.utterances), seed), reference, featurizer, counting, seed
-        ),
+        "human requests": lambda: _human(others, reference, counting),
     }
+    if nats is not None:
+        measures["fluency"] = lambda: fluency_metrics(*texts, human, nats)
     if private is not None:
         warning = (
             "private/… values compare with private training text: they are not differentially private; "
@@ -208,28 +216,16 @@ def compare(
     return values | {"notes": [note for _, notes in parts for note in notes]}
 
 
-def _mauve(synthetic: Corpus, reference: Corpus, featurizer: str | Path | None, seed: int) -> Part:
-    if featurizer is None:
-        return {"mauve": None, "featurizer": None}, ["mauve was not asked for"]
-    if not has_mauve():
-        return {"mauve": None, "featurizer": None}, [f"mauve is left out, for it is not installed: {INSTALL}"]
-    notes: list[str] = []
-    value = plain_number(mauve(synthetic.utterances, reference.utterances, featurizer, seed=25 + seed))
-    if value is None:
-        notes.append("mauve: one side has only empty utterances")
-    elif len(synthetic.utterances) < _FEW_FOR_MAUVE:
-        notes.append(f"mauve on fewer than {_FEW_FOR_MAUVE} samples a side is rough: compare equal counts only")
-    return {"mauve": value, "featurizer": str(featurizer)}, notes
-
-
-def _human(others: Corpus, reference: Corpus, featurizer: str | Path | None, counting: Counting, seed: int) -> Part:
+def _human(others: Corpus, reference: Corpus, counting: Counting) -> Part:
     """What other human turns would score in the samples' place; None where the reference holds too few."""
-    names = ("word_overlap", "mauve", *FUNCTION_KEYS)
+    names = ("word_overlap", *FUNCTION_KEYS)
     if not others.utterances:
-        note = "human_…: null, since the reference holds fewer than twice as many turns as are compared"
+        note = (
+            "the reference holds fewer than twice as many turns as are compared: human_… of words and functions is "
+            "null, and that of MAUVE and fluency compares its halves"
+        )
         return dict.fromkeys(f"human_{name}" for name in names), [note]
     values: dict[str, Value] = {"word_overlap": word_overlap(others.utterances, reference.utterances)}
-    values["mauve"] = _mauve(others, reference, featurizer, seed)[0]["mauve"]
     values |= function_metrics(others.trees, reference.trees, counting)
     return {f"human_{name}": values[name] for name in names}, []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -23,6 +24,11 @@ Featurizer = Callable[[Sequence[str]], Tensor]
 def has_mauve() -> bool:
     """Whether the package ``mauve-text`` is there; it is under the GPL 3, and nothing installs it unasked."""
     return all(find_spec(name) is not None for name in ("mauve", "faiss"))
+
+
+def judge_name(model: str | Path) -> str:
+    """What a judge is called in ``mauve_NAME``: the last part of its model's name, such as ``gpt2_large``."""
+    return re.sub(r"\W+", "_", str(model).rstrip("/").rpartition("/")[2]).strip("_").lower()
 
 
 def mauve(

@@ -76,9 +76,32 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 def test_without_the_package_mauve_is_left_out_with_a_line_that_names_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(import_module("doppel.metrics.compare"), "has_mauve", lambda: False)
+    monkeypatch.setattr(import_module("doppel.metrics.judged"), "has_mauve", lambda: False)
     sides = [Corpus(("book a room", "what is next"), (None, None)) for _ in range(2)]
-    values = compare(*sides, featurizer="no/such/model")
-    assert values["mauve"] is None and values["featurizer"] is None and values["word_overlap"] is not None
-    (note,) = [note for note in values["notes"] if "mauve" in note]
+    values = compare(*sides, featurizers={"one": "no/such/model"})
+    assert values["mauve_one"] is None and values["word_overlap"] is not None
+    (note,) = [note for note in values["notes"] if "left out" in note]
     assert "pip install" in note and "mauve-text" in note and "\n" not in note
+
+
+def test_every_judge_stands_beside_what_people_have_and_beside_the_number(tiny_model: str) -> None:
+    """The human value: the further half where the reference has one, else half against half."""
+    judges = {"last": TextFeaturizer(tiny_model), "mean": TextFeaturizer(tiny_model, pooling="mean")}
+    human = [f"{text} {n}" for n in range(4) for text in HUMAN]  # 120
+    for samples, number in ((OTHER, 30), (OTHER * 4, 60)):
+        reference = Corpus(tuple(human), (None,) * len(human))
+        values = compare(Corpus(tuple(samples), (None,) * len(samples)), reference, featurizers=judges)
+        assert values["human_num_compared"] == number
+        for name in judges:
+            ours, ceiling = values[f"mauve_{name}"], values[f"human_mauve_{name}"]
+            assert isinstance(ours, float) and isinstance(ceiling, float) and ceiling > 0.8 > 0.5 > ours
+        assert any(f"compares {len(samples)} samples" in note for note in values["notes"])
+
+
+def test_a_sentence_vector_is_the_mean_over_the_tokens_of_length_one(tiny_model: str) -> None:
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny_model), AutoModel.from_pretrained(tiny_model).eval()
+    texts = ["yes", HUMAN[0], "no thanks"]
+    for text, feature in zip(texts, TextFeaturizer(tiny_model, pooling="mean")(texts), strict=True):
+        with torch.no_grad():
+            mean = model(tokenizer.encode(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+        torch.testing.assert_close(feature, mean / mean.norm(), atol=1e-5, rtol=1e-4)

@@ -180,7 +180,7 @@ def test_hostile_text_is_text_wherever_it_stands(tmp_path: Path) -> None:
         {"utterance": HOSTILE, "parse": HOSTILE}
     ]
     run = make_samples(tmp_path / "run", lines, name=HOSTILE, supported=["!Tell"], parser=HOSTILE)
-    evaluate(run, "two_stage", {"mauve": 0.5, "notes": [HOSTILE]})
+    evaluate(run, "two_stage", {"mauve_own_base": 0.5, "notes": [HOSTILE]})
     make_samples(run, [{"utterance": HOSTILE, "label": HOSTILE}] * 9, "labels", name=HOSTILE, supported=["!Tell"])
     read = page(run)
     scripts = read.all("script")
@@ -298,7 +298,7 @@ def test_the_better_system_stands_first(tmp_path: Path) -> None:
     assert order() == ["2-stage", "1-stage"], "nothing measured: the one that tells more"
     for better, first in (("one_stage", "1-stage"), ("two_stage", "2-stage")):
         for name in ("one_stage", "two_stage"):
-            evaluate(run, name, {"mauve": 0.9 if name == better else 0.4})
+            evaluate(run, name, {"mauve_own_base": 0.9 if name == better else 0.4})
         assert order()[0] == first
         read = page(run)
         assert [cell.words for cell in read.all("table", class_="figures")[0].all("th")][2] == first
@@ -326,7 +326,7 @@ def test_epsilon_stands_where_the_card_vouches_for_it_and_else_why_not(tmp_path:
         make_run(run, metrics={"two_stage": {}})
         (run / "experiment.yaml").write_text("name: mine\nsystems: [two_stage]\nepsilon: 3.0\n")
         sample(run, "two_stage", **changes)
-        evaluate(run, "two_stage", {"mauve": 0.5})
+        evaluate(run, "two_stage", {"mauve_own_base": 0.5})
         read = page(run)
         badge = read.all("p", class_="badge")[0].words
         assert is_vouched == badge.startswith("Signed off"), badge
@@ -356,8 +356,8 @@ def test_samples_that_were_changed_after_their_step_are_not_shown(tmp_path: Path
 def test_private_figures_are_on_it_only_if_asked_for_and_labelled(tmp_path: Path) -> None:
     run = make_samples(tmp_path / "run", [{"utterance": "yes"}] * 9, "one_stage")
     values = {
-        "mauve": 0.5,
-        "human_mauve": 0.91,
+        "mauve_own_base": 0.5,
+        "human_mauve_own_base": 0.91,
         "private/exact_copies": 0.1234,
         "private/reference_exact_copies": 0.2468,
     }
@@ -376,7 +376,10 @@ def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
     for epsilon in (3.0, 8.0):
         for seed in (1, 2, 3):
             run = tmp_path / f"e{epsilon:g}-s{seed}"
-            metrics = {"one_stage": {"mauve": 0.1 * seed + epsilon / 100}, "two_stage": {"mauve": 0.2 * seed}}
+            metrics = {
+                "one_stage": {"mauve_own_base": 0.1 * seed + epsilon / 100},
+                "two_stage": {"mauve_own_base": 0.2 * seed},
+            }
             metrics["one_stage"]["parsed_chi_square"] = None  # type: ignore[assignment]
             make_run(run, epsilon=epsilon, seed=seed, metrics=metrics)
             for system in metrics:
@@ -387,6 +390,6 @@ def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
     assert len(rows) == 4 and all(row[2] == "3" for row in rows), rows
     assert "0.280 ± 0.100" in rows[0] and "0.230 ± 0.100" in rows[2], rows
     labels = [svg.attributes.get("aria-label", "") for svg in read.all("svg", class_="curves")]
-    assert any("MAUVE against ε" in label and "0.28 at ε = 8" in label for label in labels)
+    assert any("own features against ε" in label and "0.28 at ε = 8" in label for label in labels)
     assert not [path for path in read.all("path") if path.attributes["d"] == "M"], "a line without a point"
     assert len(read.all("script")) == 1

@@ -26,10 +26,10 @@ def test_a_new_run_is_read_from_its_experiment(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
     assert (record.experiment["name"], record.experiment["seed"]) == ("quickstart", 4)
     assert record.is_private and record.parser == "/x/last.ckpt cafe"
-    evaluate(tmp_path, "one_stage", {"mauve": 0.5})
-    evaluate(tmp_path, "two_stage", '{"mauve": ')
+    evaluate(tmp_path, "one_stage", {"mauve_own_base": 0.5})
+    evaluate(tmp_path, "two_stage", '{"mauve_own_base": ')
     found, problems = values(record, "evaluate")
-    assert found == {"one_stage": {"mauve": 0.5}}
+    assert found == {"one_stage": {"mauve_own_base": 0.5}}
     assert "two_stage.json" in problems["two_stage"]
     edit_manifest(tmp_path, "evaluation/two_stage.json")
     assert "half-done" in values(RunRecord(tmp_path), "evaluate")[1]["two_stage"]

@@ -32,7 +32,7 @@ def pipeline(folder: Path, specs: dict[str, PrivacySpec], is_sampled: bool = Tru
             ledger.spend(name)
         if is_sampled:
             sample(folder, system)
-        evaluate(folder, system, {"mauve": 0.5})
+        evaluate(folder, system, {"mauve_own_base": 0.5})
     return folder
 
 
@@ -95,7 +95,7 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
     files.append(File("synthetic_topics.jsonl.calibration.json", "metrics", "topics", "topics"))
     end_step(folder, "calibrate_topics", ["calibrate"], files, ["pool_topics.jsonl"])
     for system in ("one_stage", "two_stage", "topics"):
-        evaluate(folder, system, {"mauve": 0.5})
+        evaluate(folder, system, {"mauve_own_base": 0.5})
     report = build_report(RunRecord(folder))
     assert report["sampling"] == {
         "one_stage": {"synthetic_one_stage.jsonl": {"num_beams": 3}},
@@ -112,8 +112,8 @@ def test_numbers_of_other_samples_than_those_that_are_there_are_left_out(tmp_pat
     end_step(folder, "sample_two_stage", ["predict"], [File("synthetic.jsonl", "release", "two_stage", "two_stage")])
     report = build_report(RunRecord(folder))
     assert list(report["metrics"]) == ["one_stage"] and "synthetic.jsonl" in report["left_out"]["two_stage"]
-    evaluate(folder, "two_stage", {"mauve": 0.7})
-    (folder / "evaluation" / "one_stage.json").write_text('{"mauve": 0.99}')
+    evaluate(folder, "two_stage", {"mauve_own_base": 0.7})
+    (folder / "evaluation" / "one_stage.json").write_text('{"mauve_own_base": 0.99}')
     report = build_report(RunRecord(folder))
     assert list(report["metrics"]) == ["two_stage"] and "one_stage.json" in report["left_out"]["one_stage"]
 
@@ -137,9 +137,9 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
 ) -> None:
     folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC})
     (folder / "experiment.yaml").write_text("name: mine\nsystems: [one_stage, two_stage, shuffled]\nnum_samples: 3\n")
-    (folder / "evaluation" / "one_stage.json").write_text('{"mauve": ')
+    (folder / "evaluation" / "one_stage.json").write_text('{"mauve_own_base": ')
     sample(folder, "two_stage", lines=b'{"utterance": "yes"}\n{"utterance": "book lunch with Ana"}\n')
-    evaluate(folder, "two_stage", {"mauve": 0.5})
+    evaluate(folder, "two_stage", {"mauve_own_base": 0.5})
     assert cli.main(["report", str(folder)]) == 0
     report = json.loads((folder / "report.json").read_text())
     assert list(report["metrics"]) == ["two_stage"]

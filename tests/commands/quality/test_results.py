@@ -29,7 +29,7 @@ def run(folder: Path, **fields: Any) -> dict[str, Any]:
     return report
 
 
-def pooled(root: Path, metric: str = "mauve", system: str = "two_stage") -> pd.DataFrame:
+def pooled(root: Path, metric: str = "mauve_own_base", system: str = "two_stage") -> pd.DataFrame:
     """The cells of one metric of one system."""
     found = pool(counted(read_runs([root])[0])[0])
     return found[(found["metric"] == metric) & (found["system"] == system)]
@@ -75,7 +75,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
 )
 def test_runs_that_differ_in_a_setting_never_share_a_cell(tmp_path: Path, other: dict[str, Any]) -> None:
     run(tmp_path / "a", seed=1, metrics={"two_stage": {}})
-    run(tmp_path / "b", **{"seed": 2, "metrics": {"two_stage": {"mauve": 0.9}}, **other})
+    run(tmp_path / "b", **{"seed": 2, "metrics": {"two_stage": {"mauve_own_base": 0.9}}, **other})
     cells = pooled(tmp_path)
     assert cells["seeds"].tolist() == [1, 1]
     for own, _ in sections(cells):
@@ -154,8 +154,8 @@ def test_a_duplicate_seed_counts_once_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_null_metric_is_a_dash_and_counts_no_seed(tmp_path: Path) -> None:
-    run(tmp_path / "a", metrics={"two_stage": {"mauve": None}})
-    assert measure("mauve").show(*pooled(tmp_path)[["value", "std"]].iloc[0]) == "–"
+    run(tmp_path / "a", metrics={"two_stage": {"mauve_own_base": None}})
+    assert measure("mauve_own_base").show(*pooled(tmp_path)[["value", "std"]].iloc[0]) == "–"
     run(tmp_path / "b", seed=2, metrics={"two_stage": {}})
     both = pd.concat([pooled(tmp_path), pooled(tmp_path, "word_overlap")])
     assert "0.500 (1 of 2)" in markdown(both)
@@ -205,9 +205,9 @@ def test_the_papers_numbers_are_as_in_its_text() -> None:
         ]
         return own["value"].item(), own["std"].item()
 
-    assert cell("Table 1", 3, "two_stage", "mauve") == (0.53, 0.031)
+    assert cell("Table 1", 3, "two_stage", "mauve_gpt2_large") == (0.53, 0.031)
     assert cell("Table 1", 3, "two_stage", "parsed_chi_square") == (0.054, 0.003)
-    assert cell("Table 1, TreeDST", math.inf, "labels", "mauve") == (0.399, 0.046)
+    assert cell("Table 1, TreeDST", math.inf, "labels", "mauve_gpt2_large") == (0.399, 0.046)
     assert cell("Table 3", 3, "two_stage", "exact_match@missing", "EventOnDate") == (0.614, 0.007)
     assert {name.split(",")[0].split(":")[0] for name in paper["setting"]} == {f"Table {n}" for n in range(1, 9)}
     assert not paper.duplicated([*SETTINGS, "metric"]).any()

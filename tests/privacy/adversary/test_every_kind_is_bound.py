@@ -49,7 +49,7 @@ KINDS = [
     "report.json",
     "report.html",
 ]
-METRICS = {"mauve": 0.5, "word_overlap": 0.4, "notes": []}
+METRICS = {"mauve_own_base": 0.5, "word_overlap": 0.4, "notes": []}
 
 
 def lines(*records: dict[str, str]) -> bytes:
@@ -236,7 +236,7 @@ def by_hand(run: Path) -> None:
 
 
 def by_hand_in_its_place(run: Path) -> None:
-    (run / "evaluation" / "two_stage.json").write_text(json.dumps({"mauve": 0.98765, "notes": []}))
+    (run / "evaluation" / "two_stage.json").write_text(json.dumps({"mauve_own_base": 0.98765, "notes": []}))
 
 
 def a_table(run: Path) -> None:

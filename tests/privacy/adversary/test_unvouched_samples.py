@@ -148,7 +148,7 @@ def test_a_report_that_never_looked_at_checkpoints_is_not_believed_where_there_a
 
 def test_a_system_that_no_ledger_names_is_not_left_out_of_what_all_spend(run: Path) -> None:
     sample(run, "one_stage", state=None)
-    evaluate(run, "one_stage", {"mauve": 0.5})
+    evaluate(run, "one_stage", {"mauve_own_base": 0.5})
     report = build_report(RunRecord(run))
     assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
     assert "but one_stage, which is NOT PRIVATE, released together" in report["privacy"]["statement"]

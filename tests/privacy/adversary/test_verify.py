@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "runs" / "run"
     make_run(folder, metrics={"two_stage": {}}, report=False)
     sample(folder, "two_stage")
-    evaluate(folder, "two_stage", {"mauve": 0.5})
+    evaluate(folder, "two_stage", {"mauve_own_base": 0.5})
     return folder
 
 
