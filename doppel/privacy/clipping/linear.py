@@ -13,6 +13,7 @@ from doppel.privacy.clipping.arithmetic import (
     batched_matmul,
     centre_operands,
     cross_inner,
+    formed_norm,
     gemm_operand,
     gram_inner,
     room_of_gram,
@@ -23,6 +24,9 @@ from doppel.privacy.clipping.arithmetic import (
 from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.head import FusedHead
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+
+#: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other.
+_NARROW, _NARROWER = 32, 8
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -38,6 +42,11 @@ class LinearRule(LayerRule):
 
     For 2n² > d·p the per-unit gradient is formed instead (Bu et al., 2023, "mixed" ghost clipping). It then
     takes d·p < √2·n·√(dp) ≤ n·(d + p) numbers, so less memory than A and G, which are freed.
+
+    *Narrow layers*, such as the factors of LoRA, form it always: it takes about as many numbers as A and G, less work
+    than the grams, and a vector times the formed gradients gives the clipped sum. What is clipped is then what the norm
+    was taken of, so that its room for rounding is that of :func:`.arithmetic.formed_norm` alone. The widths decide,
+    which are public: whoever is beside a unit changes neither the way nor the room.
 
     *Tied to an embedding*, the weight has the gradient GᵀA + EᵀD (see :class:`.embedding.EmbeddingRule`), with
     ‖GᵀA + EᵀD‖² = ‖GᵀA‖² + ‖EᵀD‖² + 2⟨GᵀA, EᵀD⟩ and, E being one-hot, ⟨GᵀA, EᵀD⟩ = Σ_{s,t} G[s, id_t] (ADᵀ)_st: only
@@ -83,15 +92,18 @@ class LinearRule(LayerRule):
         A = layout.split(inputs, inputs.shape[-1]).to(G.dtype)  # autocast: the GEMM operand, not its float32 source
         (n, d), p = A.shape[1:], G.shape[2]
         A, G = gemm_operand(A), gemm_operand(G)
-        if 2 * n * n > d * p and self.tied_to is None:
-            return self._form_gradients(A, G)
+        is_narrow = min(d, p) <= _NARROW and max(d, p) >= _NARROWER * min(d, p)
+        if (is_narrow or 2 * n * n > d * p) and self.tied_to is None:
+            return self._form_gradients(A, G, is_narrow)
         return gram_inner(A, G, offset=1.0 if self.trains_bias else 0.0), {"inputs": A, "grads": G}
 
-    def _form_gradients(self, A: Tensor, G: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _form_gradients(self, A: Tensor, G: Tensor, is_narrow: bool) -> tuple[Tensor, dict[str, Tensor]]:
         left, right = (A, G) if self.is_transposed else (G, A)
         kept = {"weight_grads": batched_matmul(left.transpose(1, 2), right)}
         if self.trains_bias:
             kept["bias_grads"] = G.sum(1, dtype=wide_dtype(G.dtype))
+        if is_narrow:
+            return formed_norm(kept.values()), kept
         squared = sum(squared_norm(gradient)[0] for gradient in kept.values())
         # as much room as the ghost norm has: which way is taken depends on the longest unit beside this one
         room = room_of_gram(A, G, offset=1.0 if self.trains_bias else 0.0)
