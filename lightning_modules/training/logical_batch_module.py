@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from torch.profiler import record_function
 from datamodules.batch import LogicalBatch
 from doppel.errors import UserError
 from doppel.gradients import GradientReducer
+from doppel.half_weights import HalfWeights
 from doppel.privacy.checkpoint import KEY, privacy_state
 from lightning_modules.training.step_policy import PlainStep, StepPolicy
 
@@ -40,6 +42,8 @@ class LogicalBatchModule(LightningModule):
 
     #: Why this kind of model cannot be trained privately; None if it can.
     not_private_because: ClassVar[str | None] = None
+    #: Whether it trains through a compiler, which has its own way with weights.
+    is_compiled: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +55,7 @@ class LogicalBatchModule(LightningModule):
         #: not say); checkpoints keep it.
         self.origins: list[dict[str, Any]] = []
         self._reducer: GradientReducer | None = None
+        self._half_weights: HalfWeights | None = None
 
     def losses(self, batch: Any) -> Tensor:
         """Loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
@@ -98,8 +103,9 @@ class LogicalBatchModule(LightningModule):
         return None
 
     def on_fit_start(self) -> None:
-        """Buffers of gradients belong to one fit: parameters may be on another device in the next."""
+        """Buffers of gradients and copies of weights belong to one fit: parameters may be elsewhere in the next."""
         self._reducer = None
+        self._half_weights = None if self.is_compiled else HalfWeights(self)
         self._say_if_not_private("this training learns, and what is sampled from it")
 
     def on_fit_end(self) -> None:
@@ -143,6 +149,10 @@ class LogicalBatchModule(LightningModule):
 
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """One optimiser step on one logical batch; an empty batch steps too."""
+        with nullcontext() if self._half_weights is None else self._half_weights.in_use():
+            self._take_step(batch)
+
+    def _take_step(self, batch: LogicalBatch) -> None:
         reducer = self.begin_step(self.parameters())
         total = torch.zeros((), device=self.device)
         for number, micro_batch in enumerate(batch.micro_batches, start=1):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from doppel.half_weights import weight_in
 from doppel.privacy.clipping.arithmetic import (
     add_product_to_grad,
     add_to_grad,
