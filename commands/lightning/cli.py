@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
-from commands.lightning.hardware import check_hardware, settled_precision
+from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
@@ -31,6 +31,7 @@ from commands.pipeline.run_folder import claim, hold, last_checkpoint, refuse_to
 from commands.pipeline.stage_config import StageConfig
 from datamodules.data_module import TrainingDataModule, may_be_told
 from datamodules.overlap import Source
+from doppel.allocator import keep_freed_memory
 from doppel.errors import UserError
 from doppel.privacy.ledger import join
 from doppel.privacy.spec import PrivacyArguments
@@ -252,6 +253,8 @@ class DoppelCLI(LightningCLI):
             raise UserError(listed_privacy())
         check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
         trainer.precision = settled_precision(str(trainer.accelerator), str(trainer.precision or "32-true"))
+        if self.trains and uses_cpu(str(trainer.accelerator)):
+            keep_freed_memory()
         self.save_config_kwargs = {"given": config.clone()}
         if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
             raise UserError(

@@ -22,15 +22,15 @@ def settled_precision(accelerator: str, precision: str) -> str:
             ``16-mixed`` on another CUDA GPU, such as a V100, and ``32-true`` elsewhere. In 16-mixed a private run
             trains under a constant loss scale and skips no step.
     """
-    uses_cpu = accelerator == "cpu" or not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    on_cpu = uses_cpu(accelerator)
     if precision != "auto":
-        if uses_cpu and "16" in precision and not cpu_bf16():
+        if on_cpu and "16" in precision and not cpu_bf16():
             rank_zero_warn(
                 f"precision {precision} on a CPU without bfloat16 instructions: matrix products take up to fifty times "
                 "as long as in 32-true; set trainer.precision to auto or 32-true"
             )
         return precision
-    if uses_cpu:
+    if on_cpu:
         found = cpu_bf16()
         why = f"this CPU has bfloat16 instructions ({found})" if found else "this CPU has no bfloat16 instructions"
     elif torch.cuda.is_available():
@@ -38,10 +38,15 @@ def settled_precision(accelerator: str, precision: str) -> str:
         why = f"{torch.cuda.get_device_name()} has {'' if found else 'no '}bfloat16"
     else:
         found, why = "", "this is no CUDA GPU"
-    half = "32-true" if uses_cpu or not torch.cuda.is_available() else "16-mixed"
+    half = "32-true" if on_cpu or not torch.cuda.is_available() else "16-mixed"
     chosen = "bf16-mixed" if found else half
     rank_zero_info(f"precision: {chosen}, for {why}")
     return chosen
+
+
+def uses_cpu(accelerator: str) -> bool:
+    """Whether a trainer with this ``accelerator`` computes on the CPU."""
+    return accelerator == "cpu" or not (torch.cuda.is_available() or torch.backends.mps.is_available())
 
 
 def cpu_bf16() -> str:

@@ -27,6 +27,8 @@ from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayer
 IGNORE_INDEX = -100
 #: float16 holds weighted hidden states in units of this part of the clipping norm, and has numbers up to this peak.
 _UNIT, _PEAK = 2.0**-4, 2.0**15
+#: Positions of a chunk; logits of a chunk on the CPU: 28 MiB of float32, see :mod:`doppel.allocator`.
+_CHUNK, _LOGITS_CPU = 512, 7 * 2**20
 #: Attribute of a head in a capture: starts the :class:`FusedHead` of the micro-batch.
 START_FUSED_HEAD = "start_fused_head"
 
@@ -49,14 +51,15 @@ class HeadLoss:
 
     Args:
         head: The output head, an ``nn.Linear`` with or without bias; its weight may be tied to the embedding.
-        chunk_tokens: Positions whose logits are formed together, at least one row (or unit).
+        chunk_tokens: Positions whose logits are formed together, at least one row (or unit). None: 512, or on the CPU
+            those whose logits in float32 still fit its caches and come from memory that is kept, at most 512.
         recompute: Form the logits' gradient a second time instead of keeping it.
         divisor: Divides the sum over a row's positions: a public constant, so that the loss is a likelihood of whole
             rows. None divides by the row's own number of labelled positions.
     """
 
     def __init__(
-        self, head: nn.Linear, chunk_tokens: int = 512, recompute: bool = False, divisor: float | None = None
+        self, head: nn.Linear, chunk_tokens: int | None = None, recompute: bool = False, divisor: float | None = None
     ) -> None:
         if type(head) is not nn.Linear:
             raise TypeError(f"the head is a {type(head).__name__}, but only an nn.Linear can be fused with its loss")
@@ -65,6 +68,12 @@ class HeadLoss:
         self.recompute = recompute
         self.divisor = divisor
         self.buffer = _Buffer()
+
+    def tokens_of_chunk(self, device: torch.device) -> int:
+        """Positions whose logits are formed together there."""
+        if self.chunk_tokens is not None or device.type != "cpu":
+            return self.chunk_tokens or _CHUNK
+        return min(_CHUNK, max(_LOGITS_CPU // len(self.head.weight), 1))
 
     def __call__(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
         """Losses of shape [B], in nats.
@@ -111,9 +120,9 @@ class _HeadLossFunction(torch.autograd.Function):
                 hidden=hidden.detach().to(dtype),
                 labels=labels,
                 position_weights=is_labelled.to(wide) / divisor,
-                weight=weight.detach().to(dtype),
+                weight=weight_in(loss.head, dtype),
                 bias=None if bias is None else bias.detach().to(dtype),
-                rows_per_chunk=max(loss.chunk_tokens // (labels.shape[1] * multiple), 1) * multiple,
+                rows_per_chunk=max(loss.tokens_of_chunk(hidden.device) // (labels.shape[1] * multiple), 1) * multiple,
                 # the clipper forms float32 sums; the CPU has no GEMM from half precision into float32
                 dtype=dtype if fused is None or hidden.is_cuda else wide,
             )
