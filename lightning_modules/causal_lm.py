@@ -27,6 +27,7 @@ from doppel.metrics.mauve import judge_name, mauve
 from doppel.metrics.sampled_texts import SampledTexts
 from doppel.privacy.card import origins_of
 from lightning_modules.backbone.base_models import (
+    attention_for,
     check_compilable,
     checked_divisor,
     checkpoint_activations,
@@ -169,7 +170,9 @@ class CausalLM(LogicalBatchModule):
         labels_BT = F.pad(batch.labels[:, 1:], (0, 1), value=IGNORE_INDEX)
         if self.head_loss is not None:
             trunk = self.run_trunk if torch.is_grad_enabled() else self.trunk  # evaluation has shapes of its own
-            return self.head_loss(trunk(batch.input_ids), labels_BT)
+            with attention_for(batch.input_ids):
+                hidden_BTD = trunk(batch.input_ids)
+            return self.head_loss(hidden_BTD, labels_BT)
         logits_BTV = self.model(input_ids=batch.input_ids, use_cache=False).logits
         nll_BT = F.cross_entropy(
             logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"

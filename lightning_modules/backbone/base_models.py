@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from doppel.errors import UserError
 from doppel.made_models import how_to_make
 from doppel.privacy.clipping.head import HeadLoss
+
+#: Rows of at most so many tokens are short to the CPU's attention.
+_SHORT = 128
 
 
 class BaseModelError(UserError):
@@ -106,6 +111,16 @@ def check_compilable(model: PreTrainedModel, has_fused_head: bool, checkpoints: 
         raise BaseModelError("activation_checkpointing and compile do not go together: set one of them to false")
     if not has_fused_head:
         raise BaseModelError(f"{name} does more with its logits than apply its head: set the model's compile to false")
+
+
+def attention_for(input_ids: Tensor) -> AbstractContextManager[None]:
+    """How a training computes attention over these rows, [rows, T].
+
+    On a CPU in half precision torch's fused kernel takes longer than plain products in float32 where rows are short.
+    Elsewhere the choice is torch's.
+    """
+    is_slow = input_ids.device.type == "cpu" and torch.is_autocast_enabled("cpu") and input_ids.shape[1] <= _SHORT
+    return sdpa_kernel(SDPBackend.MATH) if is_slow and torch.is_grad_enabled() else nullcontext()
 
 
 def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | None = None) -> HeadLoss | None:

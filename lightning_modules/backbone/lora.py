@@ -65,6 +65,9 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
         fan_in_fan_out=any(isinstance(linear[name], Conv1D) for name in chosen),
     )
     inject_adapter_in_model(config, model)
+    for module in model.modules():
+        if isinstance(module, LoraLinear):  # autocast casts for the product: peft's copy to float32 comes on top of it
+            module.cast_input_dtype_enabled = False
 
 
 def check_same_adapters(trained_with: dict[str, Any] | None, arguments: LoraArguments | None) -> None:
