@@ -36,6 +36,7 @@ class Preemption(Checkpoint):
     A signal only sets a flag. At the end of each training step all ranks agree whether one of them was signalled (one
     all-reduce of one number). If so they save ``last.ckpt``, the file that a ModelCheckpoint with ``save_last``
     maintains, rank 0 asks SLURM to requeue the job, and the process ends with status 75 (ranks other than 0 with 0).
+    A signal ahead of the first step ends the run before that step, which is then not spent.
     The same command with ``--ckpt_path last`` goes on, in the middle of an epoch too; the validation that would follow
     the last step of an epoch is then left out. In ``predict`` nothing needs to be agreed or saved, for
     :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch on disk.
@@ -92,10 +93,18 @@ class Preemption(Checkpoint):
         self._is_over = self._is_signalled = self._is_interrupted = False
         self._listen()
 
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leave if a signal came while data were read."""
+        self._leave_before_a_step(trainer)
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Listen alone: Lightning's handler of SIGTERM, which came after ``setup``, talks to other ranks mid-step."""
+        """Listen alone: Lightning's handler of SIGTERM, which came after ``setup``, talks to other ranks mid-step.
+
+        Leave if a signal came since ``setup``: a step may take minutes, and would be spent.
+        """
         if self._process is not None:
             self._listen(is_training=True)
+        self._leave_before_a_step(trainer)
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listen alone, likewise."""
@@ -180,6 +189,12 @@ class Preemption(Checkpoint):
             part.replace(path)
         trainer.strategy.barrier("preempted")
         return path
+
+    def _leave_before_a_step(self, trainer: pl.Trainer) -> None:
+        """No step of this fit was taken or spent, and checkpoints are as they were: there is nothing to save."""
+        if self._process is not None and trainer.strategy.reduce_boolean_decision(self._is_signalled, all=False):
+            rank_zero_info("Preempted before the first step: nothing was spent, and the same command goes on.")
+            self._leave(trainer, is_speaker=trainer.is_global_zero)
 
     def _leave(self, trainer: pl.Trainer, is_speaker: bool) -> None:
         job = SlurmJob.current()

@@ -107,6 +107,27 @@ def test_a_preempted_run_ends_with_the_same_weights_and_budget(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+class SignalEarly(Callback):
+    """Sends SIGTERM ahead of the first step, from one of Lightning's hooks."""
+
+    def __init__(self, hook: str) -> None:
+        setattr(self, hook, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start"])
+def test_a_signal_ahead_of_the_first_step_spends_nothing(
+    tmp_path: Path, tiny_model: str, corpus: str, undisturbed: torch.Tensor, hook: str
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Preempted) as left:
+        train(tmp_path, tiny_model, data_module(corpus), SignalEarly(hook))
+    assert left.value.code == EXIT_STATUS
+    signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "checkpoints" / "last.ckpt").exists()
+    assert done_steps(tmp_path) == 0
+    assert torch.equal(weights(train(tmp_path, tiny_model, data_module(corpus))), undisturbed)
+
+
 def test_a_run_without_privacy_resumes_with_the_same_dropout(tmp_path: Path, tiny_model: str, corpus: str) -> None:
     def run(name: str, *extra: Callback, resume: bool = False) -> torch.Tensor:
         data = data_module(corpus, sampling="shuffle", sampling_seed=None)
