@@ -28,7 +28,9 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
         behind for the next. Then both rows are clipped, with dropout: a layer whose rule is refused on what it is given
         (it mixes rows, branches on data, keeps a state) is refused here, and not in a step. It proves nothing of a
         dependence that this pair does not show. Its rows come from no data set (:meth:`LogicalBatchModule.probe`), so
-        what it tells is public; weights, gradients and generators are left as they were.
+        what it tells is public; weights, gradients and generators are left as they were. Beside the longest row of a
+        model that gives three batches the loss alone is compared: there a gradient that changes while the loss does not
+        is not seen.
 
     Args:
         module: On its device, before the first step.
@@ -54,7 +56,7 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
         return f"there was no memory for two rows of {name} of the longest length"
 
 
-def _compare(module: LogicalBatchModule, alone: Any, beside: Any) -> str | None:
+def _compare(module: LogicalBatchModule, alone: Any, beside: Any, longest: Any = None) -> str | None:
     name = type(module).__name__
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with _without_dropout(module), torch.compiler.set_stance("force_eager"):
@@ -68,6 +70,7 @@ def _compare(module: LogicalBatchModule, alone: Any, beside: Any) -> str | None:
         changes = {
             "loss": _change([before], [with_other]),
             "gradient": _change(own, torch.autograd.grad(with_other, parameters, allow_unused=True)),
+            "loss beside the longest": 0.0 if longest is None else _change([before], [_loss_alone(module, longest)]),
             "loss after it": _change([before], [_last_loss(module, alone)]),
         }
     found = [f"the {what} by {change:.2%}" for what, change in changes.items() if not change <= _TOLERANCE]
@@ -98,6 +101,11 @@ def _try_clipping(module: LogicalBatchModule, batch: Any) -> None:
 
 def _last_loss(module: LogicalBatchModule, batch: object) -> Tensor:
     return module.row_losses(batch)[-1]
+
+
+@torch.no_grad()
+def _loss_alone(module: LogicalBatchModule, batch: object) -> Tensor:
+    return _last_loss(module, batch)
 
 
 def _change(before: tuple[Tensor | None, ...] | list[Tensor], after: tuple[Tensor | None, ...] | list[Tensor]) -> float:

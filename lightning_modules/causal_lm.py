@@ -42,6 +42,9 @@ from lightning_modules.decoding.constraint import tree_constraint
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples, sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
+#: Tokens of the longest row whose gradient the check of rows compares; beside longer ones it compares losses.
+_PROBED = 64
+
 
 def adamw(params: Any) -> Optimizer:
     """AdamW with rate 2e-3 (Mireshghallah et al., 2023, appendix A.3) and no weight decay."""
@@ -179,14 +182,17 @@ class CausalLM(LogicalBatchModule):
         ).view_as(labels_BT)
         return nll_BT.sum(1) / (self.loss_divisor or _num_labels(batch).clamp(min=1))
 
-    def probe(self) -> tuple[MicroBatch, MicroBatch]:
-        """Random tokens: a row of at most 8 alone, and after one of ``max_length``, but of 8,192 at most."""
+    def probe(self) -> tuple[MicroBatch, ...]:
+        """Random tokens: a row of at most 8 alone, after one of 64, and after one of ``max_length``, but of 8,192 at
+        most."""
         vocabulary, length = self.model.get_input_embeddings().num_embeddings, min(self.codec.max_length, 8192)
         ids = torch.randint(vocabulary, (2, length), generator=torch.Generator().manual_seed(0))
         labels = ids.clone()
         ids[1, 8:], labels[1, 8:] = self.codec.pad_id, IGNORE_INDEX
         ids, labels = ids.to(self.device), labels.to(self.device)
-        return MicroBatch(ids[1:, :8], labels[1:, :8], num_units=1), MicroBatch(ids, labels, num_units=2)
+        lengths = [_PROBED, length] if length > _PROBED else [length]
+        beside = [MicroBatch(ids[:, :n], labels[:, :n], num_units=2) for n in lengths]
+        return MicroBatch(ids[1:, :8], labels[1:, :8], num_units=1), *beside
 
     def setup(self, stage: str) -> None:
         """Refuse to compile without end; say in the logger's configuration where a warm start came from.

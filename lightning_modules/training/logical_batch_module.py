@@ -93,12 +93,14 @@ class LogicalBatchModule(LightningModule):
             about=type(self).__name__,
         )
 
-    def probe(self) -> tuple[Any, Any] | None:
-        """Two micro-batches that say nothing of anybody, by which a private run checks that rows are independent.
+    def probe(self) -> tuple[Any, ...] | None:
+        """Micro-batches that say nothing of anybody, by which a private run checks that rows are independent.
 
         Returns:
             A made-up row alone, and the same row as the last one after one as long as rows come, both on the module's
-            device; None where there is no such check, which the run and its ledger say.
+            device. Where a gradient of that length takes long: after a shorter one, and third after one as long as rows
+            come, beside which the losses alone are compared. None where there is no such check, which the run and its
+            ledger say.
         """
         return None
 

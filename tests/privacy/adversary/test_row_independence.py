@@ -54,6 +54,13 @@ class ByGradientAlone(UtteranceLM):
         return losses.detach() + losses.mean() - losses.mean().detach()
 
 
+class ByAVeryLongRow(UtteranceLM):
+    """Weighs the rows beside one of more than 64 tokens in another way."""
+
+    def losses(self, batch: MicroBatch) -> Tensor:
+        return super().losses(batch) * (2 if batch.input_ids.shape[1] > 64 else 1)
+
+
 class WithMemory(UtteranceLM):
     """What the longest row so far was changes the loss of every later one."""
 
@@ -80,7 +87,12 @@ def test_a_model_that_looks_at_each_row_alone_is_not(tiny_model: str, corpus: st
 
 @pytest.mark.parametrize(
     ("kind", "what"),
-    [(ByTheLongestRow, "the loss by"), (ByGradientAlone, r"\(the gradient by"), (WithMemory, "the loss after it by")],
+    [
+        (ByTheLongestRow, "the loss by"),
+        (ByGradientAlone, r"\(the gradient by"),
+        (ByAVeryLongRow, r"\(the loss beside the longest by"),
+        (WithMemory, "the loss after it by"),
+    ],
 )
 def test_a_loss_that_looks_at_other_rows_is_refused_by_name(
     tiny_model: str, corpus: str, tmp_path: Path, kind: type[UtteranceLM], what: str
