@@ -46,10 +46,12 @@ class SamplingArguments:
             :func:`draw_samples`; null keeps every text, as the paper does.
         min_words: Fewest words of an utterance that is a sample; a public bound, which the data do not choose.
         grammar: Lets a model of parse trees write well-formed Lispress alone; a tree that does not end within
-            max_new_tokens is no sample. ``lispress`` with any names, or the CSV table of a public API (or a list of
-            them) with its names only, see
-            :func:`doppel.lispress.api_table.read_api_names`. Null writes freely, as the paper does. Privacy: a public
-            grammar is post-processing and costs nothing; never make a table from the private data.
+            max_new_tokens is no sample. A CSV table of a public API
+            (:func:`doppel.lispress.api_table.read_api_names`), public trees as JSON lines
+            (:func:`doppel.lispress.tree_names.read_tree_names`), or a list of such files: their names alone.
+            ``lispress``: any names. Null writes freely, as the paper does. In an experiment ``reference``, the default,
+            stands for the trees of the public reference. Privacy: a public grammar is post-processing and costs
+            nothing; never make one from the private data.
     """
 
     num_beams: int = 1

@@ -28,6 +28,8 @@ def lark_grammar(names: ApiNames | None, spaced: bool) -> str:
         spaced: Whether a blank stands inside each quote.
     """
     blank = " " if spaced else ""
+    has_types = names is None or bool(names.types)
+    typed = ['types: type (" " type)*', 'annotated::_: "^" type " " value::_'] if has_types else []
     return "\n".join(
         [
             'start: " " call::0x0',
@@ -35,11 +37,10 @@ def lark_grammar(names: ApiNames | None, spaced: bool) -> str:
             f"NUMBER: /{NUMBER_PATTERN.replace('?:', '')}/",
             *(_any_names() if names is None else _names_of(names)),
             'call::_: "(" (form::_ | "let (" bind::_ | "lambda (" parameter::_) ")"',
-            'types: type (" " type)*',
-            'annotated::_: "^" type " " value::_',
+            *typed,
             *_binders("bind", '" " value::_', "bound"),
             'bound::_: " " bind::_ | ") " value::_',
-            *_binders("parameter", "", "taken", lead='("^" type " ")? '),
+            *_binders("parameter", "", "taken", lead='("^" type " ")? ' if has_types else ""),
             'taken::_: " " parameter::_ | ") " value::_',
             *(f"variable::_: {' | '.join(_used(i) for i in range(NUM_VARIABLES))}",),
         ]
@@ -69,10 +70,13 @@ def _any_names() -> Iterator[str]:
 
 def _names_of(names: ApiNames) -> Iterator[str]:
     """Calls, values and types of an API: functions that take the same are one rule."""
-    plain = [name for name, num_arguments in names.types.items() if not num_arguments]
-    forms = [f'"({name}" (" " type){{{number}}} ")"' for name, number in names.types.items() if number]
-    yield f"TYPE: {_one_of(plain)}"
-    yield f"type: {' | '.join([*(['TYPE'] if plain else []), *forms])}"
+    plain = [name for name, num_arguments in names.types if not num_arguments]
+    forms = sorted(f'"({name}" (" " type){{{number}}} ")"' for name, number in names.types if number)
+    if plain:
+        yield f"TYPE: {_one_of(plain)}"
+    if names.types:
+        yield f"type: {' | '.join([*(['TYPE'] if plain else []), *forms])}"
+    head = '{0} | "^(" types ") " {0}' if names.types else "{0}"
     alike: dict[Signature, list[str]] = {}
     for name, signature in names.signatures.items():
         alike.setdefault(signature, []).append(name)
@@ -85,9 +89,15 @@ def _names_of(names: ApiNames) -> Iterator[str]:
             argument += f' | " " KEYWORD_{number} " " value::_'
         times = f"{{{signature.min_args},{'' if signature.max_args is None else signature.max_args}}}"
         arguments = f"({argument}){times}" if signature.max_args != 0 else ""
-        calls.append(f'(FUNCTION_{number} | "^(" types ") " FUNCTION_{number}) {arguments}')
+        calls.append(f"({head.format(f'FUNCTION_{number}')}) {arguments}")
     yield f"form::_: {' | '.join(calls)}"
-    yield 'value::_: call::_ | STRING | NUMBER | "true" | "false" | variable::_ | annotated::_'
+    yield f"CONSTANT: {_one_of(names.constants)}"
+    values = ["call::_", "STRING", "NUMBER", "CONSTANT", "variable::_", *(["annotated::_"] if names.types else [])]
+    if names.literals:
+        yield f"LITERAL: {_one_of(names.literals)}"
+        yield 'literal::_: "#(" LITERAL (" " value::_)+ ")"'
+        values.append("literal::_")
+    yield f"value::_: {' | '.join(values)}"
 
 
 def _one_of(words: Iterable[str]) -> str:

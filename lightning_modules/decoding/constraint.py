@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import llguidance.hf
@@ -16,12 +17,16 @@ from transformers import LogitsProcessor
 from doppel.errors import UserError
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.lark import lark_grammar
+from doppel.lispress.names import ApiNames
+from doppel.lispress.tree_names import read_tree_names
 
 if TYPE_CHECKING:
     from datamodules.codec import Codec
 
 #: Names the notation alone, with any names in it.
 NOTATION = "lispress"
+#: How a file of public trees ends; any other one is a table of an API.
+TREES = ".jsonl"
 _BITS = torch.arange(32, dtype=torch.int32)
 
 
@@ -96,7 +101,7 @@ def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstr
         grammar: As in :class:`lightning_modules.sampling.SamplingArguments`.
 
     Returns:
-        The constraint, remembered for the next call; None where there is no grammar.
+        The constraint, remembered for the next call; None where there is no grammar, or its files hold no tree.
 
     Raises:
         UserError: The model writes no trees, its tokenizer is not of the kind, or a table cannot be read.
@@ -113,9 +118,18 @@ def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstr
 
 
 @lru_cache(maxsize=4)
-def _constraint(tables: tuple[str, ...], spaced: bool, tokenizer: Any, eos_id: int) -> TreeConstraint:
-    names = None if tables == (NOTATION,) else read_api_names(tables)
+def _constraint(tables: tuple[str, ...], spaced: bool, tokenizer: Any, eos_id: int) -> TreeConstraint | None:
+    names = None if tables == (NOTATION,) else _names(tables)
+    if names is not None and names.is_empty:  # nothing is known of the API
+        return None
     return TreeConstraint(lark_grammar(names, spaced), tokenizer, eos_id)
+
+
+def _names(files: tuple[str, ...]) -> ApiNames:
+    """The public names in tables of an API and in files of trees."""
+    tables = [file for file in files if not file.endswith(TREES)]
+    trees = [read_tree_names(file) for file in files if file.endswith(TREES)]
+    return reduce(or_, [*([read_api_names(tables)] if tables else []), *trees])
 
 
 class TreeProcessor(LogitsProcessor):

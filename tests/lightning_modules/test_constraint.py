@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,23 @@ def test_trees_of_the_embedded_grammar_and_of_the_corpus_pass(
     assert all(accepts(make_codec(tokenizer), tree) for tree in trees)
     tables = [str(data_folder / "smcalflow" / "api_types.csv"), str(CONSTANTS)]
     assert sum(accepts(make_codec(tokenizer, "raw"), tree, tables) for tree in trees) >= 0.99 * len(trees)
+
+
+def test_under_the_names_of_trees_these_trees_pass_and_others_do_not(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    trees = [*(turn.parse for turn in generate(300, 3, 1.0)), *corpus_trees("smcalflow", fields=("lispress",))[::8]]
+    trees += ["(Find ^Date Nowhere #(Path 1) (map (lambda (^Event x0) x0)))", "(Find :of (^((Set T)) f x1))"]
+    path, empty, table = (tmp_path / name for name in ("trees.jsonl", "empty.jsonl", "api.csv"))
+    table.write_text("Elsewhere,T,of: T\n")
+    path.write_text("".join(json.dumps({"parse": tree}) + "\n" for tree in trees if is_valid(tree)))
+    codec = make_codec(tokenizer, "raw")
+    assert all(accepts(codec, tree, str(path)) for tree in trees if is_valid(tree))
+    for tree in ("(Yield (Elsewhere 1))", "(Find Elsewhere)", "(Find :to 1)", "(Find #(Way 1))", "(Find ^Way 1)"):
+        assert is_valid(tree) and not accepts(codec, tree, str(path))
+    assert accepts(codec, "(Yield (Elsewhere 1))", [str(path), str(table)])
+    empty.write_text("")
+    assert tree_constraint(codec, [str(empty)]) is None
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_a_function_takes_what_its_longest_overload_takes(tmp_path: Path) -> Non
     assert names.functions == {"size", "Today", "Event.subject", "Event.subject_?", "do"}
     assert names.signatures["size"] == Signature(1, 2, frozenset({":of", ":unit"}))
     assert names.signatures["Today"] == Signature(0, 0, frozenset())
-    assert names.types == {"Number": 0, "Event": 0, "List": 1, "String": 0, "Day": 0, "Date": 0}
+    assert dict(names.types) == {"Number": 0, "Event": 0, "List": 1, "String": 0, "Day": 0, "Date": 0}
 
 
 @pytest.mark.parametrize(

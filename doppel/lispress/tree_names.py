@@ -1,0 +1,145 @@
+"""The names that trees are made of."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from doppel.errors import DataError
+from doppel.files import read_json_lines
+from doppel.lispress.expression import (
+    Expression,
+    List,
+    ReaderLiteral,
+    Symbol,
+    TypeAnnotation,
+    is_variable,
+    write,
+)
+from doppel.lispress.forms import BINDERS
+from doppel.lispress.function_types import valid_function_types
+from doppel.lispress.names import ApiNames
+from doppel.lispress.reader import read
+from doppel.lispress.validity import is_valid
+
+
+def read_tree_names(path: str | Path) -> ApiNames:
+    """The names in a file of public trees, see :func:`names_in_trees`.
+
+    Args:
+        path: JSON lines with ``"parse"``; ``~`` and variables such as ``${DOPPEL_DATA}`` are expanded.
+
+    Raises:
+        DataError: The file cannot be read, or a line has no tree; the message says which.
+    """
+    lines = list(read_json_lines(os.path.expanduser(os.path.expandvars(path))))
+    for number, line in lines:
+        if not is_valid(str(line.get("parse"))):
+            raise DataError('no tree in Lispress under "parse"', about=f"{path}:{number}")
+    return names_in_trees(str(line["parse"]) for _, line in lines)
+
+
+def names_in_trees(trees: Iterable[str]) -> ApiNames:
+    """The functions, types, constants and names of arguments that occur in trees.
+
+    A function takes as many arguments as it has in some tree, and what lies between; see :class:`ApiNames`.
+
+    Formal guarantees:
+        The names are a function of the trees alone. What is sampled under a grammar of them is post-processing of the
+        model as long as the trees are public: of private ones the grammar would tell, without noise, which functions
+        somebody has called.
+
+    Args:
+        trees: Lispress; one that is not well-formed has no names.
+    """
+    found = _Names()
+    for tree in dict.fromkeys(trees):
+        if is_valid(tree):
+            found.add(read(tree))
+    return ApiNames(found.functions, found.types, found.constants, found.literals)
+
+
+def unseen_share(trees: Sequence[str]) -> float:
+    """How likely the next tree is to call a function that none of some trees calls.
+
+    The estimate of Good (1953), of trees in place of single functions: the share of the trees that call a function that
+    no other one calls.
+
+    Args:
+        trees: Well-formed trees, with repeats.
+
+    Returns:
+        A share of 0 to 1; 1 without trees.
+    """
+    functions = [frozenset(valid_function_types(tree, "call_heads") or ()) for tree in trees]
+    counts = Counter(name for of_tree in functions for name in of_tree)
+    return sum(any(counts[name] == 1 for name in of_tree) for of_tree in functions) / len(trees) if trees else 1.0
+
+
+class _Names:
+    """What was found so far, each thing once."""
+
+    def __init__(self) -> None:
+        self.functions: dict[tuple[str, tuple[str, ...]], None] = {}
+        self.types: set[tuple[str, int]] = set()
+        self.constants: set[str] = set()
+        self.literals: set[str] = set()
+
+    def add(self, tree: Expression) -> None:
+        """Names of a well-formed tree."""
+        todo: list[tuple[Expression, frozenset[str]]] = [(tree, frozenset())]
+        while todo:
+            node, bound = todo.pop()
+            if isinstance(node, TypeAnnotation):
+                self._add_type(node.type)
+                todo.append((node.body, bound))
+            elif isinstance(node, ReaderLiteral):
+                assert isinstance(node.body, List)
+                self.literals.add(write(node.body.items[0]))
+                todo += [(part, bound) for part in node.body.items[1:]]
+            elif isinstance(node, List):
+                todo += self._parts(node, bound)
+            elif isinstance(node, Symbol) and not (node.is_keyword or node.name in bound or is_variable(node.name)):
+                self.constants.add(node.name)
+
+    def _parts(self, call: List, bound: frozenset[str]) -> list[tuple[Expression, frozenset[str]]]:
+        """The values in a call, whose own names are taken up."""
+        head, *rest = call.items
+        if isinstance(head, Symbol) and head.name in BINDERS:
+            names, body = rest
+            assert isinstance(names, List)
+            step = 2 if head.name == "let" else 1
+            binders = names.items[::step]
+            inside = bound | {write(name.body if isinstance(name, TypeAnnotation) else name) for name in binders}
+            for name in binders:
+                if isinstance(name, TypeAnnotation):
+                    self._add_type(name.type)
+            values = names.items[1::2] if step == 2 else ()
+            return [(part, inside) for part in (*values, body)]
+        if isinstance(head, TypeAnnotation):
+            assert isinstance(head.type, List)
+            for part in head.type.items:
+                self._add_type(part)
+            head = head.body
+        arguments: list[str] = []
+        keyword = ""
+        for part in rest:
+            if isinstance(part, Symbol) and part.is_keyword:
+                keyword = part.name[1:]
+            else:
+                arguments.append(keyword)
+                keyword = ""
+        self.functions[write(head), tuple(arguments)] = None
+        return [(part, bound) for part in rest]
+
+    def _add_type(self, node: Expression) -> None:
+        todo = [node]
+        while todo:
+            part = todo.pop()
+            if isinstance(part, List):
+                self.types.add((write(part.items[0]), len(part.items) - 1))
+                todo += part.items[1:]
+            else:
+                self.types.add((write(part), 0))
