@@ -46,6 +46,7 @@ COMMANDS = {
 MORE = {
     "Steps that run calls": {
         "partition": "commands.data.partition:partition",
+        "public-trees": "commands.data.public_trees:public_trees",
         "histogram": "commands.privacy.histogram:histogram",
         "calibrate": "commands.privacy.calibrate:calibrate",
         "keep-best": "commands.quality.keep_best:keep_best",

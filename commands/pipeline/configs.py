@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from commands.pipeline.lengths import BASE_MODEL, longest_utterance
@@ -16,6 +17,8 @@ _DATA = "datamodules.dialogue_data_module.DialogueDataModule"
 _WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 #: Arguments of a model that only its training needs.
 _OF_TRAINING = ("optimizer", "lr_scheduler", "init_weights")
+#: Public trees of whose names a model of trees writes, in the run folder, and what stands for them in ``grammar``.
+PUBLIC_TREES, REFERENCE = "public_trees.jsonl", "reference"
 #: Arguments of the Trainer that a sampling shares with the training.
 _OF_EVERY_PASS = ("accelerator", "devices", "logger")
 
@@ -26,13 +29,19 @@ class Configs:
     The layers of a language model, of which later ones win: the file of the model, the sections of the experiment, of
     its stage, of what the system changes, of the variant; what follows from other fields; overlays; overrides.
 
+    Formal guarantees:
+        Where nothing else is said, trees are sampled of the names in the trees of the public reference. A run refuses a
+        reference that says what a private file does, so the names are public and sampling under them is
+        post-processing.
+
     Args:
         experiment: What is run.
+        run: The run folder.
         overlays: Configuration files that the kind of node adds to every training of a language model.
     """
 
-    def __init__(self, experiment: Experiment, overlays: Iterable[str] = ()) -> None:
-        self.experiment = experiment
+    def __init__(self, experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> None:
+        self.experiment, self.run = experiment, run
         self.overlays = [self._overlay(path) for path in dict.fromkeys([*experiment.overlays, *overlays])]
 
     def training(self, system: System, stage: str, changes: Settings, derived: Settings, is_private: bool) -> Settings:
@@ -118,7 +127,24 @@ class Configs:
         experiment = self.experiment
         common = {name: getattr(experiment, name) for name in SECTIONS}
         layers = (common, experiment.stages.get(stage, {}), changes, experiment.variants.get(system.name, {}))
-        return merge(self.file(MODEL_FILES[stage]), *map(in_yaml, layers), *more, in_yaml(experiment.overrides))
+        config = merge(self.file(MODEL_FILES[stage]), *map(in_yaml, layers), *more, in_yaml(experiment.overrides))
+        if stage == "parse_tree":
+            self._name_grammar(config["model"].setdefault("init_args", {}).setdefault("sampling", {}))
+        return config
+
+    def _name_grammar(self, way: Settings) -> None:
+        """Put the run's file in the place of ``reference``, which is the grammar of trees unless another is set."""
+        reference = self.experiment.reference
+        grammar = way.get("grammar", None if reference is None else REFERENCE)
+        names = [grammar] if isinstance(grammar, str) else grammar or []
+        if REFERENCE not in names:
+            return
+        if reference is None:
+            raise UserError(
+                "sampling.grammar takes the names of the reference's trees, and the experiment names no reference: set "
+                "reference=PUBLIC, or the table of your API as grammar"
+            )
+        way["grammar"] = [str(self.run / PUBLIC_TREES) if name == REFERENCE else name for name in names]
 
     def _trained(self, config: Settings) -> Settings:
         """With seed, rhythm of saving and the usual optimizer."""

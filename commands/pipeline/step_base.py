@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from commands.pipeline.configs import Configs
+from commands.pipeline.configs import PUBLIC_TREES, Configs
 from commands.pipeline.settings import Experiment
 from commands.pipeline.steps import ANNOTATED, PRIVATE_PARTS, File, Kind, Role, Step
 from commands.pipeline.system import System
@@ -42,7 +42,7 @@ class StepBase:
 
     def __init__(self, experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> None:
         self.experiment, self.run = experiment, run
-        self.configs = Configs(experiment, overlays)
+        self.configs = Configs(experiment, run, overlays)
         self.parser = experiment.parser
         self.train_path: str | None = None
         columns = Columns.from_config(experiment.section("data")).as_dict()
@@ -74,6 +74,13 @@ class StepBase:
         config = self.configs.annotation(path, unit or "utterance", columns, max_rows=1)
         self.train_path = str(self.run / ANNOTATED)
         return self._annotate("private", config, parser, ANNOTATED, "private", protected=[path])
+
+    def public_trees(self) -> Step:
+        """The trees of the reference, of whose names the models of trees write."""
+        reference = self.experiment.reference
+        options = {"reference": reference, "out": self.run / PUBLIC_TREES, "columns": self.columns}
+        writes = [File(PUBLIC_TREES, "data")]
+        return self.tool("public_trees", "tool", ["public-trees"], options, writes=writes, reads=[reference])
 
     def annotate(self, name: str, path: object, parser: str, writes: str, system: System | None = None) -> Step:
         """Trees that a parser writes for the utterances of a file.

@@ -73,7 +73,7 @@ class StepMaker(StepBase):
             "fit",
             config,
             writes=[self._file(f"{folder}/checkpoints/last.ckpt", "checkpoint", system)],
-            reads=[*paths, start and f"{start}/checkpoints/last.ckpt"],
+            reads=[*paths, start and f"{start}/checkpoints/last.ckpt", *_grammar(config)],
             protected=paths[:1] if data.get("val_is_public") else paths,
         )
 
@@ -183,15 +183,13 @@ class StepMaker(StepBase):
         config = self.configs.sampling(system, stage, changes or {}, data)
         source, checkpoint = system.source(stage), self.checkpoint(system.model(stage))
         overlay = self.configs.writing("sample", str(self.run / writes.path), source)
-        grammar = config["model"]["init_args"]["sampling"].get("grammar") or ()
-        tables = (grammar,) if isinstance(grammar, str) else grammar
         return self._lightning(
             f"sample_{system.part(stage)}",
             "predict",
             merge(overlay, config, {"ckpt_path": checkpoint}),
             system.folder(stage),
             writes=[writes, self._file(f"{writes.path}.metrics.json", "metrics", system)],
-            reads=[checkpoint, data.get("prompts_path"), *tables],
+            reads=[checkpoint, data.get("prompts_path"), *_grammar(config)],
         )
 
     def prompts(self, path: str) -> Settings:
@@ -273,6 +271,12 @@ class StepMaker(StepBase):
         variant = self.experiment.variants.get(system.name, {}).get("data", {})
         merged: dict[str, Any] = merge(self.experiment.data, variant, self.experiment.overrides.get("data", {}))
         return self.train_path or merged.get("train_path")
+
+
+def _grammar(config: Settings) -> list[str]:
+    """Files of whose names a model may write."""
+    grammar = config["model"]["init_args"].get("sampling", {}).get("grammar") or []
+    return [grammar] if isinstance(grammar, str) else list(grammar)
 
 
 def _plain(number: float) -> float:

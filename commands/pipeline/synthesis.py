@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from commands.pipeline.adaptation import adaptation
+from commands.pipeline.configs import PUBLIC_TREES
 from commands.pipeline.settings import Experiment
 from commands.pipeline.step_maker import StepMaker
 from commands.pipeline.steps import Step, linked
@@ -23,4 +24,6 @@ def steps_of(experiment: Experiment, run: Path, overlays: Iterable[str] = ()) ->
         steps = [make.annotate_private(parser, data["train_path"], data.get("unit"))] if experiment.write_parses else []
         for system in systems_of(experiment):
             steps += make.steps(system)
+    if any(PUBLIC_TREES in step.reads for step in steps):
+        steps.insert(0, make.public_trees())
     return linked([*steps, *make.report(steps)])

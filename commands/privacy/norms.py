@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commands.pipeline.configs import PUBLIC_TREES
 from commands.pipeline.experiment import load
 from commands.pipeline.settings import Experiment
 from commands.pipeline.steps import Step
@@ -109,15 +110,22 @@ def protects(experiment: Experiment, trainings: Iterable[Step], path: str) -> bo
 
 
 def build(config: Mapping[str, Any]) -> CausalLM:
-    """The model of a training's configuration, on a GPU where there is one."""
+    """The model of a training's configuration, on a GPU where there is one; without the run's file of public trees.
+
+    A run writes that file as its first step, and nothing that is measured depends on it but the pace of samples.
+    """
     import torch
     from jsonargparse import ArgumentParser
 
     from lightning_modules.causal_lm import CausalLM
 
+    arguments = dict(config.get("init_args") or {})
+    sampling = dict(arguments.get("sampling") or {})
+    if any(str(name).endswith(PUBLIC_TREES) for name in sampling.get("grammar") or ()):
+        arguments["sampling"] = {**sampling, "grammar": None}
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--model", type=CausalLM)
-    model: CausalLM = parser.instantiate(parser.parse_object({"model": dict(config)})).model
+    model: CausalLM = parser.instantiate(parser.parse_object({"model": {**config, "init_args": arguments}})).model
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -1,4 +1,4 @@
-"""Trees are sampled under the API's table wherever there is one and the paper's settings are not the point."""
+"""Trees are sampled of the functions of the API's table or of the reference, but for the paper's settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ TABLES = ["DATA/smcalflow/api_types.csv", "configs/grammar/smcalflow_constants.c
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("quickstart", None), ("smcalflow-best-small", TABLES), ("smcalflow-small", None), ("smcalflow", None)],
+    [
+        ("quickstart", ["run/public_trees.jsonl"]),
+        ("sgd-small", ["run/public_trees.jsonl"]),
+        ("smcalflow-best-small", TABLES),
+        ("smcalflow-small", None),
+        ("smcalflow", None),
+        ("adaptation-weather-small", TABLES),
+    ],
 )
 def test_experiments_sample_trees_under_their_grammar(
     name: str, expected: object, monkeypatch: pytest.MonkeyPatch
@@ -31,6 +38,37 @@ def test_experiments_sample_trees_under_their_grammar(
     }
     assert {stage: way.get("grammar") for stage, way in ways.items()} == dict.fromkeys(ways) | {"trees": expected}
     assert "unconstrained_parse_tree" not in stages  # it samples from the same models
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"reference": "public.jsonl"}, ["run/public_trees.jsonl"]),
+        ({"reference": "public.jsonl", "stages.parse_tree.sampling.grammar": None}, None),
+        ({"reference": "public.jsonl", "sampling.grammar": ["api.csv"]}, ["api.csv"]),
+        ({"reference": "p.txt", "sampling.grammar": ["reference", "api.csv"]}, ["run/public_trees.jsonl", "api.csv"]),
+    ],
+)
+def test_names_are_those_of_the_reference_unless_something_else_is_said(
+    changes: dict[str, object], expected: list[str] | None
+) -> None:
+    """Where they are, a step writes them before the training, which reads them as the sampling does."""
+    own = {"data.train_path": "private.jsonl", "systems": ["two_stage"], **changes}
+    steps = {step.name: step for step in steps_of(load(shipped("own-data"), own), Path("run"))}
+    reads = "public_trees.jsonl" in (expected or [""])[0]
+    assert ("public_trees" in steps) == reads
+    for name in ("parse_tree", "sample_trees"):
+        config = steps[name].config or {}
+        assert config["model"]["init_args"]["sampling"].get("grammar") == expected
+        assert ("public_trees.jsonl" in steps[name].reads) == reads
+    assert not reads or "public_trees" in steps["parse_tree"].needs
+
+
+def test_the_names_of_no_reference_are_refused() -> None:
+    own = {"data.train_path": "private.jsonl", "systems": ["two_stage"], "sampling.grammar": "reference"}
+    with pytest.raises(UserError, match="reference=PUBLIC"):
+        steps_of(load(shipped("own-data"), own), Path("run"))
 
 
 def test_a_grammar_that_cannot_be_read_is_refused_before_anything_is_spent(tiny_model: str) -> None:
