@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from commands.pipeline.configs import PUBLIC_TREES
 from commands.pipeline.names import Names
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.supported import Supported, public_file, read_supported
@@ -85,6 +86,22 @@ def _tables(record: RunRecord) -> list[str]:
     """API tables under which trees were sampled, if they are on this machine."""
     files = (file for entry in record.manifest.find(verb="predict") for file in entry.inputs if file.endswith(".csv"))
     return [file for file in dict.fromkeys(files) if os.path.isfile(public_file(file))]
+
+
+def sampled_of(record: RunRecord, samples: str) -> str | None:
+    """Where the functions stand of which the trees of some samples could be made; None where of any.
+
+    Args:
+        record: The run.
+        samples: File of the samples, in the run folder.
+    """
+    manifest = record.manifest
+    read = {file: None for entry in manifest.upstream(samples) if entry.verb == "predict" for file in entry.inputs}
+    files = [os.path.basename(file) for file in read if file.endswith(".csv")]
+    public_trees = record.folder / PUBLIC_TREES
+    if PUBLIC_TREES in read and public_trees.is_file() and public_trees.stat().st_size:
+        files.append("the trees of the reference")
+    return " and ".join(files) or None
 
 
 def _nearest(word: str, names: Collection[str]) -> str:

@@ -15,7 +15,7 @@ from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import render
 from commands.page.released import read_release
-from commands.page.support import Support, find_support
+from commands.page.support import Support, find_support, sampled_of
 from commands.page.tree_paths import tree_paths
 from commands.pipeline.manifest import Entry, enter_report
 from commands.pipeline.names import Names, read_names
@@ -111,6 +111,7 @@ def write_page(
             main=system(main).label,
             supported=known,
             support=support,
+            sampled_of=sampled_of(record, made[main].path),
             called=called,
             branches=_hierarchy(samples[main], called, support, asked, is_whole=False),
             whole=_hierarchy(samples[main], called, support, asked, is_whole=True),

@@ -56,7 +56,7 @@ class TreeConstraint:
         except (ValueError, AssertionError) as error:
             raise UserError(
                 f"sampling.grammar cannot be had with the tokenizer {tokenizer.name_or_path!r}: it needs a byte-level "
-                "one, as GPT-2, Llama 3 or models/base have; leave sampling.grammar at null for this model"
+                "one, as GPT-2, Llama 3 or models/base have; set sampling.grammar=null for this model"
             ) from error
         self._num_tokens = len(tokenizer)
         self._executor = LLExecutor(1)

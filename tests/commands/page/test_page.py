@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from page_content import Element, make_samples, read_html
-from run_folders import end_step, evaluate, make_run, sample
+from run_folders import edit_manifest, end_step, evaluate, make_run, sample
 
 import cli
 from commands.page import charts
@@ -202,6 +202,26 @@ def test_labels_stand_in_place_of_functions(tmp_path: Path) -> None:
 def test_utterances_alone_give_a_page(tmp_path: Path) -> None:
     read = page(make_samples(tmp_path / "run", [{"utterance": "hello there", "parse": None}], "one_stage"))
     assert "hello there" in read.words and not read.all("section", id="asked")
+
+
+def test_the_page_says_of_which_functions_trees_could_be_made(tmp_path: Path) -> None:
+    """Nothing where the file of public trees is empty, for then trees may call anything."""
+    told = "could only be made of the functions in"
+    run = make_samples(tmp_path / "run", [{"utterance": "lunch", "parse": "(Lunch)"}] * 9)
+    assert told not in page(run).words
+
+    def sampled_under(trees: str, *tables: str) -> str:
+        (run / "public_trees.jsonl").write_text(trees)
+        end_step(run, "public_trees", ["public-trees"], [File("public_trees.jsonl", "data")])
+        edit_manifest(run, "synthetic.jsonl")
+        files = [File("synthetic.jsonl", "release", "two_stage", "two_stage")]
+        end_step(run, "sample_two_stage", ["predict"], files, ["public_trees.jsonl", *tables])
+        return page(run).words
+
+    assert f"{told} api.csv and the trees of the reference." in sampled_under(
+        '{"parse": "(Lunch)"}\n', "tables/api.csv"
+    )
+    assert told not in sampled_under("")
 
 
 def test_where_nothing_is_counted_the_page_offers_the_command_that_counts(tmp_path: Path) -> None:
