@@ -133,3 +133,8 @@ def subject(rng: random.Random) -> tuple[str, str]:
     elif draw < 0.27:
         text = text[0].upper() + text[1:]
     return quoted(text)
+
+
+def title(rng: random.Random) -> tuple[str, str]:
+    """The title of a song, an album or a film, of two words."""
+    return quoted(f"{pick(rng, 'venue_words')} {pick(rng, 'venue_nouns')}")

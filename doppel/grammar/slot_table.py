@@ -1,0 +1,119 @@
+"""A public table of slots: which quoted strings are names, of which kind, and what fills a slot after sampling."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from doppel.errors import DataError
+from doppel.grammar import lexicon
+from doppel.lispress.slots import SlotKinds
+
+#: The shipped table, ``doppel/grammar/slots.yaml``.
+SHIPPED = "shipped"
+
+_FILLERS: Mapping[str, Callable[[random.Random], tuple[str, str]]] = {
+    "person": lexicon.person,
+    "city": lexicon.city,
+    "venue": lexicon.venue,
+    "place_kind": lexicon.place_kind,
+    "location": lexicon.location,
+    "comment": lexicon.comment,
+    "subject": lexicon.subject,
+    "title": lexicon.title,
+}
+
+
+class SlotTable:
+    """Kinds of strings, and what fills their slots.
+
+    Args:
+        content: Of each kind ``in``, the names of :class:`~doppel.lispress.slots.SlotKinds`, and ``fill``: a list of
+            the embedded grammar (``person``, ``city``, ``venue``, ``place_kind``, ``location``, ``comment``,
+            ``subject``, ``title``) or a text file with one value a line.
+        where: The file, for errors; paths of files are relative to its folder.
+
+    Attributes:
+        kinds: The kinds.
+        digest: Of the places of the kinds, which a training depends on; what fills them may change afterwards.
+
+    Raises:
+        DataError: The table or a file of values cannot be used.
+    """
+
+    def __init__(self, content: Any, where: Path) -> None:
+        if not isinstance(content, dict) or not content:
+            raise DataError("no table of slots: write `person: {in: [PersonName.apply], fill: person}`", about=where)
+        names: dict[str, list[str]] = {}
+        self._values: dict[str, tuple[str, ...]] = {}
+        self._fillers: dict[str, Callable[[random.Random], tuple[str, str]]] = {}
+        for kind, entry in content.items():
+            if not isinstance(entry, dict) or entry.keys() != {"in", "fill"} or not _is_texts(entry["in"]):
+                raise DataError(
+                    f"the kind {kind!r} needs `in`, a list of functions, fields or arguments, and `fill`, a list of "
+                    f"values: one of {', '.join(_FILLERS)}, or a file with one value a line",
+                    about=where,
+                )
+            names[str(kind)] = entry["in"]
+            fill = str(entry["fill"])
+            if fill in _FILLERS:
+                self._fillers[str(kind)] = _FILLERS[fill]
+            else:
+                self._values[str(kind)] = _read_values(where.parent / fill)
+        try:
+            self.kinds = SlotKinds(names)
+        except ValueError as error:
+            raise DataError(str(error), about=where) from error
+        self.digest = hashlib.blake2b(json.dumps(names).encode(), digest_size=8).hexdigest()
+
+    def draw(self, rng: random.Random, kind: str) -> str:
+        """A public value of a kind."""
+        if kind in self._fillers:
+            return self._fillers[kind](rng)[0]
+        values = self._values[kind]
+        return values[int(rng.random() * len(values))]
+
+
+@lru_cache(maxsize=8)
+def slot_table(name: str) -> SlotTable:
+    """The shipped table, or one of a YAML file.
+
+    Args:
+        name: ``shipped`` or a path.
+
+    Raises:
+        DataError: There is no such file, or it cannot be used.
+    """
+    if name == SHIPPED:
+        text, where = resources.files(__package__).joinpath("slots.yaml").read_text("utf-8"), Path("slots.yaml")
+    else:
+        where = Path(name)
+        if not where.is_file():
+            raise DataError(f"no table of slots there: give a YAML file, or {SHIPPED!r}", about=where)
+        text = where.read_text("utf-8")
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise DataError(f"the table of slots is no YAML: {error}", about=where) from error
+    return SlotTable(content, where)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+
+
+def _read_values(path: Path) -> tuple[str, ...]:
+    if not path.is_file():
+        raise DataError("no values for slots there: give a text file with one value a line", about=path)
+    values = tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+    if not values:
+        raise DataError("no value in it: write one a line", about=path)
+    return values

@@ -1,0 +1,248 @@
+"""Names as slots: the quoted strings of a tree and their occurrences in its utterance become ``person1``, ``event1``.
+
+A string has a *kind*, which a public table tells from the tree around it: the string in ``(PersonName.apply "Ana")``
+is a ``person``. Its slot is the kind and a number, counted in the order of the tree, in the tree and in the utterance:
+
+    Lunch with Ana at noon      … (Event.subject_? (?= "Lunch")) … (PersonName.apply "Ana") …
+    event1 with person1 at noon … (Event.subject_? (?= "event1")) … (PersonName.apply "person1") …
+
+Strings of no kind stay as they are: a program needs some of them (``(Path.apply "output")``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import NamedTuple
+
+from doppel.lispress.expression import STRING_BODY_PATTERN, SYMBOL_PATTERN, String
+
+_TOKEN = re.compile(rf'([()^])|"({STRING_BODY_PATTERN})"|({SYMBOL_PATTERN})|(\S)', re.DOTALL)
+_MARK, _STRING, _SYMBOL = 1, 2, 3
+_QUOTED = re.compile(rf'"({STRING_BODY_PATTERN})"', re.DOTALL)
+_IS_KIND = re.compile(r"[a-z]+").fullmatch
+
+
+class Slotted(NamedTuple):
+    """A tree and its utterance with slots in place of names.
+
+    Attributes:
+        tree: The tree.
+        utterance: The utterance; empty where none was given.
+        values: What each slot stands for, in the order of the tree.
+    """
+
+    tree: str
+    utterance: str
+    values: dict[str, str]
+
+
+class SlotKinds:
+    """Of which kind a quoted string is: a public table.
+
+    Args:
+        names: Of each kind (lower-case letters) the functions, types and arguments (``:name``) whose strings are of it.
+            A star stands for any characters: ``*.city_?`` is the constraint on the field ``city`` of any type. A slash
+            says what is around it: ``FindPlace/LocationKeyphrase.apply`` is the second directly in the first. The
+            innermost form around a string that the table names decides, and of two kinds the first.
+
+    Raises:
+        ValueError: A kind is no lower-case word.
+    """
+
+    def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
+        for kind in names:
+            if not _IS_KIND(kind):
+                raise ValueError(f"the kind {kind!r} of slots is not a word of lower-case letters a to z")
+        self.names = {kind: tuple(of_kind) for kind, of_kind in names.items()}
+        self._paths = [(kind, name.split("/")[::-1]) for kind, of_kind in self.names.items() for name in of_kind]
+        self._depth = max((len(path) for _, path in self._paths), default=1)
+        self._kind_of = lru_cache(maxsize=1 << 14)(self._look_up)
+        words = "|".join(sorted(map(re.escape, self.names), key=len, reverse=True)) or "(?!)"
+        self.slot = re.compile(rf"(?<!\w)({words})([1-9][0-9]*)(?!\w)", re.IGNORECASE)
+
+    def _look_up(self, forms: tuple[_Names, ...]) -> str | None:
+        """The kind of what stands directly in the first of some forms, each in the next; None where it has none."""
+        for kind, path in self._paths:
+            is_at = (any(fnmatchcase(n, p) for n in form if n) for p, form in zip(path, forms, strict=False))
+            if len(path) <= len(forms) and all(is_at):
+                return kind
+        return None
+
+    def strings(self, tree: str) -> Iterator[tuple[int, int, str]]:
+        """Start, end (without quotes) and kind of the strings of a tree that have a kind and hold more than blanks.
+
+        Any text has some, also one that is no well-formed tree: brackets alone say what is around what.
+        """
+        forms = [_Form()]
+        for token in _TOKEN.finditer(tree):
+            form = forms[-1]
+            if token.lastindex == _MARK and token[0] == "(":
+                forms.append(_Form(is_type=form.awaits_type))
+                form.awaits_type = False
+            elif token.lastindex == _MARK and token[0] == "^":
+                form.awaits_type = True
+            elif token.lastindex == _MARK:
+                is_type = form.is_type
+                if len(forms) > 1:
+                    forms.pop()
+                if not is_type:
+                    forms[-1].argument = None
+            elif token.lastindex == _SYMBOL:
+                form.take(token[0])
+            elif token.lastindex == _STRING:
+                kind = self._kind_inside(forms) if token[_STRING].strip() else None
+                if kind is not None:
+                    yield *token.span(_STRING), kind
+                form.argument = None
+
+    def _kind_inside(self, forms: Sequence[_Form]) -> str | None:
+        names = tuple((form.argument, form.head) for form in reversed(forms))
+        around = (names[i : i + self._depth] for i in range(len(names)))
+        return next((kind for inner in around if (kind := self._kind_of(inner)) is not None), None)
+
+
+_Names = tuple[str | None, str | None]
+"""Argument and head of a form."""
+
+
+class _Form:
+    """An open bracket: what it calls, and the argument that comes next."""
+
+    __slots__ = ("argument", "awaits_type", "head", "is_type")
+
+    def __init__(self, is_type: bool = False) -> None:
+        self.head: str | None = None
+        self.argument: str | None = None
+        self.awaits_type = False
+        self.is_type = is_type
+
+    def take(self, symbol: str) -> None:
+        """Read a symbol."""
+        if self.awaits_type:
+            self.awaits_type = False
+        elif self.head is None:
+            self.head = symbol
+        else:
+            self.argument = symbol if symbol.startswith(":") else None
+
+
+def to_slots(tree: str, utterance: str, kinds: SlotKinds) -> Slotted:
+    """Put slots in place of the strings of a tree that have a kind, and of every occurrence of them in its utterance.
+
+    An occurrence is the string in whole words, in upper or lower case, with any blanks between its words; of strings
+    within one another the longest counts. A string that the utterance does not have becomes a slot in the tree alone.
+    Equal strings of one kind share a slot, and so do strings that differ in case.
+
+    Formal guarantees:
+        The result is a function of this tree, this utterance and a public table. So a row stays one row of its unit,
+        and what a unit can contribute to a step is bounded as before: it costs no ε. No string that has a kind is left
+        in the tree, nor in the utterance where it occurs as told above. A string without a kind, a name that the tree
+        does not quote, and another form of one ("Annas") are left.
+
+    Args:
+        tree: Any text; slots are put into a tree that is not well-formed too.
+        utterance: Any text.
+        kinds: The table.
+    """
+    slots: dict[tuple[str, str], str] = {}
+    values: dict[str, str] = {}
+    counts: dict[str, int] = {}
+    pieces: list[str] = []
+    end = 0
+    for start, stop, kind in kinds.strings(tree):
+        value = " ".join(String(tree[start:stop]).value.split())
+        if not value:
+            continue
+        slot = slots.get((kind, value.lower()))
+        if slot is None:
+            counts[kind] = counts.get(kind, 0) + 1
+            slot = slots[kind, value.lower()] = f"{kind}{counts[kind]}"
+            values[slot] = value
+        pieces += tree[end:start], slot
+        end = stop
+    new_tree = "".join((*pieces, tree[end:]))
+    return Slotted(new_tree, _replace(utterance, values), values)
+
+
+def _replace(utterance: str, values: Mapping[str, str]) -> str:
+    """The utterance with slots in place of their values."""
+    slot_of: dict[str, str] = {}
+    for slot, value in values.items():
+        slot_of.setdefault(value.lower(), slot)
+    if not slot_of:
+        return utterance
+    longest_first = sorted(values.values(), key=len, reverse=True)
+    patterns = (r"\s+".join(map(re.escape, value.split(" "))) for value in longest_first)
+    occurrence = re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)", re.IGNORECASE)
+
+    def slot_for(match: re.Match[str]) -> str:
+        text = " ".join(match[0].split())
+        found = slot_of.get(text.lower())
+        if found is None:  # letters whose lower case is not one letter
+            found = next(s for s, v in values.items() if re.fullmatch(re.escape(v), text, re.IGNORECASE))
+        return found
+
+    return occurrence.sub(slot_for, utterance)
+
+
+def slots_of(text: str, kinds: SlotKinds) -> list[str]:
+    """The distinct slots of an utterance or a tree, in the order of the text."""
+    return list(dict.fromkeys(_slot(match) for match in kinds.slot.finditer(text)))
+
+
+def fill_utterance(utterance: str, kinds: SlotKinds, value_of: Callable[[str], str]) -> str:
+    """Put values in place of the slots of an utterance.
+
+    Args:
+        utterance: What a model wrote.
+        kinds: The table.
+        value_of: What a slot, such as ``person1``, stands for.
+    """
+    return kinds.slot.sub(lambda match: value_of(_slot(match)), utterance)
+
+
+def fill_tree(tree: str, kinds: SlotKinds, value_of: Callable[[str], str]) -> str:
+    """Put values in place of the slots in the quoted strings of a tree, which keeps its structure."""
+
+    def body(match: re.Match[str]) -> str:
+        return '"' + kinds.slot.sub(lambda slot: _spelling(value_of(_slot(slot))), match[1]) + '"'
+
+    return _QUOTED.sub(body, tree)
+
+
+def _slot(match: re.Match[str]) -> str:
+    return match[1].lower() + match[2]
+
+
+def _spelling(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)[1:-1]
+
+
+def distinct_values(draw: Callable[[str], str], taken: Iterable[str] = (), tries: int = 20) -> Callable[[str], str]:
+    """A function that gives each slot one value, and two slots the same one only if no other is drawn in some tries.
+
+    Args:
+        draw: Draws a value of a kind.
+        taken: Values that are used already.
+        tries: Draws for a slot.
+    """
+    values: dict[str, str] = {}
+    used = {value.lower() for value in taken}
+
+    def value_of(slot: str) -> str:
+        if slot not in values:
+            kind = slot.rstrip("0123456789")
+            value = draw(kind)
+            for _ in range(tries):
+                if value.lower() not in used:
+                    break
+                value = draw(kind)
+            used.add(value.lower())
+            values[slot] = value
+        return values[slot]
+
+    return value_of

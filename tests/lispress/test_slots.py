@@ -1,0 +1,136 @@
+"""Names as slots: what is left of a name, and that nothing else changes."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datamodules.tables import read_turns
+from doppel.grammar.slot_table import SHIPPED, slot_table
+from doppel.lispress import List, String, Symbol, anonymise, is_valid, read, write
+from doppel.lispress.slots import SlotKinds, distinct_values, fill_tree, fill_utterance, slots_of, to_slots
+from tests.lispress.lispress_trees import programs
+
+KINDS = SlotKinds({"person": ["PersonName.apply", "PersonName"], "event": ["Event.subject_?"], "other": [":output"]})
+LUNCH = (
+    '(Yield (& (Event.subject_? (?= "Lunch")) (with #(PersonName "ana  Smith") (PersonName.apply "Bob") '
+    '(^(Recipient) PersonName.apply "BOB") (Path.apply "output"))))'
+)
+
+names = st.one_of(st.text(alphabet="aAbB '.\"\\é1", max_size=6), st.text(max_size=5))
+
+
+@st.composite
+def records(draw: st.DrawFn) -> tuple[str, str]:
+    """A tree with names, and an utterance that says some of them in some case among other letters."""
+    quoted = draw(st.lists(names, min_size=1, max_size=4))
+    heads = st.sampled_from(["PersonName.apply", "Event.subject_?", "Path.apply"])
+    tree = List((Symbol("&"), *(List((Symbol(draw(heads)), String.of(name))) for name in quoted), draw(programs)))
+    words = st.one_of(st.sampled_from([f(q) for q in quoted for f in (str, str.upper, str.lower)]), names)
+    return write(tree), draw(st.sampled_from(["", " "])).join(draw(st.lists(words, max_size=6)))
+
+
+def _says(utterance: str, name: str) -> bool:
+    pattern = r"\s+".join(re.escape(word) for word in name.split())
+    return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", utterance, re.IGNORECASE) is not None
+
+
+@given(records())
+def test_no_name_of_a_kind_is_left_in_tree_or_utterance(record: tuple[str, str]) -> None:
+    """Its own slots aside, none of the strings that have a kind can be read in what a training sees."""
+    tree, utterance = record
+    slotted = to_slots(tree, utterance, KINDS)
+    assert all(slotted.tree[start:end] in (*slotted.values, "") for start, end, _ in KINDS.strings(slotted.tree))
+    for value in slotted.values.values():
+        if not KINDS.slot.search(value) and value not in "123456789":
+            assert not _says(slotted.utterance, value)
+
+
+@given(records())
+def test_a_tree_stays_well_formed_and_keeps_its_structure(record: tuple[str, str]) -> None:
+    """Slotted, and filled again with values that hold quotes and backslashes."""
+    tree, utterance = record
+    slotted = to_slots(tree, utterance, KINDS)
+    filled = fill_tree(slotted.tree, KINDS, lambda slot: f'the "{slot}" \\ of')
+    for text in (slotted.tree, filled):
+        assert is_valid(text) == is_valid(tree)
+        assert anonymise(read(text)) == anonymise(read(tree))
+
+
+@given(records(), records())
+def test_it_is_a_function_of_the_record_alone(record: tuple[str, str], other: tuple[str, str]) -> None:
+    """Whatever was slotted before."""
+    first = to_slots(*record, KINDS)
+    to_slots(*other, KINDS)
+    assert to_slots(*record, KINDS) == first
+
+
+@given(st.text(), st.text())
+def test_any_two_texts_have_a_result(tree: str, utterance: str) -> None:
+    """Also those that are no tree, or hold something that looks like a slot."""
+    slotted = to_slots(tree, f"{utterance} person1 event2", KINDS)
+    fill_tree(slotted.tree, KINDS, lambda slot: slot)
+    assert fill_utterance("person1 " + slotted.utterance, KINDS, lambda slot: "x").startswith("x ")
+
+
+@given(records())
+def test_filled_with_its_values_it_says_the_same(record: tuple[str, str]) -> None:
+    """The tree but for the case and the blanks of a name; where nothing in it looks like a slot already."""
+    tree, utterance = record
+    slotted = to_slots(tree, utterance, KINDS)
+    again = to_slots(fill_tree(slotted.tree, KINDS, lambda slot: slotted.values[slot]), "", KINDS)
+    assert again.tree == slotted.tree and again.values == slotted.values
+
+
+def test_what_becomes_of_names() -> None:
+    """Numbers follow the tree, case and blanks do not matter, a part of a word is none, a longer name wins."""
+    slotted = to_slots(LUNCH, "LUNCH with Ana\tSmith, ana and bob's bobcat: lunch!", KINDS)
+    assert slotted.utterance == "event1 with person1, ana and person2's bobcat: event1!"
+    assert slotted.values == {"event1": "Lunch", "person1": "ana Smith", "person2": "Bob"}
+    assert re.findall('"([^"]*)"', slotted.tree) == ["event1", "person1", "person2", "person2", "output"]
+    longest = to_slots('(& (PersonName "Ana") (PersonName "Ana Lee"))', "ana lee or ana", KINDS)
+    assert longest.utterance == "person2 or person1"
+
+
+def test_the_innermost_name_of_the_table_decides() -> None:
+    """Not a form further out, nor one beside; a slash asks for what is directly around."""
+    kinds = SlotKinds({"city": ["At/Find/Place"], "place": ["Place", ":at"], "event": ["subject"], "own": ["A.*_?"]})
+    tree = (
+        '(subject (?= "a") (At (Find (Place "b"))) (Find (Place "c")) (go :at "d" "e") (go :at (is "f") :to "g") "h")'
+        '(let (x0 (A.b_? (?= "i"))) (?= "j") (^(Place) f "k") (Other (A.b "l")))'
+    )
+    assert [(tree[a:b], kind) for a, b, kind in kinds.strings(tree)] == [
+        ("a", "event"), ("b", "city"), ("c", "place"), ("d", "place"), ("e", "event"), ("f", "place"), ("g", "event"),
+        ("h", "event"), ("i", "own"),
+    ]  # fmt: skip
+
+
+def test_values_of_a_text_differ() -> None:
+    """One value a slot, and others for others as long as there are some."""
+    rng = random.Random(0)
+    value_of = distinct_values(lambda kind: kind + rng.choice("abc"), taken=["personA"])
+    values = [value_of(slot) for slot in ("person1", "person2", "event1", "person1")]
+    assert values[0] == values[3] and {values[0], values[1]} == {"personb", "personc"} and values[2][:5] == "event"
+
+
+def test_the_shipped_table_on_trees_of_the_grammar() -> None:
+    """They stay well-formed, and the strings that are left are those of programs."""
+    table = slot_table(SHIPPED)
+    for turn in read_turns("embedded:train?num=300&seed=5", "utterance"):
+        assert turn.parse is not None
+        slotted = to_slots(turn.parse, turn.utterance, table.kinds)
+        assert is_valid(slotted.tree)
+        assert slots_of(slotted.tree, table.kinds) == list(slotted.values)
+        left = set(re.findall('"([^"]*)"', slotted.tree)) - set(slotted.values)
+        assert left <= {"output", "time", "date", "place", "start", "end"}
+
+
+def test_every_kind_of_the_shipped_table_has_values() -> None:
+    """That are no slots themselves."""
+    table = slot_table(SHIPPED)
+    for kind in table.kinds.names:
+        values = {table.draw(random.Random(seed), kind) for seed in range(30)}
+        assert len(values) > 5 and not any(table.kinds.slot.search(value) for value in values)
