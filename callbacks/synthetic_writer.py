@@ -43,16 +43,16 @@ class SyntheticWriter(BasePredictionWriter):
     into ``trainer.datamodule.done`` before the prompts are loaded; the number of ranks may change. The random stream of
     a batch is named by the indices in it (see :func:`lightning_modules.sampling.sample_texts`), so neither another
     rank nor a resumed run draws the numbers of a batch that is on disk. Every line in a part carries fingerprints of
-    the weights that sampled it, of the prompts that it was asked with and of the tables of a grammar that it was
-    written under; parts of others are refused. An ``OUTPUT`` that exists is not sampled again.
+    the weights that sampled it, of the prompts that it was asked with, and of the tables of its grammar and its slots;
+    parts of others are refused. An ``OUTPUT`` that exists is not sampled again.
 
     *Dropping.* A sample that the model gave up (:func:`lightning_modules.sampling.draw_samples`) has no line, so that
     ``OUTPUT`` may have fewer lines than samples were asked for.
 
-    ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, and the
-    SHA-256 of what was written, of the file of ``prompts`` where there is one, and of the tables of the ``grammar``. It
-    says ``prompts_are_declared_public`` of prompts that no step of a run has made, and has a ``warning`` if more than a
-    twentieth of the texts were cut off.
+    ``OUTPUT.metrics.json`` also names the fingerprint of the ``weights``, by which the checkpoint can be told, the
+    SHA-256 of what was written, of the file of ``prompts`` where there is one, and of the tables of the ``grammar``,
+    and a digest of the table of ``slots``. It says ``prompts_are_declared_public`` of prompts that no step of a run has
+    made, and has a ``warning`` if more than a twentieth of the texts were cut off.
 
     *Privacy.* What is written of public text, or of a release, is public or a release itself, and so are the metrics:
     functions of what the model wrote. A data module that does not say that it reads such text
@@ -63,7 +63,9 @@ class SyntheticWriter(BasePredictionWriter):
     *Metrics:* ``synthetic/num_samples``, the lines; ``synthetic/num_missing``, what was given up;
     ``synthetic/num_drawn``, all texts, and ``synthetic/dropped/FAULT``, those of them that were no samples;
     ``synthetic/finished``, the share of texts that the model ended itself; ``synthetic/valid_trees``, of well-formed
-    ones, where the target is a tree; and ``synthetic/samples_per_second`` of this run, over all ranks.
+    ones, where the target is a tree; ``synthetic/slots_said``, the share of the names of the prompts, where these are
+    slots, that the samples say, and ``synthetic/slots_invented``, the share of what the samples say that no prompt has;
+    and ``synthetic/samples_per_second`` of this run, over all ranks.
 
     Args:
         output_path: The file of synthetic lines, such as ``runs/demo/synthetic.jsonl``.
@@ -147,6 +149,7 @@ class SyntheticWriter(BasePredictionWriter):
                 "valid": is_valid(sample.text) if codec.target == "parse" else None,
                 "faults": sample.faults,
                 "dropped": sample.is_dropped,
+                "num_slots": sample.slots,
                 **self._made_by,
                 "record": {**texts, "stage": self.stage, **sample.fields},
             }
@@ -189,6 +192,7 @@ class SyntheticWriter(BasePredictionWriter):
         prompts = getattr(trainer.datamodule, "prompts_digest", None)  # type: ignore[attr-defined]
         own: dict[str, Any] = {"weights": weights_fingerprint(pl_module.state_dict()), "prompts": prompts}
         own["grammar"] = _grammar_digests(pl_module)
+        own["slots"] = _slots_digest(pl_module)
         for name, value in own.items():
             if any(made_by[name] != value for made_by in self._made_by_on_disk):
                 raise UserError(
@@ -213,7 +217,7 @@ class SyntheticWriter(BasePredictionWriter):
                         "give every stage its own output_path, or delete the file"
                     )
                 done.add(line["index"])
-                other = {name: line.get(name) for name in ("weights", "prompts", "grammar")}
+                other = {name: line.get(name) for name in ("weights", "prompts", "grammar", "slots")}
                 made_by += [] if other in made_by else [other]
         return False, done, made_by
 
@@ -304,6 +308,10 @@ class SyntheticWriter(BasePredictionWriter):
         }
         if any(line["valid"] is not None for line in lines):
             metrics["synthetic/valid_trees"] = sum(bool(line["valid"]) for line in kept) / num_drawn
+        num_given, num_said, num_own = (sum(line["num_slots"][i] for line in kept) for i in range(3))
+        if num_given:
+            metrics["synthetic/slots_said"] = num_said / num_given
+            metrics["synthetic/slots_invented"] = num_own / (num_said + num_own) if num_said + num_own else 0.0
         if self._started is not None:
             seconds = time.perf_counter() - self._started
             metrics["synthetic/samples_per_second"] = (len(lines) - self._num_resumed) / seconds
@@ -355,6 +363,12 @@ def _grammar_digests(pl_module: pl.LightningModule) -> list[str] | None:
     names = [grammar] if isinstance(grammar, str) else grammar
     tables = [Path(os.path.expandvars(name)).expanduser() for name in names]
     return [_sha256(table) for table in tables if table.is_file()] or None
+
+
+def _slots_digest(pl_module: pl.LightningModule) -> str | None:
+    """Of the table of slots and its values; None where names are as the model writes them."""
+    table = pl_module.codec.slot_table if isinstance(pl_module.codec, Codec) else None
+    return None if table is None else table.digest_with_values
 
 
 def _sha256(path: Path) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from datamodules.linearisation import Linearisation, delinearise, linearise
 from datamodules.turn import Field, Turn
 from doppel.errors import UserError
+from doppel.grammar.slot_table import SlotTable, slot_table
+from doppel.lispress.slots import distinct_values, fill_tree, fill_utterance, slots_of, to_slots
 
 #: Longest example in tokens where a model does not say another: utterances have some 12, trees up to 250.
 MAX_LENGTH = 512
@@ -26,6 +29,23 @@ class Encoded:
 
     input_ids: list[int]
     num_prompt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A text of a model with values in place of its slots.
+
+    Attributes:
+        text: The text.
+        num_given: Slots of its prompt.
+        num_said: Those of them that the text says.
+        num_own: Slots of the text that its prompt lacks.
+    """
+
+    text: str
+    num_given: int = 0
+    num_said: int = 0
+    num_own: int = 0
 
 
 @dataclass
@@ -45,6 +65,10 @@ class Codec:
     The prefix is public and the same for all rows. GPT-2 has a single special token, ``<|endoftext|>``, which then
     plays both parts.
 
+    *Slots.* With a table of slots, a model that reads or writes trees never sees the names in them: each turn has slots
+    in place of its names (:func:`doppel.lispress.slots.to_slots`), and so has each prompt. :meth:`fill` puts the names
+    of the prompt back into what the model wrote, and public ones where the prompt has none.
+
     Args:
         tokenizer: A Hugging Face tokenizer with an end-of-text token.
         source: Field of the turn used as the prompt, or None for an unconditional model.
@@ -52,6 +76,7 @@ class Codec:
         max_length: Longest example in tokens; longer ones contribute zero.
         linearisation: How parse trees are written, see :data:`datamodules.linearisation.Linearisation`.
         task_prefix: Whether the prompt names the field that is to be written.
+        slots: The table of slots (:func:`doppel.grammar.slot_table.slot_table`); None trains on names as they are.
     """
 
     tokenizer: Any
@@ -60,6 +85,7 @@ class Codec:
     max_length: int
     linearisation: Linearisation = "raw"
     task_prefix: bool = False
+    slots: str | None = None
     bos_id: int = field(init=False)
     eos_id: int = field(init=False)
     pad_id: int = field(init=False)
@@ -74,6 +100,12 @@ class Codec:
         self.eos_id = eos
         self.bos_id = eos if self.tokenizer.bos_token_id is None else self.tokenizer.bos_token_id
         self.pad_id = eos if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        self._table = None if self.slots is None else slot_table(self.slots)
+
+    @property
+    def slot_table(self) -> SlotTable | None:
+        """The table of slots, where the model reads or writes trees; None where names stay as they are."""
+        return self._table if "parse" in (self.source, self.target) else None
 
     @property
     def needs(self) -> tuple[Field, ...]:
@@ -103,7 +135,12 @@ class Codec:
         return ids
 
     def encode_all(self, turns: list[Turn]) -> list[Encoded]:
-        """Encode many turns with batched tokenizer calls."""
+        """Encode many turns with batched tokenizer calls.
+
+        Formal guarantees:
+            What a turn becomes is a function of this turn, the public table of slots and the tokenizer.
+        """
+        turns = [self._with_slots(turn) for turn in turns]
         targets = self.tokenize([self.text(t, self.target) for t in turns])
         source = self.source
         prompts = self._prompts([None if source is None else self.text(t, source) for t in turns])
@@ -123,7 +160,9 @@ class Codec:
         Args:
             sources: Fields of turns; None for a prompt without source.
         """
-        field = self.source
+        field, table = self.source, self.slot_table
+        if field == "parse" and table is not None:
+            sources = [None if s is None else to_slots(s, "", table.kinds).tree for s in sources]
         return self._prompts([None if s is None or field is None else self.linearise(s, field) for s in sources])
 
     def _prompts(self, texts: Sequence[str | None]) -> list[list[int]]:
@@ -141,15 +180,56 @@ class Codec:
         text = text.removeprefix(" ")
         return delinearise(text, self.linearisation) if self.target == "parse" else text
 
+    def _with_slots(self, turn: Turn) -> Turn:
+        table = self.slot_table
+        if table is None or turn.parse is None:
+            return turn
+        slotted = to_slots(turn.parse, turn.utterance, table.kinds)
+        return replace(turn, utterance=slotted.utterance, parse=slotted.tree)
+
+    def fill(self, text: str, prompt: str | None, name: str) -> Filled:
+        """Put names in place of the slots of a text that the model wrote.
+
+        Slots of the prompt's names become these names; others draw a public value each.
+
+        Formal guarantees:
+            Post-processing of what the model wrote: the values are those of the prompt, which is public or a release
+            itself, or draws of a public list by a generator that the name alone seeds.
+
+        Args:
+            text: As :meth:`decode` gives it.
+            prompt: Of the text, with its names; None for a model without prompts.
+            name: Names the random stream of the draws.
+        """
+        table = self.slot_table
+        if table is None:
+            return Filled(text)
+        given = to_slots(prompt, "", table.kinds).values if prompt is not None and self.source == "parse" else {}
+        said = slots_of(text, table.kinds)
+        rng = random.Random(name)
+        drawn = distinct_values(lambda kind: table.draw(rng, kind), taken=given.values())
+
+        def value_of(slot: str) -> str:
+            return given[slot] if slot in given else drawn(slot)
+
+        fill = fill_tree if self.target == "parse" else fill_utterance
+        num_said = sum(slot in given for slot in said)
+        return Filled(fill(text, table.kinds, value_of), len(given), num_said, len(said) - num_said)
+
     def text_format(self) -> dict[str, str]:
-        """What must be alike for one model's weights to serve another: tokenizer (a digest), linearisation, prefix."""
+        """What must be alike for one model's weights to serve another: tokenizer, linearisation, prefix, slots.
+
+        The tokenizer and the table of slots by their digests; without such a table nothing is said of it.
+        """
         tokenizer = _digest(self._tokenizer_state(), f"{self.bos_id},{self.eos_id}")
         prefix = "yes" if self.task_prefix else "no"
-        return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix}
+        slots = {} if self._table is None else {"slots": self._table.digest}
+        return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix, **slots}
 
     def other_format(self, saved: Mapping[str, str]) -> str | None:
         """Which part of the :meth:`text_format` differs from that of weights; None if they fit."""
-        return next((name for name, value in self.text_format().items() if saved.get(name) != value), None)
+        own = self.text_format()
+        return next((name for name in {**own, **saved} if saved.get(name) != own.get(name)), None)
 
     def _tokenizer_state(self) -> str:
         if self.tokenizer.is_fast:

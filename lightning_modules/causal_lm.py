@@ -86,6 +86,11 @@ class CausalLM(LogicalBatchModule):
             shipped base model was trained so; the paper's prompts have no such name.
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
             are cut into the same tokens as in the utterance. A model keeps what it was trained with.
+        slots: A table of slots: names that a tree quotes, and that its utterance says, become ``person1``, ``event1``
+            and so on before the model reads them, and public names fill these in its samples
+            (:class:`~datamodules.codec.Codec`). ``shipped`` for the embedded grammar, SMCalFlow, TreeDST and SGD, or a
+            YAML file of your own (:class:`~doppel.grammar.slot_table.SlotTable`); null trains on names as they are. A
+            model without trees has no slots.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
         lora: Trains low-rank adapters alone and keeps the base model as it is; null trains every weight.
         activation_checkpointing: Keeps only the inputs of the model's blocks for the backward pass and computes the
@@ -113,6 +118,7 @@ class CausalLM(LogicalBatchModule):
         loss_divisor: float | None = 16.0,
         task_prefix: bool = True,
         linearisation: Linearisation = "spaced",
+        slots: str | None = None,
         dropout: float | None = 0.0,
         lora: LoraArguments | None = None,
         activation_checkpointing: bool = False,
@@ -127,7 +133,7 @@ class CausalLM(LogicalBatchModule):
         # Loaded: the model, the form in which it reads text, the weights that its training starts from.
         self.model = load_model(base_model, init=init, dropout=dropout).train()
         length = longest_example(self.model, max_length)
-        self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation, task_prefix)
+        self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation, task_prefix, slots)
         start = None if init_weights is None else WarmStart.read(expand_path(init_weights), self.codec)
         #: Which weights the training started from; kept in the logger's configuration and in checkpoints.
         self.warm_start = None if start is None else start.record

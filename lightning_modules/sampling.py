@@ -93,6 +93,7 @@ class Sample:
         fields: Further fields of its line.
         faults: Why earlier texts for it were no samples, in order; the last is the text's own where ``is_dropped``.
         is_dropped: Whether ``text`` is no sample either, so that it has no line.
+        slots: How many the prompt has, how many of these the text says, and how many of its own it has.
     """
 
     index: int
@@ -102,6 +103,7 @@ class Sample:
     fields: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     is_dropped: bool = False
+    slots: tuple[int, int, int] = (0, 0, 0)
 
 
 class SampledText(NamedTuple):
@@ -145,7 +147,10 @@ def draw_samples(
         texts = sample_texts(model, codec, [batch.input_ids[i] for i in left], arguments, stream)
         for i, sampled in zip(left, texts, strict=True):
             sample = samples[i]
+            filled = codec.fill(sampled.text, sample.prompt, f"{arguments.seed} {codec.target} {sample.index} {number}")
+            sampled = SampledText(filled.text, sampled.finished)
             sample.text, sample.finished = sampled
+            sample.slots = (filled.num_given, filled.num_said, filled.num_own)
             fault = None if arguments.redraws is None else fault_of(sampled, codec.target, arguments.min_words)
             sample.is_dropped = fault is not None
             if fault is not None:

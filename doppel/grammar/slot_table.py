@@ -43,7 +43,8 @@ class SlotTable:
 
     Attributes:
         kinds: The kinds.
-        digest: Of the places of the kinds, which a training depends on; what fills them may change afterwards.
+        digest: Of the kinds and their places, which a training depends on; what fills them may change afterwards.
+        digest_with_values: Of what fills them too.
 
     Raises:
         DataError: The table or a file of values cannot be used.
@@ -72,7 +73,8 @@ class SlotTable:
             self.kinds = SlotKinds(names)
         except ValueError as error:
             raise DataError(str(error), about=where) from error
-        self.digest = hashlib.blake2b(json.dumps(names).encode(), digest_size=8).hexdigest()
+        self.digest = _digest(names)
+        self.digest_with_values = _digest([names, {kind: content[kind]["fill"] for kind in content}, self._values])
 
     def draw(self, rng: random.Random, kind: str) -> str:
         """A public value of a kind."""
@@ -104,6 +106,10 @@ def slot_table(name: str) -> SlotTable:
     except yaml.YAMLError as error:
         raise DataError(f"the table of slots is no YAML: {error}", about=where) from error
     return SlotTable(content, where)
+
+
+def _digest(content: object) -> str:
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
 
 def _is_texts(value: object) -> bool:

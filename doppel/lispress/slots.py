@@ -23,6 +23,7 @@ from doppel.lispress.expression import STRING_BODY_PATTERN, SYMBOL_PATTERN, Stri
 _TOKEN = re.compile(rf'([()^])|"({STRING_BODY_PATTERN})"|({SYMBOL_PATTERN})|(\S)', re.DOTALL)
 _MARK, _STRING, _SYMBOL = 1, 2, 3
 _QUOTED = re.compile(rf'"({STRING_BODY_PATTERN})"', re.DOTALL)
+_VOWELS = frozenset("aeiou")
 _IS_KIND = re.compile(r"[a-z]+").fullmatch
 
 
@@ -62,7 +63,9 @@ class SlotKinds:
         self._depth = max((len(path) for _, path in self._paths), default=1)
         self._kind_of = lru_cache(maxsize=1 << 14)(self._look_up)
         words = "|".join(sorted(map(re.escape, self.names), key=len, reverse=True)) or "(?!)"
-        self.slot = re.compile(rf"(?<!\w)({words})([1-9][0-9]*)(?!\w)", re.IGNORECASE)
+        slot = rf"(?<!\w)({words})([1-9][0-9]*)(?!\w)"
+        self.slot = re.compile(slot, re.IGNORECASE)
+        self.slot_with_article = re.compile(rf"(?P<article>(?<![\w'])an?\s+)?{slot}", re.IGNORECASE)
 
     def _look_up(self, forms: tuple[_Names, ...]) -> str | None:
         """The kind of what stands directly in the first of some forms, each in the next; None where it has none."""
@@ -195,14 +198,22 @@ def slots_of(text: str, kinds: SlotKinds) -> list[str]:
 
 
 def fill_utterance(utterance: str, kinds: SlotKinds, value_of: Callable[[str], str]) -> str:
-    """Put values in place of the slots of an utterance.
+    """Put values in place of the slots of an utterance; "a" and "an" before a slot follow its value.
 
     Args:
         utterance: What a model wrote.
         kinds: The table.
         value_of: What a slot, such as ``person1``, stands for.
     """
-    return kinds.slot.sub(lambda match: value_of(_slot(match)), utterance)
+
+    def fill(match: re.Match[str]) -> str:
+        value = value_of(_slot(match))
+        article = match["article"] or ""
+        if article:
+            article = article[0] + ("n" if value[:1].lower() in _VOWELS else "") + article[len(article.rstrip()) :]
+        return article + value
+
+    return kinds.slot_with_article.sub(fill, utterance)
 
 
 def fill_tree(tree: str, kinds: SlotKinds, value_of: Callable[[str], str]) -> str:
@@ -215,7 +226,8 @@ def fill_tree(tree: str, kinds: SlotKinds, value_of: Callable[[str], str]) -> st
 
 
 def _slot(match: re.Match[str]) -> str:
-    return match[1].lower() + match[2]
+    kind, number = match.groups()[-2:]
+    return f"{kind.lower()}{number}"
 
 
 def _spelling(value: str) -> str:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.batch import PromptBatch
+from datamodules.codec import Filled
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import holds_tree
@@ -30,7 +31,7 @@ LAW = [
 class Writer:
     """Writes the texts of a law, drawn from a generator that the stream names."""
 
-    codec: Any = type("Codec", (), {"target": "utterance"})()
+    codec: Any = type("Codec", (), {"target": "utterance", "fill": lambda self, text, prompt, name: Filled(text)})()
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[list[int]] = []

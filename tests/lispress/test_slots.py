@@ -95,6 +95,13 @@ def test_what_becomes_of_names() -> None:
     assert longest.utterance == "person2 or person1"
 
 
+def test_a_and_an_follow_the_value() -> None:
+    """Only directly before the slot, and in the case that the model wrote."""
+    values = {"event1": "interview", "event2": "lunch"}
+    text = fill_utterance("An event2 or a  event1, an event3? panda event2", KINDS, lambda s: values.get(s, s))
+    assert text == "A lunch or an  interview, an event3? panda lunch"
+
+
 def test_the_innermost_name_of_the_table_decides() -> None:
     """Not a form further out, nor one beside; a slash asks for what is directly around."""
     kinds = SlotKinds({"city": ["At/Find/Place"], "place": ["Place", ":at"], "event": ["subject"], "own": ["A.*_?"]})
