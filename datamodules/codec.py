@@ -129,9 +129,12 @@ class Codec:
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:
         """Ids of texts without special tokens, each text preceded by a space as inside a sentence."""
+        return self._ids([" " + text for text in texts])
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
-        ids: list[list[int]] = self.tokenizer([" " + t for t in texts], add_special_tokens=False)["input_ids"]
+        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return ids
 
     def encode_all(self, turns: list[Turn]) -> list[Encoded]:
@@ -143,7 +146,7 @@ class Codec:
         turns = [self._with_slots(turn) for turn in turns]
         targets = self.tokenize([self.text(t, self.target) for t in turns])
         source = self.source
-        prompts = self._prompts([None if source is None else self.text(t, source) for t in turns])
+        prompts = self._ids_of_prompts([self._prompt(None if source is None else self.text(t, source)) for t in turns])
         return [Encoded([*p, *t, self.eos_id], len(p)) for p, t in zip(prompts, targets, strict=True)]
 
     def encode(self, turn: Turn) -> Encoded:
@@ -160,16 +163,29 @@ class Codec:
         Args:
             sources: Fields of turns; None for a prompt without source.
         """
-        field, table = self.source, self.slot_table
-        if field == "parse" and table is not None:
-            sources = [None if s is None else to_slots(s, "", table.kinds).tree for s in sources]
-        return self._prompts([None if s is None or field is None else self.linearise(s, field) for s in sources])
+        return self._ids_of_prompts([self.prompt_text(source) for source in sources])
 
-    def _prompts(self, texts: Sequence[str | None]) -> list[list[int]]:
+    def prompt_text(self, source: str | None) -> str:
+        """The text before the separator: the prompt as the model reads it, after a blank; empty without a prompt.
+
+        Args:
+            source: Field of a turn, with its names; None for a prompt without source.
+        """
+        field, table = self.source, self.slot_table
+        if source is None or field is None:
+            return self._prompt(None)
+        if field == "parse" and table is not None:
+            source = to_slots(source, "", table.kinds).tree
+        return self._prompt(self.linearise(source, field))
+
+    def _prompt(self, text: str | None) -> str:
         if self.task_prefix:
-            texts = [self.target if text is None else f"{self.target}: {text}" for text in texts]
-        ids = iter(self.tokenize([text for text in texts if text is not None]))
-        return [[*(() if text is None else next(ids)), self.bos_id] for text in texts]
+            text = self.target if text is None else f"{self.target}: {text}"
+        return "" if text is None else f" {text}"
+
+    def _ids_of_prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        ids = iter(self._ids([text for text in texts if text]))
+        return [[*(next(ids) if text else ()), self.bos_id] for text in texts]
 
     def decode(self, ids: list[int]) -> str:
         """Text of generated target ids, up to the first end of text, without the leading space."""

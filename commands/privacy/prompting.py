@@ -13,7 +13,6 @@ from commands.pipeline.manifest import Manifest
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.yaml_files import read_yaml
 from commands.privacy.histogram import read_labels
-from datamodules.linearisation import linearise
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.files import read_json_lines
@@ -96,6 +95,7 @@ class Prompting:
         """The lines that sample from the folder, and what they leave out."""
         names = {"utterance": "requests", "parse": "trees", "label": "labels"}
         what = f"The model writes {names[self.target]}" + (f" for {names[self.source]}." if self.source else ".")
+        codec = dataclasses.replace(codec, source=self.source, target=self.target)
         example = self.example or {"parse": "(Yield (Today))", "label": "LABEL"}.get(self.source or "")
         settings = self.generation_config(codec)
         shown = ("num_beams", "top_k", "top_p", "temperature", "max_new_tokens")
@@ -104,27 +104,20 @@ class Prompting:
             statement=statement,
             what=what,
             folder=json.dumps(out.resolve().name),
-            prompt=json.dumps(self._prompt(example, codec), ensure_ascii=False),
+            prompt=json.dumps(codec.prompt_text(example), ensure_ascii=False),
             bos=codec.bos_id,
             eos=codec.eos_id,
             settings=", ".join(f"`{name}` {getattr(settings, name)}" for name in shown),
             notes=" ".join(self._notes(codec)),
         )
 
-    def _prompt(self, source: str | None, codec: Codec) -> str:
-        """The text before the separator, as :class:`~datamodules.codec.Codec` writes it."""
-        text = None if source is None or self.source is None else linearise(source, self._form(codec, self.source))
-        if codec.task_prefix:
-            text = self.target if text is None else f"{self.target}: {text}"
-        return "" if text is None else f" {text}"
-
-    def _form(self, codec: Codec, field: Field) -> Any:
-        return codec.linearisation if field == "parse" else "raw"
-
     def _notes(self, codec: Codec) -> list[str]:
         notes = ["`python cli.py sample RUN` also draws again what is empty, cut off or not well-formed."]
         if "parse" in (self.source, self.target) and codec.linearisation == "spaced":
             notes.append('Trees have a space inside each quote here, `" lunch "` for `"lunch"`.')
+        if codec.slot_table is not None:
+            kind = min(codec.slot_table.kinds.names, key=lambda name: name != "person")
+            notes.append(f"Names are slots, such as `{kind}1`: put names of your own in their place, as a run does.")
         if self.target == "parse" and self.sampling.grammar is not None:
             notes.append("A run writes trees under its grammar, which these lines do not have.")
         if self.source is not None:
