@@ -308,7 +308,7 @@ class SyntheticWriter(BasePredictionWriter):
         }
         if any(line["valid"] is not None for line in lines):
             metrics["synthetic/valid_trees"] = sum(bool(line["valid"]) for line in kept) / num_drawn
-        num_given, num_said, num_own = (sum(line["num_slots"][i] for line in kept) for i in range(3))
+        num_given, num_said, num_own = (sum(line.get("num_slots", (0, 0, 0))[i] for line in kept) for i in range(3))
         if num_given:
             metrics["synthetic/slots_said"] = num_said / num_given
             metrics["synthetic/slots_invented"] = num_own / (num_said + num_own) if num_said + num_own else 0.0
