@@ -14,17 +14,21 @@ from commands.pipeline.names import read_names
 from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.supported import read_supported
 from commands.pipeline.systems import systems_of
+from commands.pipeline.unslotted import unslotted
 from commands.pipeline.yaml_files import ROOT, merge
 from datamodules.codec import MAX_LENGTH
 from datamodules.hub import is_on_hub
 from datamodules.sources import expand_path, is_embedded
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import UserError
+from doppel.grammar.slot_table import slot_table
 from doppel.made_models import how_to_make
 from doppel.privacy.card import origins_of
 
 #: Tokens that every base model takes.
 _SHORTEST = 256
+#: Turns of the reference whose quoted strings are looked at.
+_TURNS = 2000
 _PRIVATE_REFERENCE = (
     "reference is {path}, which says what the private file {private} does, in whatever form: what is compared with it "
     "tells of private text; name a file of other human turns"
@@ -155,6 +159,11 @@ def read_sources(experiment: Experiment) -> Read:
     ):
         if path is not None:  # none of them is opened again
             refuse_overlap(path, reference, private, refusal)
+    slots = experiment.section("model").get("slots")
+    if experiment.reference is not None and slots is not None and "parse" in learnt:
+        turns = read_turns(expand_path(experiment.reference), "utterance", columns=reference)
+        told = unslotted(turns[:_TURNS], slot_table(slots))
+        notes += [] if told is None else [told]
     if texts is not None:
         found = len({turn.utterance for turn in read_turns(expand_path(texts), "utterance", columns=reference)})
         if found < (num_topics := (experiment.topics or Topics()).num_topics):
