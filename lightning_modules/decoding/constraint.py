@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import llguidance.hf
 import torch
 from llguidance import LLExecutor, LLMatcher
-from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask_par
+from llguidance.numpy import (  # its module for torch loads torch's compiler, two seconds
+    allocate_token_bitmask,
+    fill_next_token_bitmask_par,
+)
 from torch import FloatTensor, LongTensor, Tensor
 from transformers import LogitsProcessor
 
@@ -87,7 +90,7 @@ class TreeConstraint:
         bits = allocate_token_bitmask(len(states), self._num_tokens)  # all are set
         running = [(state, row) for row, state in enumerate(states) if state is not None]
         fill_next_token_bitmask_par(self._executor, running, bits)
-        allowed = ((bits[:, :, None] >> _BITS) & 1).flatten(1)[:, : self._num_tokens].bool()
+        allowed = ((torch.from_numpy(bits)[:, :, None] >> _BITS) & 1).flatten(1)[:, : self._num_tokens].bool()
         forbidden = torch.ones(like.shape, dtype=torch.bool)
         forbidden[:, : self._num_tokens] = ~allowed
         return forbidden.to(like.device)
