@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from commands.pipeline.forks import Forks
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.steps import Step
 from commands.pipeline.yaml_files import ROOT
@@ -35,24 +36,27 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
     marks = {step.name: run / ".done" / step.name if step.is_once else None for step in steps}
     waiting = [step for step in steps if (mark := marks[step.name]) is None or not mark.is_file()]
     total, spent, begin = sum(map(_weight, waiting)), 0.0, time.time()
-    for number, step in enumerate(steps, 1):
-        head = f"── {step.name} ({number} of {len(steps)})"
-        if step not in waiting:
-            say(f"{head}: done already, skipped")
-            continue
-        left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if spent else ""
-        what = "counting and drawing" if step.name.startswith("calibrate_") else _WHAT[step.kind]
-        say(f"{head}: {what}{left}")
-        started = time.time()
-        is_told = is_verbose or (step.kind != "metrics" and step.name != "report")  # by the last lines of the run
-        command = [python, str(ROOT / "cli.py"), *step.argv]
-        status = run_stage(step.kind, marks[step.name], command, PLACE, None if is_told else subprocess.DEVNULL)
-        if status:
-            why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
-            sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
-            return status
-        spent += _weight(step)
-        say(f"   {step.name}: {minutes(time.time() - started)}")
+    is_worth_it = sum(step.kind != "tool" for step in waiting) > 1
+    with Forks(python, ROOT, PLACE) as forks:
+        for number, step in enumerate(steps, 1):
+            head = f"── {step.name} ({number} of {len(steps)})"
+            if step not in waiting:
+                say(f"{head}: done already, skipped")
+                continue
+            left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if spent else ""
+            what = "counting and drawing" if step.name.startswith("calibrate_") else _WHAT[step.kind]
+            say(f"{head}: {what}{left}")
+            started = time.time()
+            is_told = is_verbose or (step.kind != "metrics" and step.name != "report")  # by the last lines of the run
+            command = [python, str(ROOT / "cli.py"), *step.argv]
+            stdout = None if is_told else subprocess.DEVNULL
+            status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, forks if is_worth_it else None)
+            if status:
+                why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
+                sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
+                return status
+            spent += _weight(step)
+            say(f"   {step.name}: {minutes(time.time() - started)}")
     return 0
 
 

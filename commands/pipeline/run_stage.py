@@ -14,12 +14,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from commands.pipeline.forks import Forked, Forks
 from commands.pipeline.manifest import enter
 from doppel.errors import UserError
 
 
 def run_stage(
-    kind: str, mark: Path | None, command: Sequence[str], cwd: Path | None = None, stdout: int | None = None
+    kind: str,
+    mark: Path | None,
+    command: Sequence[str],
+    cwd: Path | None = None,
+    stdout: int | None = None,
+    forks: Forks | None = None,
 ) -> int:
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
 
@@ -35,6 +41,7 @@ def run_stage(
         command: Words of the command.
         cwd: Where it runs.
         stdout: Where its output goes, in place of this process's.
+        forks: Who starts it, where it is a command of ``cli.py``, in place of a new interpreter.
 
     Returns:
         Exit status; a command that fails leaves no mark, and 75 says that it was preempted.
@@ -57,7 +64,11 @@ def run_stage(
         words += ["--trainer.num_nodes", nodes, "--trainer.devices", tasks]
     sys.stdout.flush()
     start = time.time()
-    process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env={**os.environ, "DOPPEL_RUN": "1"})
+    process: Forked | subprocess.Popen[bytes]
+    if forks is not None:
+        process = forks.start(words[2:], stdout)
+    else:
+        process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env={**os.environ, "DOPPEL_RUN": "1"})
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # whoever ends this ends the command
     try:
         status = process.wait()

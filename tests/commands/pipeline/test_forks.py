@@ -1,0 +1,141 @@
+"""Commands that are forked from one process that has imported already behave as if they had been started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commands.pipeline.forks import MODULES, Forks
+from commands.pipeline.run_stage import run_stage
+from commands.pipeline.yaml_files import ROOT
+
+_CLI = """
+import atexit, json, os, sys, time
+import numpy as np
+
+def main():
+    atexit.register(lambda: open(sys.argv[1] + ".end", "w").close())
+    print("said", flush=True)
+    seen = {"pid": os.getpid(), "argv": sys.argv, "cwd": os.getcwd(), "numpy": np.random.rand(), "name": __name__,
+            "imported": "colorsys" in sys.modules, "run": os.environ.get("DOPPEL_RUN")}
+    with open(sys.argv[1] + ".partial", "w") as file:
+        json.dump(seen, file)
+    os.rename(sys.argv[1] + ".partial", sys.argv[1])
+    try:
+        time.sleep(float(sys.argv[2]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    return int(sys.argv[3])
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "cli.py").write_text(_CLI)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return tmp_path
+
+
+@pytest.fixture
+def forks(root: Path) -> Iterator[Forks]:
+    with Forks(sys.executable, root, root, modules=["colorsys", "numpy", "no_such_module"]) as forks:
+        yield forks
+
+
+def _words(root: Path, name: str, seconds: float = 0, status: int = 0) -> list[str]:
+    return [str(root / name), str(seconds), str(status)]
+
+
+def test_each_command_is_a_process_of_its_own_with_the_imports_done(
+    forks: Forks, root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert forks.start(_words(root, "a")).wait() == 0
+    assert capfd.readouterr().out == "said\n"
+    assert forks.start(_words(root, "b", status=3), subprocess.DEVNULL).wait() == 3
+    assert capfd.readouterr().out == ""
+    first, second = (json.loads((root / name).read_text()) for name in "ab")
+    assert first["argv"] == [str(root / "cli.py"), *_words(root, "a")] and first["name"] == "__main__"
+    assert first["imported"] and first["run"] == "1" and first["cwd"] == str(root)
+    assert len({first["pid"], second["pid"], os.getpid()}) == 3
+    assert first["numpy"] != second["numpy"], "two commands share a generator"
+    assert (root / "a.end").exists() and (root / "b.end").exists(), "what a process does at its end was left out"
+
+
+def test_the_status_is_that_of_the_stage_and_marks_what_is_done(forks: Forks, root: Path) -> None:
+    mark = root / ".done" / "step"
+    command = ["python", "cli.py", *_words(root, "a", status=75)]
+    assert run_stage("tool", mark, command, root, None, forks) == 75 and not mark.exists()
+    command[-1] = "0"
+    assert run_stage("tool", None, command, root, None, forks) == 0
+
+
+def test_whoever_ends_the_stage_ends_the_command(forks: Forks, root: Path) -> None:
+    def end() -> None:
+        _wait_for(root / "a")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end).start()
+    assert run_stage("tool", None, ["python", "cli.py", *_words(root, "a", seconds=60)], root, None, forks) == 143
+    assert not (root / "a.end").exists()
+
+
+@pytest.mark.parametrize("is_importing", [True, False], ids=["while importing", "in a command"])
+def test_ctrl_c_ends_the_command_and_the_process_that_forks(root: Path, is_importing: bool) -> None:
+    (root / "slow.py").write_text("import time\nopen('importing', 'w').close()\ntime.sleep(60)\n")
+    code = (
+        "import sys; from pathlib import Path; from commands.pipeline.forks import Forks\n"
+        "from commands.pipeline.run_stage import run_stage\n"
+        f"root, modules = Path({str(root)!r}), {['slow'] if is_importing else ['colorsys']}\n"
+        "with Forks(sys.executable, root, root, modules) as forks:\n"
+        f"    words = ['python', 'cli.py', *{_words(root, 'a', seconds=60)}]\n"
+        "    sys.exit(run_stage('tool', None, words, root, None, forks))\n"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heard = "import signal, sys, os; signal.signal(signal.SIGINT, signal.default_int_handler); exec(sys.argv[1])"
+    started = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-c", heard, code], start_new_session=True, **pipes)  # type: ignore[call-overload]
+    _wait_for(root / ("importing" if is_importing else "a"))
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate()
+    assert (process.returncode, error) == (130, "interrupted\n" if is_importing else "")
+    assert time.monotonic() - started < 50, "it was waited for"
+
+
+def test_a_process_that_ends_before_it_forks_is_a_step_that_fails(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (root / "broken.py").write_text("raise RuntimeError('broken')\n")
+    with Forks(sys.executable, root, root, modules=["broken"]) as forks:
+        assert forks.start(_words(root, "a")).wait() == 1
+    assert "RuntimeError: broken" in capfd.readouterr().err and not (root / "a").exists()
+
+
+def test_what_is_imported_starts_no_thread_and_asks_no_gpu() -> None:
+    code = (
+        "import sys, importlib, threading\n"
+        f"for name in {list(MODULES)}: importlib.import_module(name)\n"
+        "import torch\n"
+        "print(threading.active_count(), torch.cuda.is_initialized())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-2:] == ["1", "False"]
+
+
+def _wait_for(path: Path) -> None:
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.05)
+    raise TimeoutError(path)
