@@ -17,21 +17,34 @@ from typing import TYPE_CHECKING, Any
 from doppel.privacy.mechanism import CalibrationError, Mechanism
 
 if TYPE_CHECKING:
+    import numpy as np
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from numpy.typing import NDArray
 
 _GUIDE_ORDERS = (1.1, 1.2, 1.35, 1.5, 1.75, 2, 2.5, *range(3, 9), *range(10, 26, 3), 32, 48, 64, 128, 512)
 
 
 def guide_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """A cheap Rényi bound (dp-accounting, few orders), to bracket and to choose grids by."""
+    from dp_accounting.rdp import rdp_privacy_accountant as rdp
+
+    with _quiet():
+        spent = sum(
+            mechanism.steps * _step_divergences(mechanism.noise_multiplier, mechanism.sample_rate)
+            for mechanism in mechanisms
+        )
+        epsilon = float(rdp.compute_epsilon(_GUIDE_ORDERS, spent, delta)[0])
+    return math.inf if math.isnan(epsilon) else epsilon
+
+
+@functools.lru_cache(maxsize=64)  # stages of one budget share σ and q, and each is accounted alone and with the others
+def _step_divergences(noise_multiplier: float, sample_rate: float) -> NDArray[np.float64]:
+    """Rényi divergences of one step, at the guide's orders; those of k steps are k times as large."""
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(_GUIDE_ORDERS)
-    with _quiet():
-        for mechanism in mechanisms:
-            accountant.compose(mechanism.event)
-        epsilon = float(accountant.get_epsilon(delta))
-    return math.inf if math.isnan(epsilon) else epsilon
+    accountant.compose(Mechanism(sample_rate, noise_multiplier, 1).event)
+    return accountant.rdp
 
 
 def pld_epsilon(mechanisms: Sequence[Mechanism], delta: float, guide: float, coarsen: float = 1.0) -> float:
