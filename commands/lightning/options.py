@@ -12,7 +12,7 @@ _COMMON = (
     *("config", "seed_everything", "trainer", "model", "data", "run_dir", "privacy", "not_private", "save_every"),
     *("ckpt_path", "weights_only", "print_config", "help"),
 )
-#: Command → names of its options; what stands behind a dot is Lightning's to check, but for the trainer.
+#: Command → names of its options; what stands behind a dot is Lightning's to check, but for the two below.
 OPTIONS = {
     "fit": _COMMON,
     "validate": (*_COMMON, "verbose"),
@@ -30,6 +30,12 @@ TRAINER = (
     *("profiler", "reload_dataloaders_every_n_epochs", "strategy", "sync_batchnorm", "use_distributed_sampler"),
     "val_check_interval",
 )
+#: What ``--privacy.`` goes on with: the fields of ``doppel.privacy.spec.PrivacyArguments``.
+PRIVACY = (
+    *("target_epsilon", "delta", "epochs", "max_grad_norm", "accountant", "ledger_path", "scope", "stage"),
+    *("log_private_diagnostics", "fp16_loss_scale", "seed", "histogram_noise_multiplier"),
+)
+_BELOW = {"trainer": TRAINER, "privacy": PRIVACY}
 
 
 def check_options(command: str, words: Sequence[str]) -> None:
@@ -38,12 +44,12 @@ def check_options(command: str, words: Sequence[str]) -> None:
     Raises:
         UserError: There is one; the message names the nearest that exists.
     """
-    known = [*OPTIONS[command], *(f"trainer.{name}" for name in TRAINER)]
+    known = [*OPTIONS[command], *(f"{group}.{name}" for group, names in _BELOW.items() for name in names)]
     for word in words:
         key = word.partition("=")[0].removeprefix("--")
         top, _, rest = key.partition(".")
         below = rest.partition(".")[0].removesuffix("+")
-        is_known = top in known and (top != "trainer" or not below or f"trainer.{below}" in known)
+        is_known = top in known and (top not in _BELOW or not below or below in _BELOW[top])
         if word.startswith("--") and not is_known:
             text = explain(f"Unrecognized arguments: --{key}", known, sys.argv[1:])
             raise UserError(f"{text}\n`cli.py {command} --help` lists the options")

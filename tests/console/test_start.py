@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 import signal
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from commands.lightning.cli import DoppelCLI
-from commands.lightning.options import OPTIONS, TRAINER, check_options
+from commands.lightning.options import OPTIONS, PRIVACY, TRAINER, check_options
 from doppel.errors import UserError
+from doppel.privacy.spec import PrivacyArguments
 
 ROOT = Path(__file__).parents[2]
 HEAVY = "torch lightning transformers opacus sklearn torchmetrics wandb"
@@ -46,9 +48,10 @@ def test_who_reads_a_run_waits_for_no_training_library(command: str, own_private
         (["fit", "--modle", "x"], "model"),
         (["predict", "--cpkt_path=x"], "ckpt_path"),
         (["test", "--trainer.max_epoch=1"], "trainer.max_epochs"),
+        (["fit", "--privacy.target_epslon", "3"], "privacy.target_epsilon"),
         (["run", "configs/experiments/quickstart.yaml", "/nowhere", "--sett", "x"], "set"),
     ],
-    ids=["fit", "predict", "test", "run"],
+    ids=["fit", "predict", "test", "privacy", "run"],
 )
 def test_a_typo_is_found_before_anything_heavy_is_imported(words: list[str], nearest: str) -> None:
     error = started(*words)
@@ -73,6 +76,7 @@ def test_the_names_of_the_options_are_those_of_the_parser(monkeypatch: pytest.Mo
         assert {name.partition(".")[0] for name in options} == set(OPTIONS[command])
         below = {name.split(".")[1].removesuffix("+") for name in options if name.startswith("trainer.")}
         assert below - {"help"} == set(TRAINER)
+        assert {field.name for field in dataclasses.fields(PrivacyArguments)} == set(PRIVACY)
         check_options(command, [f"--{name}=1" for name in options])
 
 
