@@ -385,16 +385,17 @@ class DifferentialPrivacy(Callback):
             )
 
     def _say(self, epsilon: str, steps: int) -> None:
-        """The guarantee in one line, at the start and the end of every training; rank 0 has the ledger."""
+        """The guarantee in two lines, at the start and the end of every training; rank 0 has the ledger."""
         if self.ledger is None or self.spec is None:
             return
         scope, spec = self.privacy.scope, self.spec
-        void = self.ledger.voids(scope)
+        if void := self.ledger.voids(scope):
+            rank_zero_info(f"NOT PRIVATE, scope {scope!r}: {'; '.join(void)}")
+            return
+        rank_zero_info(f"PRIVATE, scope {scope!r}: {epsilon} at δ = {spec.delta:.3g}")
         rank_zero_info(
-            f"NOT PRIVATE, scope {scope!r}: {'; '.join(void)}"
-            if void
-            else f"PRIVATE, scope {scope!r}: {epsilon} at δ = {spec.delta:.3g} for one {spec.unit} more or less; "
-            f"σ = {spec.noise_multiplier:.4g}, N = {spec.num_units}, {steps} steps of {spec.batch_size} expected units"
+            f"  for one {spec.unit} more or less; N = {spec.num_units}, σ = {spec.noise_multiplier:.4g}, "
+            f"{steps} steps of ~{spec.batch_size}"
         )
 
     def _log(self, trainer: pl.Trainer, exact: bool) -> None:

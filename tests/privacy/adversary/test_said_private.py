@@ -89,8 +89,9 @@ def test_a_private_training_says_its_guarantee_at_start_and_end(
     fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)], max_epochs=1)
     first, last = [text for text in said if text.startswith("PRIVATE, scope 'default': ")]
     assert "target ε = 8" in first and f"spent ε = {Ledger(tmp_path / 'ledger.jsonl').epsilon('default'):.3f}" in last
-    for line in (first, last):
-        assert all(word in line for word in ("one utterance", "σ = ", "N = 60", "5 steps")), line
+    terms = [text for text in said if text.startswith("  for one utterance more or less; N = 60, σ = ")]
+    assert len(terms) == 2 and all(" 5 steps of " in line for line in terms), terms
+    assert all(len(line) <= 77 for line in (first, last, *terms)), "80 columns, with what a run puts before them"
 
 
 def test_epsilon_has_no_default() -> None:
