@@ -78,13 +78,6 @@ class WarmStart:
                 f"init_weights: {file} is no checkpoint of a language model of ours: give the last.ckpt of its `fit`"
             )
         private = privacy_state(checkpoint)
-        if private is not None:
-            log.warning(
-                "init_weights: %s was trained privately (scope %r): its epsilon counts beside that of this run; for "
-                "the same people the two compose",
-                file,
-                private.get("scope"),
-            )
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         paid = ("scope", "mechanism_id", "num_steps", "ledger")
@@ -132,6 +125,13 @@ def adapt(model: PreTrainedModel, lora: LoraArguments | None, start: WarmStart |
     Raises:
         UserError: The weights do not fit, or they are of other adapters.
     """
+    if start is not None and start.record["private"] is not None:
+        log.warning(
+            "init_weights: %s was trained privately (scope %r): its epsilon counts beside that of this run; for "
+            "the same people the two compose",
+            start.record["path"],
+            start.record["private"]["scope"],
+        )
     if start is not None and start.lora is None:
         start.load_into(model)
     if lora is not None:
