@@ -102,8 +102,9 @@ def partition(
     if private_diagnostics:
         summary["private/num_with_function"] = sum(_uses(turn, missing) for turn in parts.private)
     write_json(out / "partition.json", summary)
-    width = max(map(len, summary))
-    print("\n".join(f"{name:{width}}  {'–' if value is None else value}" for name, value in summary.items()))
+    told = {f"{name} (NOT PRIVATE)" if name.startswith("private/") else name: value for name, value in summary.items()}
+    width = max(map(len, told))
+    print("\n".join(f"{name:{width}}  {'–' if value is None else value}" for name, value in told.items()))
     if num_in_test == 0 and missing is not None:
         sys.stderr.write(
             f"warning: no turn of the test has {missing}: the breakdown by function will be empty; give a larger test\n"

@@ -19,7 +19,7 @@ from doppel.errors import UserError
 from doppel.files import write_json, write_text
 
 NOTE = (
-    "The bound and the extraction report are private numbers: they depend on the data without noise. This training "
+    "NOT PRIVATE: bound, guesses and copies depend on the data without noise. Besides, this training "
     "has spent a budget of its own, in the ledger of this folder; if anything of it is released, add that to what "
     "other runs on the same data have spent. Audit on public or embedded data where you can."
 )
@@ -132,7 +132,7 @@ def render(report: dict[str, Any]) -> str:
         ("claim", claimed),
         ("verdict", report["verdict"]),
     ]
-    lines = ["private audit report", ""] + [f"{name:12}{value}" for name, value in rows]
+    lines = ["audit report (NOT PRIVATE)", ""] + [f"{name:12}{value}" for name, value in rows]
     if report["verdict"] == UNTESTED:
         lines += [
             "",

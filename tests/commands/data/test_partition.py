@@ -82,7 +82,7 @@ def lines(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_command_writes_private_turns_without_trees(tmp_path: Path) -> None:
+def test_the_command_writes_private_turns_without_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = tmp_path / "train.jsonl"
     train.write_text(
         "".join(json.dumps({"utterance": t.utterance, "parse": t.parse, "unit": t.unit}) + "\n" for t in corpus(120))
@@ -100,6 +100,7 @@ def test_the_command_writes_private_turns_without_trees(tmp_path: Path) -> None:
     assert (summary["seed"], summary["by"], summary["missing_function"]) == (1, "turn", "EventOnDate*")
     assert not [key for key in summary if key.startswith("private/")]
     assert main([*call, "--out", str(tmp_path / "told"), "--private-diagnostics"]) == 0
+    assert "private/num_with_function (NOT PRIVATE)" in capsys.readouterr().out
     told = json.loads((tmp_path / "told" / "partition.json").read_text())
     assert told["private/num_with_function"] == sum(uses_function(g["parse"], "EventOnDate*") for g in gold)
     for name in ("public", "private", "private_gold", "test", "full"):
