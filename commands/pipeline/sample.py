@@ -15,12 +15,12 @@ from commands.pipeline.asked_for import check_trees, oversample_of, topic_of
 from commands.pipeline.by_hand import predict_command
 from commands.pipeline.code_copy import version
 from commands.pipeline.experiment import load, save
-from commands.pipeline.local import run_here
+from commands.pipeline.local import minutes, run_here
 from commands.pipeline.manifest import Manifest, declaration, declare, is_declared
 from commands.pipeline.more import Wanted, more_steps
 from commands.pipeline.run_folder import hold
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.settings import Experiment
+from commands.pipeline.run_record import RunRecord, read_json
+from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.steps import Step
 from commands.pipeline.system import System
 from commands.pipeline.yaml_files import dump, read_yaml
@@ -96,6 +96,9 @@ def sample(
         wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
     with hold(run):
         draw, steps = _place(experiment, run, used, wanted)
+        seconds = _seconds(experiment, run, used, wanted)
+        if seconds is not None:
+            say(f"── about {minutes(seconds)} of sampling, at the pace of the run's own samples")
         status = _local(experiment, run, steps)
     return status or _tell(RunRecord(run), replace(used, draw=draw), run_dir, wanted)
 
@@ -213,6 +216,27 @@ def _refuse_seed(run: Path, used: System, draw: int, wanted: Wanted) -> None:
         model = read_yaml(path)["model"] if path.is_file() else {}
         if path.is_file() and model["init_args"]["sampling"].get("seed", 0) == wanted.seed:
             raise UserError(f"--seed {wanted.seed} has drawn samples of this run before: give another, or leave it out")
+
+
+def _seconds(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> float | None:
+    """Seconds that the samples take at the pace at which the run's own were drawn; None where the run does not tell.
+
+    Imports and what comes after the sampling are not in it.
+    """
+    manifest = Manifest.read(run)
+    made = manifest.samples()[used.name]
+    files = [made] if wanted.trees is not None else [made, *manifest.upstream(made.path)]
+    paths = [manifest.path(entry) for entry in files]
+    told = [path.with_name(f"{path.name}.metrics.json") for path in paths]
+    drawn = [own for own in map(read_json, filter(Path.is_file, told)) if own.get("synthetic/samples_per_second")]
+    own_num = manifest.path(made).read_bytes().count(b"\n")
+    if not drawn or not own_num:
+        return None
+    seconds = sum(own["synthetic/num_samples"] / own["synthetic/samples_per_second"] for own in drawn)
+    times = wanted.num * wanted.oversample / own_num
+    if wanted.topic is not None:
+        times /= (experiment.topics or Topics()).oversample
+    return float(seconds * times)
 
 
 def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:

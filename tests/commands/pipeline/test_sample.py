@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -15,7 +17,7 @@ from page_content import read_html
 from readers import reader
 
 import cli
-from commands.pipeline import local
+from commands.pipeline import local, sample
 from commands.pipeline.experiment import load
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.more import Wanted, more_steps, seed_of
@@ -105,14 +107,38 @@ def test_samples_for_a_label_are_examples_that_no_share_counts(run: Path, capsys
     assert "7 samples" in page and "12 samples" in page and "19 samples" not in page
 
 
-def test_samples_of_a_topic_are_those_that_the_released_codebook_calls_so(run: Path) -> None:
+def test_samples_of_a_topic_are_those_that_the_released_codebook_calls_so(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     released = [json.loads(line)["label"] for line in (run / "synthetic_topics.jsonl").read_text().splitlines()]
     ledger = (run / "ledger.jsonl").read_bytes()
     assert draw(run, "--topic", released[0], "--num", "6") == 0
+    assert re.search(r"── about \d+ (s|min) of sampling, at the pace of the run's own samples", capsys.readouterr().out)
     lines = [json.loads(line) for line in (run / "samples" / "topics-2.jsonl").read_text().splitlines()]
     assert lines and {line["label"] for line in lines} == {released[0]}
     assert (run / "ledger.jsonl").read_bytes() == ledger and card(run)
     assert draw(run, "--topic", "no such topic") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "seconds"),
+    [
+        ("one_stage", Wanted(24), 4.0),  # twelve took 12/6 s
+        ("two_stage", Wanted(24), 20.0),  # trees too: 12/6 + 12/1.5 s for twelve
+        ("two_stage", Wanted(6, trees=Path("trees.jsonl")), 1.0),
+        ("topics", Wanted(6, topic="any", oversample=10), 2.0),  # 60 texts; 24 took 24/30 s
+    ],
+    ids=["more", "with trees", "for trees", "of a topic"],
+)
+def test_the_time_is_told_by_the_pace_of_the_run(run: Path, name: str, wanted: Wanted, seconds: float) -> None:
+    for path in run.glob("*.metrics.json"):
+        told = json.loads(path.read_text())
+        pace = {12: 6.0, 24: 30.0}[told["synthetic/num_samples"]]
+        told["synthetic/samples_per_second"] = 1.5 if path.name.startswith("trees") else pace
+        path.write_text(json.dumps(told))
+    experiment = load(run / "experiment.yaml")
+    found = sample._seconds(experiment, run, replace(system(name), draw=1), wanted)
+    assert found == pytest.approx(seconds)
 
 
 def test_each_tree_of_the_run_gets_an_utterance(run: Path) -> None:
