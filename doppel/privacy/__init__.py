@@ -16,6 +16,7 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 - `card`: what an exported folder says of the same.
 - `fingerprint`: what tells data sets apart, and tells nobody what they hold.
 - `histogram`: one noised histogram, of labels or of function types, under the same budget.
+- `gdp`: Gaussian differential privacy: many releases that count as one Gaussian.
 - `audit`: a lower bound on ε from an attack.
 
 Import the rest from the rooms themselves: this file imports nothing until it is asked, so that planning a run or

@@ -91,7 +91,7 @@ def discrete_gaussian(stream: KeyedStream, scale: int) -> int:
     while True:
         k = _discrete_laplace(stream, scale + 1)
         # exp(-(|k| - scale^2 / t)^2 / (2 scale^2)) for t = scale + 1
-        if _is_exp(stream, (abs(k) * (scale + 1) - scale**2) ** 2, 2 * (scale * (scale + 1)) ** 2):
+        if bernoulli_exp(stream, (abs(k) * (scale + 1) - scale**2) ** 2, 2 * (scale * (scale + 1)) ** 2):
             return k
 
 
@@ -99,20 +99,20 @@ def _discrete_laplace(stream: KeyedStream, scale: int) -> int:
     """A whole number k with probability proportional to exp(-|k| / scale) (algorithm 2)."""
     while True:
         low = stream.randrange(scale)
-        if not _is_exp(stream, low, scale):
+        if not bernoulli_exp(stream, low, scale):
             continue
         high = 0
-        while _is_exp(stream, 1, 1):
+        while bernoulli_exp(stream, 1, 1):
             high += 1
         k, is_negative = low + scale * high, stream.getrandbits(1)
         if k or not is_negative:  # one zero, not two
             return -k if is_negative else k
 
 
-def _is_exp(stream: KeyedStream, numerator: int, denominator: int) -> bool:
+def bernoulli_exp(stream: KeyedStream, numerator: int, denominator: int) -> bool:
     """A coin of probability exp(-numerator / denominator), exactly (algorithm 1)."""
     while numerator > denominator:
-        if not _is_exp(stream, 1, 1):
+        if not bernoulli_exp(stream, 1, 1):
             return False
         numerator -= denominator
     k = 1

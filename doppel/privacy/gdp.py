@@ -1,0 +1,137 @@
+"""Gaussian differential privacy: what a release of μ costs, and a budget from which releases of any size are paid.
+
+A mechanism is μ-GDP if to tell neighbouring data sets apart by what it releases is at least as hard as to tell N(0, 1)
+from N(μ, 1) (Dong, Roth and Su, 2022, *Gaussian differential privacy*). Noise of standard deviation σ on a sum of
+sensitivity 1 is 1/σ-GDP. So whatever is μ-GDP counts in the ledger as one Gaussian release with noise multiplier 1/μ:
+that release dominates it, in both directions of add and remove, and PLD composes dominating pairs (Zhu, Dong and Wang,
+2022, *Optimal accounting of differential privacy via characteristic function*, theorem 10).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scipy.optimize import brentq
+from scipy.special import expit, log_ndtr, logit, ndtr, ndtri
+
+from doppel.privacy.histogram import bernoulli_exp
+from doppel.privacy.mechanism import CalibrationError
+
+if TYPE_CHECKING:
+    from doppel.privacy.secret import KeyedStream
+
+#: μ outside of these is no use to anybody.
+_SMALLEST, _LARGEST = 1e-6, 100.0
+#: ε of a selection is taken in whole multiples of 1/_GRID.
+_GRID = 2**40
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """The smallest δ at which a μ-GDP mechanism is (ε, δ)-DP, exactly (Dong, Roth and Su, corollary 2.13)."""
+    return float(ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2)))
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ whose mechanisms are (ε, δ)-DP, exactly.
+
+    Raises:
+        CalibrationError: ε is not positive, or δ is not in (0, 1).
+    """
+    if not (0.0 < epsilon < math.inf and 0.0 < delta < 1.0):
+        raise CalibrationError(f"epsilon is {epsilon} and delta {delta}: give an epsilon above 0 and a delta in (0, 1)")
+    if delta_of(_LARGEST, epsilon) <= delta:
+        return _LARGEST
+    root = float(brentq(lambda mu: delta_of(mu, epsilon) - delta, _SMALLEST, _LARGEST, xtol=1e-13, rtol=1e-13))
+    return root * (1 - 1e-10)  # so that no accountant finds more than epsilon
+
+
+def epsilon_of_choice(mu: float) -> float:
+    """ε of an exponential mechanism (:func:`choose`) that is μ-GDP: 2 logit(Φ(μ/2)).
+
+    Formal guarantees:
+        Let the logarithm of the likelihood ratio of an outcome, between neighbours P and Q, lie in an interval [t - ε,
+        t], for some t. So it does for the exponential mechanism (*bounded range*: Durfee and Rogers, 2019). Among all
+        ratios with these ends and mean 1 under Q, that of two values is the largest in the convex order, so its pair
+        P', Q' on two outcomes dominates (Blackwell). With q = Q'(first outcome) and p = P'(first outcome), logit p =
+        logit q + ε. The trade-off of two outcomes is two straight lines that meet in (q, 1 - p), and that of N(0, 1)
+        and N(μ, 1) is convex and has the same ends. So it lies below if it does in that one point: if Φ⁻¹(p) - Φ⁻¹(q)
+        ≤ μ. For x = logit q the left side is h(x + ε) - h(x) with h = Φ⁻¹ ∘ expit, which is odd, and concave for x > 0
+        (the logistic law has heavier tails than the normal one: van Zwet, 1964). So it is largest at x = -ε/2, where it
+        is 2 Φ⁻¹(expit(ε/2)).
+
+    Args:
+        mu: μ, at most 16, where Φ(μ/2) is still below 1.
+    """
+    return 2.0 * float(logit(ndtr(min(mu, 16.0) / 2)))
+
+
+def mu_of_choice(epsilon: float) -> float:
+    """μ of an exponential mechanism: the inverse of :func:`epsilon_of_choice`."""
+    return 2.0 * float(ndtri(expit(epsilon / 2)))
+
+
+def choose(stream: KeyedStream, scores: Sequence[int], sensitivity: int, epsilon: float) -> int:
+    """Place of a high score, drawn with probability proportional to exp(ε · score / (2 · sensitivity)).
+
+    Formal guarantees:
+        The exponential mechanism (McSherry and Talwar, 2007): if one unit moves each score by at most ``sensitivity``,
+        up or down, the place is ε-DP, of bounded range ε and so `mu_of_choice(ε)`-GDP, however many scores there are.
+        (Argmax of scores with *Gaussian* noise has no such bound: its loss grows with the number of scores.) It is
+        drawn exactly, in whole numbers, from a cryptographic stream: a place is proposed uniformly and taken with the
+        probability exp(-ε · gap / (2 · sensitivity)), of the gap to the highest score. How many were proposed is not
+        told.
+
+    Args:
+        stream: Where the draws come from.
+        scores: Whole numbers, at least one.
+        sensitivity: In the unit of the scores, at least 1.
+        epsilon: Above 0; cut to a multiple of 2⁻⁴⁰.
+    """
+    scaled, best = int(epsilon * _GRID), max(scores)
+    while True:
+        place = stream.randrange(len(scores))
+        if bernoulli_exp(stream, scaled * (best - scores[place]), 2 * sensitivity * _GRID):
+            return place
+
+
+class GaussianBudget:
+    """μ² that releases are paid from, each with a μ that may depend on all that was released before it.
+
+    Formal guarantees:
+        If every release is μₜ-GDP given those before it, and the sum of all μₜ² never passes μ², then all of them
+        together are μ-GDP (Smith and Thakurta, 2022, *Fully adaptive composition for Gaussian differential privacy*:
+        the sum of squares is a filter, at no loss against μₜ that are fixed beforehand). :meth:`spend` refuses a
+        release beyond it, before it is made.
+
+    Args:
+        mu: μ of all releases together.
+
+    Attributes:
+        remaining: μ² that is left.
+    """
+
+    def __init__(self, mu: float) -> None:
+        if not 0.0 < mu < math.inf:
+            raise CalibrationError(f"mu is {mu}: give a finite number above 0")
+        self.mu = mu
+        self.remaining = mu * mu
+
+    def spend(self, square: float) -> float:
+        """Pay for one release.
+
+        Args:
+            square: Its μ².
+
+        Returns:
+            Its μ.
+
+        Raises:
+            CalibrationError: It is not positive, or more than is left; nothing is spent.
+        """
+        if not 0.0 < square <= self.remaining * (1 + 1e-12):
+            raise CalibrationError(f"a release of mu² = {square:.6g} is not in the {self.remaining:.6g} that are left")
+        square = min(square, self.remaining)
+        self.remaining -= square
+        return math.sqrt(square)
