@@ -1,0 +1,133 @@
+"""How often values occur together in a table, counted over its units, exactly or with noise."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppel.privacy.histogram import GRID, discrete_gaussian
+
+if TYPE_CHECKING:
+    from doppel.privacy.secret import KeyedStream
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+#: Places of columns.
+Clique = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A marginal that was released.
+
+    Attributes:
+        clique: Places of its columns.
+        counts: Noisy counts of units, of the shape of the columns' sizes.
+        sigma: Standard deviation of the noise of each.
+    """
+
+    clique: Clique
+    counts: Floats
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a private table, each cell the place of a public value.
+
+    Attributes:
+        codes: int64 [rows, columns].
+        weights: Of each row, in whole multiples of 1/`GRID`: int64 [rows].
+        sizes: Values of each column.
+        num_units: Units that the rows are of.
+    """
+
+    codes: Whole
+    weights: Whole
+    sizes: tuple[int, ...]
+    num_units: int
+
+    @classmethod
+    def of_units(cls, codes: Sequence[Sequence[int]], units: Sequence[str], sizes: Sequence[int]) -> Table:
+        """A table in which a unit of m rows weighs 1/m in each.
+
+        Args:
+            codes: Of each row.
+            units: Whose each row is.
+            sizes: Values of each column.
+        """
+        _, owner, rows_of = np.unique(np.array(units), return_inverse=True, return_counts=True)
+        weights = (GRID // rows_of)[owner]
+        whole = np.array(codes, dtype=np.int64).reshape(len(units), len(sizes))
+        return cls(whole, weights, tuple(sizes), len(rows_of))
+
+    def marginal(self, clique: Clique) -> Whole:
+        """Exact counts of a marginal, never to be shown.
+
+        Formal guarantees:
+            A unit adds a vector of non-negative numbers with sum at most 1: each of its m rows adds 1/m, cut towards
+            zero to the grid, to one count. So adding or removing one unit moves the counts of a marginal by at most 1
+            in ℓ₁ norm, and so by at most 1 in ℓ₂ norm, whatever the unit holds. The sums are exact (whole numbers below
+            2⁵³).
+
+        Returns:
+            In whole multiples of 1/`GRID`, of the shape of the columns' sizes.
+        """
+        shape = [self.sizes[place] for place in clique]
+        cells = np.ravel_multi_index(tuple(self.codes[:, place] for place in clique), shape)
+        counts = np.bincount(cells, weights=self.weights, minlength=math.prod(shape))
+        return counts.astype(np.int64).reshape(shape)
+
+    def measure(self, clique: Clique, mu: float, stream: KeyedStream) -> Measurement:
+        """Release a marginal with noise.
+
+        Formal guarantees:
+            A marginal has ℓ₂ sensitivity 1 (:meth:`marginal`); independent discrete Gaussian noise of standard
+            deviation 1/μ on every count, also on those of no unit, makes it μ-GDP. The noise is drawn exactly on the
+            grid of the counts; see :func:`~doppel.privacy.histogram.add_noise`.
+
+        Args:
+            clique: Places of its columns.
+            mu: What it costs.
+            stream: Where the noise comes from.
+        """
+        exact = self.marginal(clique)
+        scale = math.ceil(GRID / mu)
+        noise = np.array([discrete_gaussian(stream, scale) for _ in range(exact.size)], dtype=np.int64)
+        return Measurement(clique, (exact + noise.reshape(exact.shape)) / GRID, scale / GRID)
+
+    def error(self, clique: Clique, estimate: Floats) -> int:
+        """ℓ₁ distance between the exact counts of a marginal and an estimate of them, never to be shown.
+
+        Formal guarantees:
+            For an estimate that depends on releases alone, adding or removing one unit moves it by at most 1, that is
+            `GRID`: by the triangle inequality, and :meth:`marginal`. It is exact, in whole numbers.
+
+        Returns:
+            In whole multiples of 1/`GRID`.
+        """
+        rounded = np.rint(estimate * GRID).astype(np.int64)
+        return int(np.abs(self.marginal(clique) - rounded).sum())
+
+
+def pairs(num_columns: int) -> list[Clique]:
+    """All pairs of columns."""
+    return list(itertools.combinations(range(num_columns), 2))
+
+
+def shares(codes: Whole, sizes: Sequence[int], clique: Clique) -> Floats:
+    """Shares of values that occur together, of rows that may be seen."""
+    return Table(codes, np.ones(len(codes), dtype=np.int64), tuple(sizes), len(codes)).marginal(clique) / len(codes)
+
+
+def total_variation(ours: Whole, theirs: Whole, sizes: Sequence[int]) -> float:
+    """Mean over all pairs of columns of the total variation between two tables of codes, which both may be seen."""
+    cliques = pairs(len(sizes))
+    apart = [0.5 * np.abs(shares(ours, sizes, c) - shares(theirs, sizes, c)).sum() for c in cliques]
+    return float(np.mean(apart))

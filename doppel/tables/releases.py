@@ -1,0 +1,103 @@
+"""What leaves a private table: noisy marginals and choices, each paid for, kept and never drawn twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from doppel.errors import DataError
+from doppel.privacy.gdp import GaussianBudget, choose, epsilon_of_choice
+from doppel.privacy.histogram import GRID
+from doppel.privacy.secret import KeyedStream
+from doppel.tables.marginals import Clique, Floats, Measurement, Table
+
+
+class Releases:
+    """Draws each release once, or reads it again where an interrupted run has drawn it.
+
+    Formal guarantees:
+        A marginal with Gaussian noise of standard deviation σ is 1/σ-GDP (:meth:`Table.measure`); a choice among errors
+        of sensitivity 1 (:meth:`Table.error`) by the exponential mechanism is μ-GDP by
+        :func:`~doppel.privacy.gdp.epsilon_of_choice`. What is asked for, and with how much noise, may depend on earlier
+        releases alone; the sum of squares stays within μ² (:class:`GaussianBudget`). So all together are μ-GDP for one
+        unit more or less, and count in a ledger as one Gaussian release with noise multiplier 1/μ. A release that is
+        read again costs what it cost, and its noise is not drawn a second time.
+
+    Args:
+        table: The private table.
+        mu: μ of everything together.
+        stream: Where choices and noise come from: one that was never used.
+        done: Records of an interrupted run, in their order.
+        keep: Called with the record of a release before anybody else sees it; its values are ready for JSON.
+        tell: Called with the share of μ² that is used, after each release.
+
+    Attributes:
+        budget: What is left.
+        measurements: Marginals that were released, in their order.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        mu: float,
+        stream: KeyedStream,
+        done: Iterable[dict[str, Any]] = (),
+        keep: Callable[[dict[str, Any]], None] = lambda record: None,
+        tell: Callable[[float], None] = lambda share: None,
+    ) -> None:
+        self.table, self.budget = table, GaussianBudget(mu)
+        self.measurements: list[Measurement] = []
+        self._stream, self._done, self._keep, self._tell = stream, list(done), keep, tell
+
+    def measure(self, clique: Clique, square: float) -> Measurement:
+        """Release a marginal.
+
+        Args:
+            clique: Places of its columns.
+            square: Its μ².
+        """
+        mu = self.budget.spend(square)
+        record = self._read_again("marginal", list(clique))
+        if record is None:
+            drawn = self.table.measure(clique, mu, self._stream)
+            record = {"marginal": list(clique), "sigma": drawn.sigma, "counts": drawn.counts.tolist()}
+            self._keep(record)
+        self.measurements.append(Measurement(clique, np.array(record["counts"]), record["sigma"]))
+        self._tell(1 - self.budget.remaining / self.budget.mu**2)
+        return self.measurements[-1]
+
+    def choose(
+        self, cliques: Sequence[Clique], estimates: Sequence[Floats], less: Sequence[float], square: float
+    ) -> int:
+        """Release which marginal is far from its estimate.
+
+        Args:
+            cliques: Marginals to choose from.
+            estimates: Of their counts; functions of earlier releases.
+            less: What is taken off the ℓ₁ error of each, likewise.
+            square: μ² of the choice.
+
+        Returns:
+            Its place in ``cliques``.
+        """
+        epsilon = epsilon_of_choice(self.budget.spend(square))
+        record = self._read_again("choice", None)
+        if record is None:
+            scores = [
+                self.table.error(clique, estimate) - round(GRID * bias)
+                for clique, estimate, bias in zip(cliques, estimates, less, strict=True)
+            ]
+            record = {"choice": list(cliques[choose(self._stream, scores, GRID, epsilon)])}
+            self._keep(record)
+        return list(cliques).index(tuple(record["choice"]))
+
+    def _read_again(self, kind: str, value: object) -> dict[str, Any] | None:
+        """The next record of an interrupted run; None where there is no more."""
+        if not self._done:
+            return None
+        record = self._done.pop(0)
+        if kind not in record or (value is not None and record[kind] != value):
+            raise DataError("the releases that were kept are not those of this command: restore the file")
+        return record

@@ -1,0 +1,193 @@
+"""The public values of each column of a table, and how a row is read by them."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from doppel.errors import DataError
+
+#: What a cell is read as that has none of the public values.
+OTHER = "other"
+#: A column with more values than these is no attribute, but free text, a name or a number without bins.
+MAX_VALUES = 256
+
+_WAY = "give each column its values, as `stars: [1, 2, 3]`, or the bounds of its bins, as `words: {bins: [5, 10]}`"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column and what its cells may say.
+
+    Attributes:
+        name: Of the column.
+        values: What a cell is read as, :data:`OTHER` the last one.
+        bins: Bounds between the values of a column of numbers, in their order; empty for a column of words.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    bins: tuple[float, ...] = ()
+
+    @classmethod
+    def of_bins(cls, name: str, bins: Sequence[float]) -> Column:
+        """A column of numbers, of which a cell is read as the bin that its number is in."""
+        words = [f"{bound:g}" for bound in bins]
+        inner = [f"{low} to under {high}" for low, high in zip(words, words[1:], strict=False)]
+        return cls(name, (f"under {words[0]}", *inner, f"{words[-1]} or more", OTHER), tuple(bins))
+
+    @classmethod
+    def of_values(cls, name: str, values: Iterable[str]) -> Column:
+        """A column of words."""
+        return cls(name, (*(value for value in values if value != OTHER), OTHER))
+
+    def code(self, cell: object) -> int:
+        """Place of the value that a cell is read as: a function of this cell and of the schema alone.
+
+        Raises:
+            ValueError: The cell is a list or an object.
+        """
+        if isinstance(cell, list | dict):
+            raise ValueError("is no single value: give a text or a number")
+        if self.bins:
+            number = _number(cell)
+            return len(self.values) - 1 if number is None else bisect.bisect_right(self.bins, number)
+        try:
+            return self.values.index(as_word(cell))
+        except ValueError:
+            return len(self.values) - 1
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table that rows are made of.
+
+    Attributes:
+        columns: In the order of the rows that are written.
+    """
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Schema:
+        """Read a YAML file: column → list of its values, or ``{bins: [bounds]}`` for numbers.
+
+        Raises:
+            DataError: The file cannot be read, or says something else; the message names the line or the column.
+        """
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.MarkedYAMLError as error:
+            line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
+            raise DataError(f"is no YAML ({error.problem}): {_WAY}", about=f"{path}{line}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+            raise DataError(f"cannot be read ({why}): name the file of public values", about=path) from None
+        if not isinstance(content, dict) or not content:
+            raise DataError(f"has no columns: {_WAY}", about=path)
+        return cls(tuple(_column(str(name), entry, path) for name, entry in content.items()))
+
+    @classmethod
+    def of_rows(cls, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Schema:
+        """A schema of the values that a table itself has, which somebody has declared public.
+
+        Raises:
+            DataError: A column has more than :data:`MAX_VALUES` values.
+        """
+        found: dict[str, dict[str, None]] = {name: {} for name in names}
+        for row in rows:
+            for name, seen in found.items():
+                cell = row.get(name)
+                if cell is not None and not isinstance(cell, list | dict):
+                    seen[as_word(cell)] = None
+                if len(seen) > MAX_VALUES:
+                    raise DataError(
+                        f"it has more than {MAX_VALUES} values, too many for an attribute: leave it out of --columns, "
+                        "or give --schema with its commonest values, or with bins",
+                        about=f"column {name!r}",
+                    )
+        return cls(tuple(Column.of_values(name, sorted(seen)) for name, seen in found.items()))
+
+    def only(self, names: Sequence[str], about: object) -> Schema:
+        """The schema of some of its columns, in the order asked for.
+
+        Raises:
+            DataError: It has no column of a name, or a name comes twice.
+        """
+        by_name = {column.name: column for column in self.columns}
+        for place, name in enumerate(names):
+            if name not in by_name or name in names[:place]:
+                what = "comes twice in --columns" if name in by_name else "is not in the schema"
+                raise DataError(f"column {name!r} {what}; it has {', '.join(by_name)}", about=about)
+        return Schema(tuple(by_name[name] for name in names))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return [column.name for column in self.columns]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Values of each column, :data:`OTHER` included."""
+        return [len(column.values) for column in self.columns]
+
+    def codes(self, row: Mapping[str, Any], where: str) -> list[int]:
+        """Places of the values that a row is read as; a cell that is missing, empty or unknown is :data:`OTHER`.
+
+        Raises:
+            DataError: A cell is a list or an object; the message names line and column, and does not quote the cell.
+        """
+        codes = []
+        for column in self.columns:
+            try:
+                codes.append(column.code(row.get(column.name)))
+            except ValueError as error:
+                raise DataError(str(error), about=f"{where}, column {column.name!r}") from None
+        return codes
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """Values by column, ready for JSON."""
+        return {column.name: list(column.values) for column in self.columns}
+
+
+def as_word(cell: object) -> str:
+    """A cell as a word: 3.0 is ``3``, true is ``true``, and nothing is :data:`OTHER`."""
+    if cell is None:
+        return OTHER
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip() or OTHER
+
+
+def _number(cell: object) -> float | None:
+    try:
+        number = float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return None if math.isnan(number) else number
+
+
+def _column(name: str, entry: object, path: Path) -> Column:
+    about = f"{path}, column {name!r}"
+    if isinstance(entry, dict) and entry.keys() == {"bins"} and isinstance(entry["bins"], list):
+        bins = [_number(bound) for bound in entry["bins"]]
+        known = [bound for bound in bins if bound is not None and math.isfinite(bound)]
+        if not bins or len(known) < len(bins) or sorted(set(known)) != known:
+            raise DataError("its bins are no rising numbers: give the bounds between bins, as [5, 10, 20]", about=about)
+        return Column.of_bins(name, known)
+    if not isinstance(entry, list) or not entry or any(isinstance(value, list | dict) for value in entry):
+        raise DataError(f"its values are missing: {_WAY}", about=about)
+    words = [as_word(value) for value in entry]
+    if len(set(words)) < len(words):
+        raise DataError("a value comes twice: give every value once", about=about)
+    if len(words) > MAX_VALUES:
+        raise DataError(f"it has {len(words)} values: give the {MAX_VALUES} that matter, or bins", about=about)
+    return Column.of_values(name, words)

@@ -1,0 +1,100 @@
+"""AIM and independent columns: they spend μ² and not more, and rows keep what the table has."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from doppel.errors import DataError
+from doppel.privacy.gdp import mu_of_choice
+from doppel.privacy.secret import Secret
+from doppel.tables import releases as releases_module
+from doppel.tables.aim import aim
+from doppel.tables.independent import independent
+from doppel.tables.marginals import Table, shares, total_variation
+from doppel.tables.mixture import Mixture
+from doppel.tables.releases import Releases
+
+SIZES = (3, 4, 3, 5)
+
+
+@pytest.fixture(scope="module")
+def codes() -> np.ndarray:
+    """Four columns, of which the last three follow the first."""
+    generator = np.random.default_rng(0)
+    first = generator.integers(0, 3, 2000)
+    noise = generator.random((2000, 3)) < 0.2
+    others = [np.where(noise[:, k], generator.integers(0, SIZES[k + 1], 2000), first) for k in range(3)]
+    return np.stack([first, *others], 1)
+
+
+def of(codes: np.ndarray, mu: float, **more: Any) -> Releases:
+    table = Table.of_units(codes.tolist(), [str(place) for place in range(len(codes))], SIZES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NOT PRIVATE, says the seed
+        return Releases(table, mu, Secret(5).stream("test"), **more)
+
+
+@pytest.mark.parametrize("method", [aim, independent])
+@pytest.mark.parametrize("mu", [0.1, 1.0])
+def test_all_releases_together_cost_mu(
+    codes: np.ndarray, method: Callable[[Releases], Mixture], mu: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted where they are drawn: 1/σ² of each marginal, and what each choice costs by its ε."""
+    squares, told = [], list[float]()
+    drawn = releases_module.choose
+
+    def counted(stream: Any, scores: Any, sensitivity: int, epsilon: float) -> int:
+        squares.append(mu_of_choice(epsilon * releases_module.GRID / sensitivity) ** 2)
+        return drawn(stream, scores, sensitivity, epsilon)
+
+    monkeypatch.setattr(releases_module, "choose", counted)
+    releases = of(codes, mu, tell=told.append)
+    method(releases)
+    squares += [1 / measured.sigma**2 for measured in releases.measurements]
+    assert sum(squares) <= mu * mu * (1 + 1e-9)
+    assert sum(squares) == pytest.approx(mu * mu, rel=1e-4)
+    assert told == sorted(told) and told[-1] == pytest.approx(1.0)
+
+
+def test_rows_of_aim_keep_how_columns_go_together_and_independent_ones_do_not(codes: np.ndarray) -> None:
+    apart = {
+        method: total_variation(method(of(codes, 1.0)).draw(2000), codes, SIZES) for method in (aim, independent)
+    }
+    assert apart[aim] < 0.05 < 0.25 < apart[independent]
+
+
+def test_one_column_needs_no_pair(codes: np.ndarray) -> None:
+    table = Table(codes[:, :1], np.full(len(codes), 2**24), SIZES[:1], len(codes))
+    model = aim(Releases(table, 1.0, Secret().stream("test")))
+    assert shares(model.draw(2000), SIZES[:1], (0,)) == pytest.approx(shares(codes, SIZES[:1], (0,)), abs=0.01)
+
+
+def test_an_interrupted_one_goes_on_with_the_same_releases_and_draws_none_twice(codes: np.ndarray) -> None:
+    kept: list[dict[str, Any]] = []
+    whole = aim(of(codes, 0.5, keep=kept.append)).draw(50)
+    more: list[dict[str, Any]] = []
+    aim(of(codes, 0.5, done=kept[:9], keep=more.append))
+    assert more[0]["marginal"] == kept[8]["choice"] and len(more) > 5
+    again: list[dict[str, Any]] = []
+    assert (aim(of(codes, 0.5, done=kept, keep=again.append)).draw(50) == whole).all() and not again
+    with pytest.raises(DataError, match="not those of this command"):
+        aim(of(codes, 0.5, done=kept[1:]))
+
+
+def test_rows_are_drawn_in_the_shares_of_the_model_however_few() -> None:
+    model = Mixture((2, 3), num_components=5, seed=2)
+    (wanted,) = model.shares([(0, 1)])
+    assert wanted.sum() == pytest.approx(1.0)
+    assert shares(model.draw(20_000), (2, 3), (0, 1)) == pytest.approx(wanted, abs=0.005)
+    few = np.concatenate([_seeded(model, seed).draw(3) for seed in range(3000)])
+    assert shares(few, (2, 3), (0, 1)) == pytest.approx(wanted, abs=0.03)
+
+
+def _seeded(model: Mixture, seed: int) -> Mixture:
+    model.seed = seed
+    return model

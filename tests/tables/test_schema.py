@@ -1,0 +1,86 @@
+"""The public values of columns, and how cells are read by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from doppel.errors import DataError
+from doppel.tables.schema import Column, Schema
+
+YAML = "stars: [1, 2, 3.0]\nwords: {bins: [5, 10]}\nopen: [yes, no]\n"
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Schema:
+    path = tmp_path / "schema.yaml"
+    path.write_text(YAML)
+    return Schema.read(path)
+
+
+def test_cells_are_read_as_public_values_and_else_as_other(schema: Schema) -> None:
+    assert schema.as_dict() == {
+        "stars": ["1", "2", "3", "other"],
+        "words": ["under 5", "5 to under 10", "10 or more", "other"],
+        "open": ["true", "false", "other"],
+    }
+    assert schema.sizes == [4, 4, 3]
+    row = {"stars": " 2 ", "words": "5", "open": True}
+    assert schema.codes(row, "t.csv:2") == [1, 1, 0]
+    assert schema.codes({"stars": 3, "words": 4.9, "open": "maybe"}, "t.csv:3") == [2, 0, 2]
+    assert schema.codes({"stars": 7, "words": "many"}, "t.csv:4") == [3, 3, 2]
+    assert schema.codes({"stars": "", "words": None, "open": None}, "t.csv:5") == [3, 3, 2]
+    assert schema.codes({"words": "1e400"}, "t.csv:6") == [3, 2, 2]
+
+
+def test_a_cell_that_is_no_single_value_is_named_by_line_and_column_and_not_quoted(schema: Schema) -> None:
+    with pytest.raises(DataError, match=r"t.jsonl:7, column 'stars': is no single value") as error:
+        schema.codes({"stars": ["secret"]}, "t.jsonl:7")
+    assert "secret" not in str(error.value)
+
+
+def test_columns_are_chosen_in_the_order_asked_for(schema: Schema) -> None:
+    assert schema.only(["open", "stars"], "s.yaml").names == ["open", "stars"]
+    for names, why in (["color"], "is not in the schema"), (["open", "open"], "comes twice"):
+        with pytest.raises(DataError, match=f"s.yaml: column '{names[0]}' {why}"):
+            schema.only(names, "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("stars: [1, 2\nwords: 3\n", r":2: is no YAML"),
+        ("", r": has no columns"),
+        ("[1, 2]", r": has no columns"),
+        ("stars: 5", r", column 'stars': its values are missing"),
+        ("stars: []", r", column 'stars': its values are missing"),
+        ("stars: [[1], 2]", r", column 'stars': its values are missing"),
+        ("stars: [1, 1.0]", r", column 'stars': a value comes twice"),
+        ("words: {bins: [5, 5]}", r", column 'words': its bins are no rising numbers"),
+        ("words: {bins: [5, many]}", r", column 'words': its bins are no rising numbers"),
+        ("words: {bins: []}", r", column 'words': its bins are no rising numbers"),
+        (f"name: {list(range(300))}", r", column 'name': it has 300 values"),
+    ],
+)
+def test_what_is_no_schema_is_refused_by_its_place(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"schema.yaml{why}"):
+        Schema.read(path)
+
+
+def test_a_schema_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none.yaml: cannot be read"):
+        Schema.read(tmp_path / "none.yaml")
+
+
+def test_a_tables_own_values_make_a_schema_but_for_names_and_free_text() -> None:
+    rows = [{"kind": "b", "size": 2.0}, {"kind": "a"}, {"kind": None, "size": "2"}]
+    assert Schema.of_rows(["kind", "size"], rows).as_dict() == {"kind": ["a", "b", "other"], "size": ["2", "other"]}
+    with pytest.raises(DataError, match="column 'text': it has more than 256 values"):
+        Schema.of_rows(["text"], [{"text": str(number)} for number in range(300)])
+
+
+def test_a_value_called_other_is_no_second_one() -> None:
+    assert Column.of_values("kind", ["other", "a"]).values == ("a", "other")
