@@ -16,6 +16,7 @@ COMMANDS = {
     "Train and sample": {
         "run": "commands.pipeline.run:run",
         "sample": "commands.pipeline.sample:sample",
+        "metadata": "commands.privacy.metadata:metadata",
         "fit": "commands.lightning.train:fit",
         "validate": "commands.lightning.train:validate",
         "test": "commands.lightning.train:test",

@@ -174,13 +174,13 @@ class Ledger:
             self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
 
     def note_weights(self, mechanism_id: str, num_steps: int, fingerprint: str) -> None:
-        """Record the weights of a checkpoint that is about to be saved, or the noised sums of a histogram; once.
+        """Record the weights of a checkpoint that is about to be saved, or what else was released; once.
 
         Args:
             mechanism_id: The mechanism that paid for them.
             num_steps: Its steps that they have.
-            fingerprint: Of all of them, see :func:`~doppel.privacy.checkpoint.weights_fingerprint` and
-                :func:`~doppel.privacy.histogram.fingerprint`.
+            fingerprint: Of all of them, see :func:`~doppel.privacy.checkpoint.weights_fingerprint`,
+                :func:`~doppel.privacy.histogram.fingerprint` and the releases of ``python cli.py metadata``.
 
         Raises:
             LedgerError: The mechanism has not so many steps, or the file cannot be locked, read or written.
@@ -202,6 +202,11 @@ class Ledger:
         self._file.refresh()
         known = self._file.mechanisms.get(mechanism_id)
         return known is not None and (num_steps, fingerprint) in known.weights
+
+    def noted(self, mechanism_id: str, num_steps: int) -> set[str]:
+        """All fingerprints that :meth:`note_weights` has recorded after so many steps."""
+        self._file.refresh()
+        return {fingerprint for steps, fingerprint in self._file.mechanism(mechanism_id).weights if steps == num_steps}
 
     def affordable(self, mechanism_id: str) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.

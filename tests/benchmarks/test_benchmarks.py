@@ -9,12 +9,13 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from benchmarks import batching, clipping, layers, memory, privacy_price
+from benchmarks import batching, clipping, layers, memory, metadata, privacy_price
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 from benchmarks._subject import Setting, Subject
 from benchmarks._training import WAYS
 from benchmarks.memory_arithmetic import predict
+from commands.quality.frame import read_csv
 
 TINY = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "3"]
 
@@ -158,3 +159,13 @@ def test_layers_prints_a_ratio_for_every_way(capsys: pytest.CaptureFixture[str])
     assert set(rows) == {f"{name}: {way}" for name in layers.SUBJECTS for way in layers.WAYS}
     for name in layers.SUBJECTS:
         assert all(number(cell) > 0 for cell in rows[f"{name}: Doppel"][1:])
+
+
+def test_metadata_measures_every_method_beside_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOPPEL_LEDGER", raising=False)
+    path = tmp_path / "metadata.csv"
+    size = ["--num-rows", "300", "--epsilons", "4", "--seeds", "1", "--methods", "independent"]
+    metadata.main(["embedded:any?num=700", *size, "--out", str(path)])
+    found = read_csv(path)
+    assert list(found["setting"]) == ["other rows of the file", "independent"]
+    assert found["value"].between(0.01, 0.6).all()

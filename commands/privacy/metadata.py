@@ -1,0 +1,231 @@
+"""Private rows of attributes, like those of a private table."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse.typing import PositiveFloat, PositiveInt
+from tqdm import tqdm
+
+from commands.privacy.kept_releases import KeptReleases
+from datamodules.attributes import Attributes
+from datamodules.sources import data_fingerprint, expand_path
+from datamodules.turn import Unit
+from doppel.console.ledger import FILE_NAME, SITE
+from doppel.errors import UserError
+from doppel.files import whole_file, write_json
+from doppel.privacy.gdp import mu_of
+from doppel.privacy.ledger import Ledger, join
+from doppel.privacy.spec import PrivacySpec, default_delta, note_on_delta
+from doppel.tables.marginals import Table, Whole
+from doppel.tables.schema import OTHER, Schema
+
+#: What the ledger calls the releases of a table.
+KIND = "gaussian_marginals"
+Method = Literal["aim", "independent"]
+_BAR = "{desc}: {n:.0f} % of the budget |{bar}| {elapsed}"
+
+
+def metadata(
+    table: str,
+    *,
+    out: Path,
+    num_rows: PositiveInt,
+    epsilon: PositiveFloat,
+    delta: float | None = None,
+    schema: Path | None = None,
+    columns: list[str] | None = None,
+    values_are_public: bool = False,
+    method: Method = "aim",
+    unit: Unit | None = None,
+    unit_column: str | None = None,
+    ledger: Path | None = None,
+    scope: str = "metadata",
+    target_epsilon: PositiveFloat | None = None,
+    seed: int = 1,
+    noise_seed: int | None = None,
+) -> None:
+    """Private rows of attributes, like those of a private table.
+
+    A row says what one request is like, such as its domain, its length and its rating. The rows that are written
+    belong to nobody: they keep how often values occur, alone and together, up to the noise that ε asks for. Prompts can
+    be made of them.
+
+    The values of each column must be public: a YAML file, --schema, lists them (`stars: [1, 2, 3]`), or the bounds
+    between bins of numbers (`words: {bins: [5, 10, 20]}`). What is not listed is read as "other".
+
+    The ledger is written before anything is drawn, and refuses what its scope cannot pay. Beside the rows lie the noisy
+    counts (.releases.jsonl) and a card (.card.json). The same command again draws rows by the same counts at no further
+    ε, also another number of them, or by another --seed; an interrupted one goes on.
+
+    Args:
+        table: The private table: .csv, .tsv, .jsonl, .parquet, or a folder.
+        out: File to write, .csv.
+        num_rows: Rows to write.
+        epsilon: ε of this release.
+        delta: δ of the scope; 1/(N ln N) for N units if left out.
+        schema: YAML file with the public values of each column.
+        columns: Columns to read; all of the schema if left out.
+        values_are_public: The values that occur in the table itself are public: no schema is needed.
+        method: aim measures pairs of columns that go together, independent each column alone.
+        unit: Who is protected: utterance (one row), dialogue or user (all rows of one name).
+        unit_column: Column that says whose row it is; "unit" if left out.
+        ledger: Ledger, or run folder with one, that pays; if left out, the one that DOPPEL_LEDGER names, or
+            ledger.jsonl beside the rows.
+        scope: What the ledger calls all that is released together; a training may be in the same one.
+        target_epsilon: What the scope may spend in all; epsilon if left out.
+        seed: Public seed of the model and of the rows.
+        noise_seed: For tests alone: who knows it can subtract the noise, and the guarantee is void.
+
+    Raises:
+        UserError: The table, the schema or an option cannot be used.
+        BudgetExceededError: The scope cannot pay; nothing was drawn.
+    """
+    if out.suffix != ".csv":
+        raise UserError("rows are written as .csv: give such a name", about=f"--out {out}")
+    known, private = Attributes(table, columns, schema, values_are_public, unit, unit_column).read()
+    delta = default_delta(private.num_units) if delta is None else delta
+    mu = mu_of(epsilon, delta)
+    if (note := note_on_delta(delta, private.num_units, unit or "utterance")) is not None:
+        print(f"warning: {note}")
+    spec = PrivacySpec(
+        target_epsilon=target_epsilon or epsilon,
+        delta=delta,
+        accountant="pld",
+        unit=unit or "utterance",
+        num_units=private.num_units,
+        batch_size=private.num_units,
+        max_grad_norm=1.0,
+        noise_multiplier=1 / mu,
+        stage_steps=(1,),
+    )
+    fingerprint = data_fingerprint(expand_path(table))
+    terms = {"method": method, "mu": mu, "unit": spec.unit, "data": fingerprint, "columns": known.as_dict()}
+    kept = KeptReleases(out.with_name(f"{out.name}.releases.jsonl"), terms)
+    kept.try_folder()
+    book = _ledger(ledger, out)
+    mechanism = book.open_mechanism(
+        scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
+    )
+    if noise_seed is not None:
+        text = f"the noise of {out.name} was drawn from a fixed seed, and whoever reads it can subtract the noise"
+        book.add_caveat(scope, text, voids=True)
+    if kept.exists():
+        kept.check(book, mechanism)
+    else:
+        book.spend(mechanism)
+        kept.begin(book, mechanism)
+    drawn = _draw(private, mu, method, kept, book, mechanism, num_rows, seed, noise_seed)
+    write_rows(out, known, drawn)
+    card = _card(out, known, method, num_rows, seed, spec, epsilon, book, mechanism, scope, schema)
+    write_json(out.with_name(f"{out.name}.card.json"), card)
+    print(f"{out}: {num_rows} rows of {len(known.columns)} columns. {card['statement']}")
+    for place, column in enumerate(known.columns):
+        if (drawn[:, place] == len(column.values) - 1).mean() > 0.5 and len(column.values) > 1:
+            print(f"warning: most rows have {OTHER!r} as {column.name!r}: its public values miss what is common")
+
+
+def _draw(
+    private: Table,
+    mu: float,
+    method: Method,
+    kept: KeptReleases,
+    book: Ledger,
+    mechanism: str,
+    num_rows: int,
+    seed: int,
+    noise_seed: int | None,
+) -> Whole:
+    from doppel.privacy.secret import Secret  # need torch, which no --help waits for
+    from doppel.tables.aim import aim
+    from doppel.tables.independent import independent
+    from doppel.tables.releases import Releases
+
+    def tell(share: float) -> None:
+        bar.update(100 * share - bar.n)
+
+    with tqdm(total=100, desc="measured", unit="%", bar_format=_BAR) as bar:
+        releases = Releases(
+            private,
+            mu,
+            Secret(noise_seed).stream("marginals"),
+            done=kept.records,
+            keep=lambda record: kept.add(record, book, mechanism),
+            tell=tell,
+        )
+        model = (aim if method == "aim" else independent)(releases, seed)
+    return model.draw(num_rows)
+
+
+def _ledger(named: Path | None, out: Path) -> Ledger:
+    """The ledger that pays."""
+    if named is not None:
+        return Ledger(named / FILE_NAME if named.is_dir() else named)
+    own, site = out.parent / FILE_NAME, os.environ.get(SITE)
+    if site and not own.exists():
+        join(own, Path(site))
+    return Ledger(own)
+
+
+def write_rows(path: Path, schema: Schema, codes: Whole) -> None:
+    """Write rows as a table of words, the columns in the first line."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(schema.names)
+    writer.writerows([column.values[code] for column, code in zip(schema.columns, row, strict=True)] for row in codes)
+    with whole_file(path, "give another --out") as file:
+        file.write(text.getvalue().encode())
+
+
+def _card(
+    out: Path,
+    known: Schema,
+    method: Method,
+    num_rows: int,
+    seed: int,
+    spec: PrivacySpec,
+    epsilon: float,
+    book: Ledger,
+    mechanism: str,
+    scope: str,
+    schema: Path | None,
+) -> dict[str, Any]:
+    """What whoever gets the rows may rely on."""
+    summary = book.summary()
+    own = summary["scopes"][scope]
+    spent = "NOT PRIVATE" if own["voids"] else f"ε = {own['epsilon']:.4g} at δ = {spec.delta:.3g}"
+    whole = summary["epsilon"]
+    more = (
+        ""
+        if whole is None or own["voids"] or whole <= own["epsilon"] * 1.001
+        else f", all of the ledger ε = {whole:.4g}"
+    )
+    return {
+        "private": not own["voids"],
+        "rows": out.name,
+        "sha256": hashlib.sha256(out.read_bytes()).hexdigest(),
+        "num_rows": num_rows,
+        "seed": seed,
+        "method": method,
+        "columns": known.as_dict(),
+        "epsilon": None if own["voids"] else epsilon,
+        "delta": spec.delta,
+        "unit": spec.unit,
+        "protects": own["protects"],
+        "num_units": spec.num_units,
+        "noise_multiplier": spec.noise_multiplier,
+        "mechanism": mechanism,
+        "scope": {name: own[name] for name in ("epsilon", "target_epsilon", "accountant", "caveats", "voids")},
+        "ledger": book.anchor,
+        "statement": f"The scope {scope} has spent {spent}{more}, under adding or removing {own['protects']}.",
+        "not_checked": [
+            "that all rows of one person are one unit of the private table",
+            f"that the values of the columns ({'of the table' if schema is None else schema.name}) are public",
+            *book.not_checked,
+        ],
+    }

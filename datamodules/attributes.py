@@ -1,0 +1,110 @@
+"""Rows of a private table as places of public values, and whose each row is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datamodules.columns import Columns, listed
+from datamodules.sources import expand_path
+from datamodules.tables import Record, read_records
+from datamodules.turn import Unit, unit_name
+from doppel.errors import DataError, UserError
+from doppel.tables.marginals import Table
+from doppel.tables.schema import Schema
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What is read of a table.
+
+    Attributes:
+        path: The table.
+        columns: To be read; None for all of the schema.
+        schema: File of public values; None: those of the table itself, which ``values_are_public`` says.
+        values_are_public: That the values which occur in the table tell nobody anything.
+        unit: What is protected; None: nobody has said, so a row, and a table that seems to have several rows of
+            somebody is refused.
+        unit_column: Whose row it is.
+    """
+
+    path: str
+    columns: Sequence[str] | None = None
+    schema: Path | None = None
+    values_are_public: bool = False
+    unit: Unit | None = None
+    unit_column: str | None = None
+
+    def read(self) -> tuple[Schema, Table]:
+        """The schema and the coded table.
+
+        Formal guarantees:
+            A row is coded by itself and by public values, and belongs to the unit that it names. So adding or removing
+            one unit adds or removes its rows alone. An error names a line and a column, and quotes no cell.
+
+        Raises:
+            UserError: Nothing says which values are public, or what is protected.
+            DataError: The table or the schema cannot be read.
+        """
+        if self.schema is None and not self.values_are_public:
+            raise UserError(
+                "which values occur in a private table is private too: give --schema with the values of each column "
+                "from a public source, or say --values-are-public if the table's own values tell nobody anything"
+            )
+        if self.unit_column is not None and self.unit in (None, "utterance"):
+            raise UserError(
+                f"--unit-column is {self.unit_column}, but each row would be protected by itself: give --unit user (or "
+                "dialogue), or leave --unit-column out"
+            )
+        records = list(read_records(expand_path(self.path)))
+        if not records:
+            raise DataError("it has no rows: give a table with at least two", about=self.path)
+        schema = self._schema(records)
+        known = Columns(label=schema.names, unit=self.unit_column)
+        present: set[str] = set().union(*(row.keys() for _, row in records))
+        for name in schema.names:
+            if name not in present:
+                raise DataError(f"no row has a column {name!r} ({listed(present, known)})", about=self.path)
+        units = [self._unit(place, row) for place, row in records]
+        if self.unit is None:
+            self._refuse_rows_of_one(records, known)
+        codes = [schema.codes(row, place) for place, row in records]
+        return schema, Table.of_units(codes, units, schema.sizes)
+
+    def _schema(self, records: Sequence[Record]) -> Schema:
+        if self.schema is not None:
+            schema = Schema.read(self.schema)
+            return schema if self.columns is None else schema.only(self.columns, self.schema)
+        names = list(records[0][1])
+        owners = Columns(unit=self.unit_column).owners(names)
+        return Schema.of_rows(self.columns or [n for n in names if n not in owners], [row for _, row in records])
+
+    def _unit(self, place: str, row: dict[str, Any]) -> str:
+        if self.unit in (None, "utterance"):
+            return place
+        name = self.unit_column or "unit"
+        try:
+            return unit_name(row.get(name))
+        except ValueError as error:
+            raise DataError(
+                f"{name!r}, which says whose row this is, {error}; another column is named by --unit-column",
+                about=place,
+            ) from None
+
+    def _refuse_rows_of_one(self, records: Sequence[Record], known: Columns) -> None:
+        seen: dict[tuple[str, str], str] = {}
+        for place, row in records:
+            for column in known.owners(list(row)):
+                try:
+                    first = seen.setdefault((column, unit_name(row[column])), place)
+                except ValueError:  # it names nobody
+                    continue
+                if first != place:
+                    raise DataError(
+                        f"another row of whom {column!r} names in line {first.rpartition(':')[2]}, and nothing says "
+                        f"what is protected: give --unit user --unit-column {column}, so that all rows of one name "
+                        "are protected together, or --unit utterance, so that each row is protected by itself",
+                        about=place,
+                    )

@@ -1,0 +1,241 @@
+"""`metadata`: refused before anything is drawn, paid for once, gone on with, and one budget with a training."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
+
+import cli
+from doppel.console.ledger import FILE_NAME
+from doppel.privacy.accounting import Mechanism, compute_epsilon
+from doppel.privacy.gdp import delta_of, mu_of
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import plan
+from doppel.tables.mixture import Mixture
+
+SCHEMA = "domain: [music, banks, alarm]\nstars: [1, 2, 3]\nwords: {bins: [5, 10]}\n"
+
+
+@pytest.fixture(autouse=True)
+def own_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOPPEL_LEDGER", raising=False)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """300 rows of 100 users; the stars follow the domain."""
+    generator = np.random.default_rng(0)
+    domains, path = ["music", "banks", "alarm", "secretvalue"], tmp_path / "private.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user", "domain", "stars", "words"])
+        for number in range(300):
+            kind = int(generator.integers(0, 4))
+            writer.writerow([f"u{number % 100}", domains[kind], kind, int(generator.integers(1, 20))])
+    (tmp_path / "schema.yaml").write_text(SCHEMA)
+    return path
+
+
+def call(table: Path, *more: str, out: str = "out/rows.csv", schema: bool = True) -> int:
+    folder = table.parent
+    words = [str(table), "--out", str(folder / out), "--num-rows", "200", "--epsilon", "1", "--delta", "1e-5"]
+    given = ["--schema", str(folder / "schema.yaml")] if schema else []
+    unit = [] if "--unit" in more else ["--unit", "utterance"]
+    return cli.main(["metadata", *words, *given, *unit, "--method", "independent", *more])
+
+
+def spent(path: Path) -> int:
+    return sum(json.loads(line)["type"] == "spend" for line in path.read_text().splitlines()) if path.exists() else 0
+
+
+def card(folder: Path, name: str = "rows.csv") -> dict[str, Any]:
+    return json.loads((folder / f"{name}.card.json").read_text())
+
+
+def test_rows_have_public_values_and_a_card_that_says_what_holds(table: Path, capsys: pytest.CaptureFixture) -> None:
+    assert call(table, "--method", "aim") == 0
+    folder = table.parent / "out"
+    with (folder / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 200 and list(rows[0]) == ["domain", "stars", "words"]
+    assert {row["words"] for row in rows} <= {"under 5", "5 to under 10", "10 or more", "other"}
+    told = card(folder)
+    assert told["private"] and (told["method"], told["unit"], told["epsilon"]) == ("aim", "utterance", 1.0)
+    assert told["noise_multiplier"] == pytest.approx(1 / mu_of(1, 1e-5)) and told["num_units"] == 300
+    assert told["sha256"] == hashlib.sha256((folder / "rows.csv").read_bytes()).hexdigest()
+    assert told["scope"]["epsilon"] == pytest.approx(1.0, rel=1e-3) and told["scope"]["epsilon"] <= 1.0
+    assert told["ledger"] == Ledger(folder / FILE_NAME).anchor
+    assert "that the values of the columns (schema.yaml) are public" in told["not_checked"]
+    left = "".join(path.read_text() for path in folder.iterdir())
+    assert "secretvalue" not in left + capsys.readouterr().out
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--schema", "none.yaml"], "none.yaml: cannot be read"),
+        (["--columns", "color"], "column 'color' is not in the schema"),
+        (["--epsilon", "0"], "epsilon"),
+        (["--delta", "2"], "delta"),
+        (["--unit", "user"], "'unit', which says whose row this is"),
+        (["--unit-column", "user"], "each row would be protected by itself"),
+        (["--out", "rows.txt"], "give such a name"),
+        (["--out", "{table}/rows.csv"], "private.csv: cannot be written to"),
+    ],
+)
+def test_a_start_that_fails_spends_nothing(
+    table: Path, more: list[str], why: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert call(table, *(word.format(table=table) for word in more)) == 2
+    assert why in capsys.readouterr().err
+    assert not spent(table.parent / "out" / FILE_NAME)
+
+
+def test_the_tables_own_values_are_refused_unless_they_are_declared_public(
+    table: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert call(table, schema=False) == 2
+    assert "--values-are-public" in capsys.readouterr().err
+    assert not (table.parent / "out").exists()
+    assert call(table, "--values-are-public", "--columns", "domain", "stars", schema=False) == 0
+    told = card(table.parent / "out")
+    assert told["columns"]["domain"] == ["alarm", "banks", "music", "secretvalue", "other"]
+    assert "that the values of the columns (of the table) are public" in told["not_checked"]
+
+
+def test_rows_of_one_person_are_no_units_in_silence(table: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = table.parent
+    words = [str(table), "--out", str(folder / "out/rows.csv"), "--num-rows", "9", "--epsilon", "1"]
+    schema = ["--schema", str(folder / "schema.yaml"), "--method", "independent"]
+    assert cli.main(["metadata", *words, *schema]) == 2
+    told = capsys.readouterr().err
+    assert "private.csv:102: another row of whom 'user' names in line 2" in told and "--unit-column user" in told
+    assert cli.main(["metadata", *words, *schema, "--unit", "user", "--unit-column", "user"]) == 0
+    assert card(folder / "out")["num_units"] == 100 and card(folder / "out")["unit"] == "user"
+
+
+def test_a_cell_that_is_no_value_is_named_by_line_and_column(table: Path, capsys: pytest.CaptureFixture) -> None:
+    rows = table.with_name("private.jsonl")
+    rows.write_text('{"domain": "music", "stars": 1, "words": 2}\n{"domain": {"my": "secret"}, "stars": 1}\n')
+    assert call(rows) == 2
+    told = capsys.readouterr().err
+    assert "private.jsonl:2, column 'domain': is no single value" in told and "secret" not in told
+    rows.write_text('{"domain": "music", "stars": 1}\n')
+    assert call(rows) == 2
+    assert "no row has a column 'words'" in capsys.readouterr().err
+
+
+def test_the_same_command_again_draws_other_rows_at_no_further_epsilon(table: Path) -> None:
+    folder = table.parent / "out"
+    assert call(table) == 0
+    first, ledger = (folder / "rows.csv").read_text(), (folder / FILE_NAME).read_text()
+    released = (folder / "rows.csv.releases.jsonl").read_text()
+    assert call(table) == 0
+    assert (folder / "rows.csv").read_text() == first
+    assert call(table, "--num-rows", "77", "--seed", "2") == 0
+    assert len((folder / "rows.csv").read_text().splitlines()) == 78
+    assert (folder / FILE_NAME).read_text() == ledger
+    assert (folder / "rows.csv.releases.jsonl").read_text() == released
+
+
+def test_a_second_release_adds_up_and_one_beyond_the_budget_is_refused_before_anything_is_drawn(
+    table: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = table.parent / "out"
+    assert call(table, "--target-epsilon", "1.6") == 0
+    assert call(table, "--target-epsilon", "1.6", out="out/more.csv") == 0
+    both = compute_epsilon([Mechanism(1.0, 1 / mu_of(1, 1e-5), 2)], 1e-5)
+    assert card(folder, "more.csv")["scope"]["epsilon"] == pytest.approx(both) and 1.4 < both < 1.6
+    assert call(table, "--target-epsilon", "1.6", out="out/third.csv") == 2
+    assert "past its target 1.6" in capsys.readouterr().err
+    assert spent(folder / FILE_NAME) == 2 and not list(folder.glob("third.csv*"))
+    assert call(table, "--scope", "another", out="out/third.csv") == 0  # a promise of its own, on top
+    three = compute_epsilon([Mechanism(1.0, 1 / mu_of(1, 1e-5), 3)], 1e-5)
+    assert f"all of the ledger ε = {three:.4g}" in card(folder, "third.csv")["statement"]
+
+
+class CutOffError(RuntimeError):
+    """What kills a command in a test."""
+
+
+def test_an_interrupted_command_goes_on_and_an_earlier_state_is_not_gone_on_from(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder, fits = table.parent / "out", [0]
+    kept = folder / "rows.csv.releases.jsonl"
+    fit = Mixture.fit
+
+    def cut_off(self: Mixture, *args: Any, **options: Any) -> None:
+        fits[0] += 1
+        if fits[0] == 3:
+            raise CutOffError
+        options["steps"] = 5
+        fit(self, *args, **options)
+
+    monkeypatch.setattr(Mixture, "fit", cut_off)
+    with pytest.raises(CutOffError):
+        call(table, "--method", "aim")
+    assert not (folder / "rows.csv").exists()
+    before = kept.read_text()
+    assert len(before.splitlines()) == 1 + 3 + 4
+    assert call(table, "--method", "aim") == 0
+    assert kept.read_text().startswith(before) and spent(folder / FILE_NAME) == 1
+    kept.write_text(before)
+    assert call(table, "--method", "aim") == 2
+    assert "is not what" in capsys.readouterr().err and kept.read_text() == before
+    kept.unlink()
+    assert call(table, "--method", "aim") == 2  # it would be drawn, and paid for, a second time
+    assert "past its target" in capsys.readouterr().err
+
+
+def test_other_terms_are_not_gone_on_with(table: Path, capsys: pytest.CaptureFixture) -> None:
+    assert call(table) == 0
+    assert call(table, "--columns", "domain") == 2
+    assert "another command, which differs in columns" in capsys.readouterr().err
+
+
+def test_a_fixed_seed_voids_the_guarantee_wherever_it_is_stated(table: Path) -> None:
+    with pytest.warns(UserWarning, match="NOT PRIVATE"):
+        assert call(table, "--noise-seed", "1") == 0
+    told = card(table.parent / "out")
+    assert not told["private"] and told["epsilon"] is None and "NOT PRIVATE" in told["statement"]
+
+
+def test_metadata_and_training_compose_in_one_ledger_as_dp_accounting_says(table: Path) -> None:
+    """In the scope of a run: the training leaves room for it, and both together meet the target."""
+    run, sigma = table.parent / "run", 1 / mu_of(1, 1e-5)
+    spec = plan(300, 15, 2, 2.0, delta=1e-5, histogram_noise_multiplier=sigma)
+    book = Ledger(run / FILE_NAME)
+    steps = spec.steps
+    fit = book.open_mechanism(scope="attributes", stage="fit", spec=spec, planned_steps=steps, data_fingerprint="f00d")
+    for _ in range(steps):
+        book.spend(fit)
+    more = ["--ledger", str(run), "--scope", "attributes", "--target-epsilon", "2"]
+    assert call(table, *more) == 0
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    step = PoissonSampledDpEvent(spec.sample_rate, GaussianDpEvent(spec.noise_multiplier))
+    accountant.compose(SelfComposedDpEvent(step, steps))
+    accountant.compose(GaussianDpEvent(sigma))
+    found = Ledger(run / FILE_NAME).epsilon("attributes")
+    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=5e-3) and 1.98 < found <= 2.0
+    assert card(table.parent / "out")["mechanism"] == "attributes/rows.csv"
+    assert call(table, *more, out="out/more.csv") == 2
+
+
+def test_plain_gaussians_of_one_ledger_are_one_gaussian(table: Path) -> None:
+    """Metadata, votes and histograms: μ² adds up, exactly."""
+    assert call(table, "--target-epsilon", "3") == 0
+    assert call(table, "--target-epsilon", "3", "--epsilon", "2", out="out/more.csv") == 0
+    mu = math.hypot(mu_of(1, 1e-5), mu_of(2, 1e-5))
+    found = Ledger(table.parent / "out" / FILE_NAME).epsilon("metadata")
+    assert delta_of(mu, found) == pytest.approx(1e-5, rel=1e-3)
