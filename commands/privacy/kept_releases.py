@@ -14,6 +14,11 @@ from doppel.files import read_json_lines
 from doppel.privacy.ledger import Ledger
 
 
+def releases_of(rows: Path) -> Path:
+    """Where the releases lie that rows were drawn by."""
+    return rows.with_name(f"{rows.name}.releases.jsonl")
+
+
 class KeptReleases:
     """JSON lines: first what was asked of which table, then one release a line.
 

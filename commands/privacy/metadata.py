@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
-from commands.privacy.kept_releases import KeptReleases
+from commands.privacy.kept_releases import KeptReleases, releases_of
+from commands.privacy.rows_card import write_card
 from datamodules.attributes import Attributes
 from datamodules.sources import data_fingerprint, expand_path
 from datamodules.turn import Unit
 from doppel.console.ledger import FILE_NAME, SITE
 from doppel.errors import UserError
-from doppel.files import whole_file, write_json
+from doppel.files import whole_file
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger, join
 from doppel.privacy.spec import PrivacySpec, default_delta, note_on_delta
@@ -106,7 +106,7 @@ def metadata(
     )
     fingerprint = data_fingerprint(expand_path(table))
     terms = {"method": method, "mu": mu, "unit": spec.unit, "data": fingerprint, "columns": known.as_dict()}
-    kept = KeptReleases(out.with_name(f"{out.name}.releases.jsonl"), terms)
+    kept = KeptReleases(releases_of(out), terms)
     kept.try_folder()
     book = _ledger(ledger, out)
     mechanism = book.open_mechanism(
@@ -122,8 +122,9 @@ def metadata(
         kept.begin(book, mechanism)
     drawn = _draw(private, mu, method, kept, book, mechanism, num_rows, seed, noise_seed)
     write_rows(out, known, drawn)
-    card = _card(out, known, method, num_rows, seed, spec, epsilon, book, mechanism, scope, schema)
-    write_json(out.with_name(f"{out.name}.card.json"), card)
+    values = "of the table" if schema is None else schema.name
+    made = {"num_rows": num_rows, "seed": seed, "method": method, "columns": known.as_dict()}
+    card = write_card(out, made, values, book, mechanism)
     print(f"{out}: {num_rows} rows of {len(known.columns)} columns. {card['statement']}")
     for place, column in enumerate(known.columns):
         if (drawn[:, place] == len(column.values) - 1).mean() > 0.5 and len(column.values) > 1:
@@ -180,52 +181,3 @@ def write_rows(path: Path, schema: Schema, codes: Whole) -> None:
     writer.writerows([column.values[code] for column, code in zip(schema.columns, row, strict=True)] for row in codes)
     with whole_file(path, "give another --out") as file:
         file.write(text.getvalue().encode())
-
-
-def _card(
-    out: Path,
-    known: Schema,
-    method: Method,
-    num_rows: int,
-    seed: int,
-    spec: PrivacySpec,
-    epsilon: float,
-    book: Ledger,
-    mechanism: str,
-    scope: str,
-    schema: Path | None,
-) -> dict[str, Any]:
-    """What whoever gets the rows may rely on."""
-    summary = book.summary()
-    own = summary["scopes"][scope]
-    spent = "NOT PRIVATE" if own["voids"] else f"ε = {own['epsilon']:.4g} at δ = {spec.delta:.3g}"
-    whole = summary["epsilon"]
-    more = (
-        ""
-        if whole is None or own["voids"] or whole <= own["epsilon"] * 1.001
-        else f", all of the ledger ε = {whole:.4g}"
-    )
-    return {
-        "private": not own["voids"],
-        "rows": out.name,
-        "sha256": hashlib.sha256(out.read_bytes()).hexdigest(),
-        "num_rows": num_rows,
-        "seed": seed,
-        "method": method,
-        "columns": known.as_dict(),
-        "epsilon": None if own["voids"] else epsilon,
-        "delta": spec.delta,
-        "unit": spec.unit,
-        "protects": own["protects"],
-        "num_units": spec.num_units,
-        "noise_multiplier": spec.noise_multiplier,
-        "mechanism": mechanism,
-        "scope": {name: own[name] for name in ("epsilon", "target_epsilon", "accountant", "caveats", "voids")},
-        "ledger": book.anchor,
-        "statement": f"The scope {scope} has spent {spent}{more}, under adding or removing {own['protects']}.",
-        "not_checked": [
-            "that all rows of one person are one unit of the private table",
-            f"that the values of the columns ({'of the table' if schema is None else schema.name}) are public",
-            *book.not_checked,
-        ],
-    }

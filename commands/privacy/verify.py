@@ -15,6 +15,7 @@ from commands.pipeline.run_record import RunRecord, read_json
 from commands.pipeline.stage_config import StageConfig
 from commands.privacy.attestation import FILE_NAME, Attestation, taken_as_given
 from commands.privacy.chain import TEXTS, drawn_by_others, not_drawn
+from commands.privacy.rows_card import check_rows
 from doppel.errors import UserError
 from doppel.files import write_json, write_text
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, cross_check
@@ -40,10 +41,11 @@ def verify(run_dir: Path) -> int:
     Writes RUN_DIR/privacy_card.json and privacy_card.txt, for whoever gets the release.
 
     What no step of the run has made is not released: samples that `predict` wrote by hand, or rows that you chose, go
-    to a folder of their own.
+    to a folder of their own. Of rows that `metadata` has drawn give the file: their card is compared with rows,
+    releases and ledger.
 
     Args:
-        run_dir: Run folder.
+        run_dir: Run folder, or the .csv of `metadata`.
 
     Returns:
         Exit status: 0 where the card is signed, else 1.
@@ -51,6 +53,11 @@ def verify(run_dir: Path) -> int:
     Raises:
         UserError: There is no ledger.
     """
+    if run_dir.suffix == ".csv":
+        statement, prevents = check_rows(run_dir)
+        verdict = ["NOT SIGNED OFF:", *(f"- {text}" for text in prevents)] if prevents else ["SIGNED OFF"]
+        print("\n".join([statement, *verdict]))
+        return 1 if prevents else 0
     gc.disable()  # the accountants make a million objects that stay: a fifth of this command's time
     try:
         content = card(RunRecord(run_dir))

@@ -103,6 +103,7 @@ MEASURES = {
         Measure("api_recall", "API recall", "function calls of the tree that the parser finds", UP, 1, True),
         Measure("samples_with_function", "samples with the function", "as a parser reads them", "", 1, True),
         _mauve(OWN_BASE),
+        Measure("total_variation", "total variation", "how far the shares of pairs of attributes are apart", DOWN),
         Measure("private/exact_copies", "exact copies (not private)", "samples that are a training utterance", ALIKE),
     )
 }

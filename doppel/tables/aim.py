@@ -57,5 +57,5 @@ def aim(releases: Releases, seed: int = 1) -> Mixture:
         after = table.num_units * model.shares([candidates[place]])[0]
         if abs(after - before[place]).sum() <= noise[place]:
             planned *= GROWTH
-    model.fit(releases.measurements, table.num_units, steps=600)
+    model.fit(releases.measurements, table.num_units, steps=300)
     return model

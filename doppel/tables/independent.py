@@ -21,5 +21,5 @@ def independent(releases: Releases, seed: int = 1) -> Mixture:
         releases.measure((place,), total / num_columns)
     model = Mixture(releases.table.sizes, num_components=1, seed=seed)
     model.start_from(releases.measurements)
-    model.fit(releases.measurements, releases.table.num_units, steps=600)
+    model.fit(releases.measurements, releases.table.num_units, steps=300)
     return model

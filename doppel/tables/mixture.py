@@ -44,7 +44,7 @@ class Mixture(nn.Module):
                 counts = np.clip(measured.counts, 0.5, None)
                 self.columns[measured.clique[0]] += torch.from_numpy(np.log(counts / counts.sum())).float()
 
-    def fit(self, measurements: Sequence[Measurement], num_units: int, steps: int = 200, rate: float = 0.05) -> None:
+    def fit(self, measurements: Sequence[Measurement], num_units: int, steps: int = 100, rate: float = 0.05) -> None:
         """Least squares to all measured counts, each weighted by 1/σ²; goes on from where the last fit ended.
 
         Args:

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ def test_rows_have_public_values_and_a_card_that_says_what_holds(table: Path, ca
     assert len(rows) == 200 and list(rows[0]) == ["domain", "stars", "words"]
     assert {row["words"] for row in rows} <= {"under 5", "5 to under 10", "10 or more", "other"}
     told = card(folder)
-    assert told["private"] and (told["method"], told["unit"], told["epsilon"]) == ("aim", "utterance", 1.0)
+    assert told["private"] and (told["method"], told["unit"], told["target_epsilon"]) == ("aim", "utterance", 1.0)
     assert told["noise_multiplier"] == pytest.approx(1 / mu_of(1, 1e-5)) and told["num_units"] == 300
     assert told["sha256"] == hashlib.sha256((folder / "rows.csv").read_bytes()).hexdigest()
-    assert told["scope"]["epsilon"] == pytest.approx(1.0, rel=1e-3) and told["scope"]["epsilon"] <= 1.0
+    assert told["scope_epsilon"] == pytest.approx(1.0, rel=1e-3) and told["scope_epsilon"] <= 1.0
     assert told["ledger"] == Ledger(folder / FILE_NAME).anchor
     assert "that the values of the columns (schema.yaml) are public" in told["not_checked"]
     left = "".join(path.read_text() for path in folder.iterdir())
@@ -155,7 +156,7 @@ def test_a_second_release_adds_up_and_one_beyond_the_budget_is_refused_before_an
     assert call(table, "--target-epsilon", "1.6") == 0
     assert call(table, "--target-epsilon", "1.6", out="out/more.csv") == 0
     both = compute_epsilon([Mechanism(1.0, 1 / mu_of(1, 1e-5), 2)], 1e-5)
-    assert card(folder, "more.csv")["scope"]["epsilon"] == pytest.approx(both) and 1.4 < both < 1.6
+    assert card(folder, "more.csv")["scope_epsilon"] == pytest.approx(both) and 1.4 < both < 1.6
     assert call(table, "--target-epsilon", "1.6", out="out/third.csv") == 2
     assert "past its target 1.6" in capsys.readouterr().err
     assert spent(folder / FILE_NAME) == 2 and not list(folder.glob("third.csv*"))
@@ -239,3 +240,32 @@ def test_plain_gaussians_of_one_ledger_are_one_gaussian(table: Path) -> None:
     mu = math.hypot(mu_of(1, 1e-5), mu_of(2, 1e-5))
     found = Ledger(table.parent / "out" / FILE_NAME).epsilon("metadata")
     assert delta_of(mu, found) == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_verify_signs_rows_that_are_as_their_card_says_and_no_others(
+    table: Path, capsys: pytest.CaptureFixture
+) -> None:
+    rows = table.parent / "out" / "rows.csv"
+    assert call(table) == 0 and cli.main(["verify", str(rows)]) == 0
+    assert "SIGNED OFF" in capsys.readouterr().out
+    good = {path: path.read_text() for path in rows.parent.iterdir()}
+    for name, old, new, why in [
+        ("rows.csv", "music", "banks", "rows.csv is not as"),
+        ("rows.csv.releases.jsonl", "marginal", "other", "does not hold the releases"),
+        ("rows.csv.card.json", '"target_epsilon": 1.0', '"target_epsilon": 0.5', "says other target_epsilon"),
+    ]:
+        (rows.parent / name).write_text(good[rows.parent / name].replace(old, new))
+        assert cli.main(["verify", str(rows)]) == 1
+        told = capsys.readouterr().out
+        assert why in told and "NOT SIGNED OFF" in told
+        (rows.parent / name).write_text(good[rows.parent / name])
+    assert cli.main(["verify", str(table)]) == 2
+    assert "has no card" in capsys.readouterr().err
+
+
+def test_the_page_says_who_may_read_each_file(table: Path) -> None:
+    assert call(table) == 0
+    page = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(ROWS\.csv[\w.]*|ledger\.jsonl\*)`", page))
+    left = {re.sub(r"^(ledger\.jsonl).*", r"\1*", path.name) for path in (table.parent / "out").iterdir()}
+    assert {name.replace("rows.csv", "ROWS.csv") for name in left} == named
