@@ -16,7 +16,6 @@ COMMANDS = {
     "Train and sample": {
         "run": "commands.pipeline.run:run",
         "sample": "commands.pipeline.sample:sample",
-        "metadata": "commands.privacy.metadata:metadata",
         "fit": "commands.lightning.train:fit",
         "validate": "commands.lightning.train:validate",
         "test": "commands.lightning.train:test",
@@ -53,6 +52,9 @@ MORE = {
         "keep-best": "commands.quality.keep_best:keep_best",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
         "report": "commands.quality.report:report",
+    },
+    "Tables": {
+        "metadata": "commands.privacy.metadata:metadata",
     },
     "Pools and splits of programs": {
         "templates": "commands.annotate.templates:templates",

@@ -82,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder, found = Path(name), []
         _write_tables(folder, options.turns, options.num_rows)
         apart = total_variation(_codes(folder, "others"), _codes(folder, "table"), _sizes(folder))
-        found.append({**common, "setting": "other rows of the file", "metric": "total_variation", "value": apart})
+        found.append(
+            {**common, "setting": "other rows of the file", "metric": "total_variation", "value": round(apart, 4)}
+        )
         print(f"other rows: {apart:.4f}")
         for epsilon in options.epsilons:
             for method in options.methods:
@@ -94,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     print(
                         f"ε = {epsilon:g}, {method}, seed {seed}: {apart:.4f}, {time.process_time() - start:.0f} CPU s"
                     )
-    write_csv(pd.DataFrame(found, columns=COLUMNS), options.out)
+    write_csv(pd.DataFrame(found, columns=COLUMNS).astype({"seed": "Int64"}), options.out)
 
 
 def _apart(folder: Path, method: Any, epsilon: float, seed: int, num_rows: int) -> float:
