@@ -19,6 +19,20 @@ def releases_of(rows: Path) -> Path:
     return rows.with_name(f"{rows.name}.releases.jsonl")
 
 
+def try_folder(folder: Path) -> None:
+    """Make a folder, and find out whether it can be written to, before anything is spent.
+
+    Raises:
+        DataError: It cannot.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"cannot be written to ({error.strerror or error}): give another --out", about=folder) from None
+
+
 class KeptReleases:
     """JSON lines: first what was asked of which table, then one release a line.
 
@@ -70,21 +84,6 @@ class KeptReleases:
                 "whose releases are paid for again",
                 about=self.path,
             )
-
-    def try_folder(self) -> None:
-        """Find out whether the file can be written, before anything is spent.
-
-        Raises:
-            DataError: It cannot.
-        """
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path.parent):
-                pass
-        except OSError as error:
-            raise DataError(
-                f"cannot be written to ({error.strerror or error}): give another --out", about=self.path.parent
-            ) from None
 
     def begin(self, ledger: Ledger, mechanism: str) -> None:
         """Write the first line."""

@@ -11,7 +11,8 @@ from typing import Literal
 from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
-from commands.privacy.kept_releases import KeptReleases, releases_of
+from commands.pipeline.run_folder import hold
+from commands.privacy.kept_releases import KeptReleases, releases_of, try_folder
 from commands.privacy.rows_card import write_card
 from datamodules.attributes import Attributes
 from datamodules.sources import data_fingerprint, expand_path
@@ -106,25 +107,29 @@ def metadata(
     )
     fingerprint = data_fingerprint(expand_path(table))
     terms = {"method": method, "mu": mu, "unit": spec.unit, "data": fingerprint, "columns": known.as_dict()}
-    kept = KeptReleases(releases_of(out), terms)
-    kept.try_folder()
-    book = _ledger(ledger, out)
-    mechanism = book.open_mechanism(
-        scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
-    )
-    if noise_seed is not None:
-        text = f"the noise of {out.name} was drawn from a fixed seed, and whoever reads it can subtract the noise"
-        book.add_caveat(scope, text, voids=True)
-    if kept.exists():
-        kept.check(book, mechanism)
-    else:
-        book.spend(mechanism)
-        kept.begin(book, mechanism)
-    drawn = _draw(private, mu, method, kept, book, mechanism, num_rows, seed, noise_seed)
-    write_rows(out, known, drawn)
-    values = "of the table" if schema is None else schema.name
-    made = {"num_rows": num_rows, "seed": seed, "method": method, "columns": known.as_dict()}
-    card = write_card(out, made, values, book, mechanism)
+    try_folder(out.parent)
+    lock = hold(out.parent)  # two that go on with the same releases would draw the next one twice
+    try:
+        kept = KeptReleases(releases_of(out), terms)
+        book = _ledger(ledger, out)
+        mechanism = book.open_mechanism(
+            scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
+        )
+        if noise_seed is not None:
+            text = f"the noise of {out.name} was drawn from a fixed seed, and whoever reads it can subtract the noise"
+            book.add_caveat(scope, text, voids=True)
+        if kept.exists():
+            kept.check(book, mechanism)
+        else:
+            book.spend(mechanism)
+            kept.begin(book, mechanism)
+        drawn = _draw(private, mu, method, kept, book, mechanism, num_rows, seed, noise_seed)
+        write_rows(out, known, drawn)
+        values = "of the table" if schema is None else schema.name
+        made = {"num_rows": num_rows, "seed": seed, "method": method, "columns": known.as_dict()}
+        card = write_card(out, made, values, book, mechanism)
+    finally:
+        lock.release()
     print(f"{out}: {num_rows} rows of {len(known.columns)} columns. {card['statement']}")
     for place, column in enumerate(known.columns):
         if (drawn[:, place] == len(column.values) - 1).mean() > 0.5 and len(column.values) > 1:

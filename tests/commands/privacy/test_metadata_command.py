@@ -16,6 +16,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 
 import cli
+from commands.pipeline import run_folder
 from doppel.console.ledger import FILE_NAME
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.gdp import delta_of, mu_of
@@ -266,6 +267,18 @@ def test_verify_signs_rows_that_are_as_their_card_says_and_no_others(
 def test_the_page_says_who_may_read_each_file(table: Path) -> None:
     assert call(table) == 0
     page = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(ROWS\.csv[\w.]*|ledger\.jsonl\*)`", page))
+    (table_of_files,) = re.findall(r"^\| beside `ROWS.csv` \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.M)
+    named = set(re.findall(r"`([\w.*]*\.[\w.*]+)`", table_of_files))
     left = {re.sub(r"^(ledger\.jsonl).*", r"\1*", path.name) for path in (table.parent / "out").iterdir()}
     assert {name.replace("rows.csv", "ROWS.csv") for name in left} == named
+
+
+def test_two_do_not_go_on_with_the_same_releases(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    assert call(table) == 0
+    monkeypatch.setattr(run_folder, "_PATIENCE", 0.1)
+    lock = run_folder.hold(table.parent / "out")
+    assert call(table, out="out/more.csv") == 2
+    assert "in use by another process" in capsys.readouterr().err and not list((table.parent / "out").glob("more*"))
+    lock.release()
