@@ -20,7 +20,8 @@ class ExportPretrained(Callback):
     """At the end of a fit, writes weights, configuration and tokenizer to a folder that any Hugging Face code loads.
 
     Adapters are merged into the weights that they adapt: the folder holds a plain model, and a privacy card that says
-    whether the data were declared public. A private training writes none: ``python cli.py export`` asks its ledger.
+    whether the data were declared public, and what they were where the data module says so (``described``). A private
+    training writes none: ``python cli.py export`` asks its ledger.
 
     Give that folder as ``base_model`` to start another training from these weights.
 
@@ -53,6 +54,8 @@ class ExportPretrained(Callback):
         folder = Path(self.folder or Path(trainer.default_root_dir) / "model")
         is_public = getattr(trainer.datamodule, "is_public", None)  # type: ignore[attr-defined]
         card = not_private_card(is_public, cast(LogicalBatchModule, pl_module).origins)
+        seen = getattr(trainer.datamodule, "described", None)  # type: ignore[attr-defined]
+        card |= {} if seen is None else {"trained_on": {**seen, "steps": trainer.global_step}}
         write_pretrained(folder, pl_module.model, pl_module.codec, self.dtype, card)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ class TextMixtureDataModule(TrainingDataModule):
     Training examples are those of p(x), p(y) and p(x|y) as :class:`~datamodules.codec.Codec` writes them, all with loss
     on every token, packed whole into blocks. The model attends across the examples of a block, which ``<eos>`` sets
     apart. Validation examples are held-out grammar pairs, one a row: with ``val_conditional`` their loss is that of
-    p(utterance | tree), without it that of p(utterance).
+    p(utterance | tree), without it that of p(utterance). Held-out utterances of the file may stand beside them.
 
     Everything here is public: never point it at private text.
 
@@ -98,7 +99,8 @@ class TextMixtureDataModule(TrainingDataModule):
         tree_share: Share of the grammar turns whose tree also appears alone.
         grammar_skew: Skew of the grammar's choices; 1 is like real use, 0 is flat.
         val_conditional: Whether validation masks the tree as a prompt, or leaves it out.
-        val_batch_size: Validation pairs in a batch.
+        val_batch_size: Validation examples in a batch.
+        num_val_utterances: Utterances of the file for validation: those behind ``max_utterances``, which must be set.
     """
 
     is_public = True
@@ -116,11 +118,17 @@ class TextMixtureDataModule(TrainingDataModule):
         grammar_skew: float = 1.0,
         val_conditional: bool = True,
         val_batch_size: int = 32,
+        num_val_utterances: int = 0,
     ) -> None:
         held_out = f"embedded:val?num={4 * num_val_pairs + 1000}&seed={grammar_seed + 1}&skew={grammar_skew}"
         super().__init__(val_path=held_out)
         if not 0 <= tree_share <= 1:
             raise DataError(f"tree_share is {tree_share}: give a share between 0 and 1")
+        if num_val_utterances and (utterances_path is None or max_utterances is None):
+            raise DataError(
+                f"num_val_utterances is {num_val_utterances}: they are those of utterances_path behind max_utterances, "
+                "so give both"
+            )
         self.utterances_path = utterances_path
         self.grammar_turns = grammar_turns
         self.grammar_seed = grammar_seed
@@ -132,11 +140,19 @@ class TextMixtureDataModule(TrainingDataModule):
         self.grammar_skew = grammar_skew
         self.val_conditional = val_conditional
         self.val_batch_size = val_batch_size
+        self.num_val_utterances = num_val_utterances
 
     @cached_property
     def _turns(self) -> list[Turn]:
         drawn = f"embedded:train?num={self.grammar_turns}&seed={self.grammar_seed}&skew={self.grammar_skew}"
         return read_turns(drawn, "dialogue")
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a model that was trained on it has seen, for its card."""
+        file = None if self.utterances_path is None else Path(self.utterances_path).name
+        names = ("max_utterances", "grammar_turns", "grammar_seed", "grammar_skew", "tree_share")
+        return {"utterances": file, **{name: getattr(self, name) for name in names}}
 
     def load_train(self) -> None:
         """Generate, tokenise and pack."""
@@ -168,7 +184,7 @@ class TextMixtureDataModule(TrainingDataModule):
         )
 
     def load_evaluation(self, name: str, path: str) -> list[LogicalBatch]:
-        """Grammar pairs that are not trained on, sorted by length."""
+        """Grammar pairs and utterances that are not trained on, sorted by length."""
         codec = self.require_codec()
         seen = {(t.utterance, t.parse) for t in self._turns}
         pairs: dict[tuple[str, str | None], Turn] = {}
@@ -178,7 +194,16 @@ class TextMixtureDataModule(TrainingDataModule):
         if len(turns) < self.num_val_pairs:
             log.warning("only %d held-out pairs were found; %d were asked for", len(turns), self.num_val_pairs)
         held_out = replace(codec, source="parse" if self.val_conditional else None, target="utterance")
-        rows = [row for row in held_out.encode_all(turns) if len(row.input_ids) <= codec.max_length]
+        rows = held_out.encode_all(turns)
+        if self.num_val_utterances:
+            assert self.utterances_path is not None and self.max_utterances is not None
+            both = _read_utterances(self.utterances_path, self.max_utterances + self.num_val_utterances)
+            texts = both[self.max_utterances :]
+            if len(texts) < self.num_val_utterances:
+                log.warning("only %d utterances are left; %d were asked for", len(texts), self.num_val_utterances)
+            alone = replace(codec, source=None, target="utterance")
+            rows += alone.encode_all([Turn(text, None, "") for text in texts])
+        rows = [row for row in rows if len(row.input_ids) <= codec.max_length]
         rows.sort(key=lambda row: len(row.input_ids))
         batches = []
         for start in range(0, len(rows), self.val_batch_size):

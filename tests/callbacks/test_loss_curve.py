@@ -1,0 +1,136 @@
+"""The loss on held-out public text against tokens: counted, kept over an interruption, and of public data alone."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from callbacks.export import ExportPretrained
+from callbacks.loss_curve import LossCurve
+from datamodules.dialogue_data_module import DialogueDataModule
+from datamodules.text_mixture import TextMixtureDataModule
+from doppel.errors import DataError, UserError
+from doppel.grammar import generate
+from lightning_modules.backbone.lora import LoraArguments
+from lightning_modules.causal_lm import CausalLM
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def llama(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two layers of the family of the model that is adapted."""
+    folder, tokenizer = tmp_path_factory.mktemp("llama"), AutoTokenizer.from_pretrained(tiny_model)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "num_key_value_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **sizes, **ids)).save_pretrained(
+        folder
+    )
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def utterances(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("public") / "utterances.txt.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(f"{turn.utterance} please {number}\n" for number, turn in enumerate(generate(60, seed=9)))
+    return str(path)
+
+
+def mixture(path: str) -> TextMixtureDataModule:
+    return TextMixtureDataModule(
+        path, grammar_turns=40, max_utterances=40, block_length=256, batch_size=4, num_val_pairs=4, num_val_utterances=8
+    )
+
+
+def fit(folder: Path, llama: str, data: Any, callbacks: list[Callback], **kwargs: Any) -> CausalLM:
+    torch.manual_seed(3)
+    model = CausalLM(base_model=llama, lora=LoraArguments(rank=2, alpha=4.0), loss_divisor=256.0)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=4,
+        val_check_interval=2,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=-1,
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[*callbacks, ModelCheckpoint(dirpath=folder / "checkpoints", every_n_train_steps=2, save_top_k=-1)],
+    )
+    trainer.fit(model, data, **kwargs)
+    return model
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "loss.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+class Stop(Callback):
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        if trainer.global_step == 3:
+            raise KeyError("crash")
+
+
+def test_an_adaptation_counts_its_tokens_and_goes_on_where_it_was_interrupted(
+    llama: str, utterances: str, tmp_path: Path
+) -> None:
+    whole = fit(tmp_path / "whole", llama, mixture(utterances), [LossCurve(), ExportPretrained()])
+    found = rows(tmp_path / "whole")
+    assert [int(row["step"]) for row in found] == [0, 2, 4] and found[0]["tokens"] == "0"
+    data = mixture(utterances)
+    data.codec = whole.codec
+    data.setup("fit")
+    first = islice(data.train_dataloader(), 4)
+    seen = [int((batch.micro_batches[0].labels[:, 1:] != -100).sum()) for batch in first]
+    assert [int(row["tokens"]) for row in found[1:]] == [sum(seen[:2]), sum(seen)]
+    assert all(0 < float(row["loss"]) < 10 for row in found)
+
+    broken = tmp_path / "broken"
+    with pytest.raises(KeyError, match="crash"):
+        fit(broken, llama, mixture(utterances), [LossCurve(), Stop()])
+    (saved,) = (broken / "checkpoints").glob("*step=2.ckpt")
+    resumed = fit(broken, llama, mixture(utterances), [LossCurve()], ckpt_path=str(saved))
+    assert rows(broken) == found
+    trained, again = dict(whole.named_parameters()), dict(resumed.named_parameters())
+    assert all(torch.equal(trained[name], again[name]) for name in trained)
+    card = json.loads((tmp_path / "whole" / "model" / "privacy_card.json").read_text())
+    assert card["private"] is False and card["is_public"] is True
+    assert card["trained_on"]["utterances"] == "utterances.txt.gz" and card["trained_on"]["steps"] == 4
+
+
+def test_held_out_utterances_are_those_behind_the_trained_ones(llama: str, utterances: str) -> None:
+    data = mixture(utterances)
+    data.codec = CausalLM(base_model=llama).codec
+    data.setup("fit")
+    with gzip.open(utterances, "rt") as file:
+        lines = [line.strip() for line in file]
+    said = []
+    for batch in data.val_dataloader():
+        for part in batch.micro_batches:
+            for ids, labels in zip(part.input_ids, part.labels, strict=True):
+                if ids[labels == -100].tolist() and " please " in data.codec.decode(labels[labels != -100].tolist()):
+                    said.append(data.codec.decode(labels[labels != -100].tolist()))
+    assert sorted(said) == sorted(lines[40:48])
+    with pytest.raises(DataError, match="num_val_utterances is 5"):
+        TextMixtureDataModule(utterances, num_val_utterances=5)
+
+
+def test_private_data_are_refused(llama: str, corpus: str, tmp_path: Path) -> None:
+    data = DialogueDataModule(train_path=corpus, unit="utterance", batch_size=12)
+    with pytest.raises(UserError, match="LossCurve"):
+        fit(tmp_path, llama, data, [LossCurve()])
+    assert not (tmp_path / "loss.csv").exists()
