@@ -74,7 +74,7 @@ def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str])
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("names", [("pretrain",), ("utterance_lm",)])
+@pytest.mark.parametrize("names", [("pretrain",), ("pretrain", "pretrain_135m"), ("utterance_lm",)])
 @pytest.mark.parametrize("overlay", [(), ("lora",)])
 def test_shipped_overlays_parse(
     names: tuple[str, ...], overlay: tuple[str, ...], capsys: pytest.CaptureFixture[str]
