@@ -55,7 +55,7 @@ def test_a_choice_is_at_least_as_private_as_its_gaussian(moves: list[tuple[float
     first, second = softmax(epsilon * scores / 2), softmax(epsilon * (scores + moved) / 2)
     for p, q in ((first, second), (second, first)):
         order = np.argsort(-p / np.maximum(q, 1e-300))
-        false_alarms, misses = np.cumsum(q[order]), 1 - np.cumsum(p[order])
+        false_alarms, misses = np.minimum(np.cumsum(q[order]), 1), 1 - np.cumsum(p[order])
         for alpha, beta in zip(false_alarms[:-1], misses[:-1], strict=True):
             assert beta >= ndtr(ndtri(1 - alpha) - mu) - 1e-9
 
