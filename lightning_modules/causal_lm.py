@@ -22,6 +22,7 @@ from datamodules.linearisation import Linearisation
 from datamodules.sources import expand_path
 from datamodules.turn import Field
 from doppel.errors import UserError
+from doppel.grammar.slot_table import SHIPPED
 from doppel.metrics.compare import function_metrics, word_overlap
 from doppel.metrics.mauve import judge_name, mauve
 from doppel.metrics.sampled_texts import SampledTexts
@@ -89,8 +90,8 @@ class CausalLM(LogicalBatchModule):
         slots: A table of slots: names that a tree quotes, and that its utterance says, become ``person1``, ``event1``
             and so on before the model reads them, and public names fill these in its samples
             (:class:`~datamodules.codec.Codec`). ``shipped`` for the embedded grammar, SMCalFlow, TreeDST and SGD, or a
-            YAML file of your own (:class:`~doppel.grammar.slot_table.SlotTable`); null trains on names as they are. A
-            model without trees has no slots.
+            YAML file of your own (:class:`~doppel.grammar.slot_table.SlotTable`); null trains on names as they are, as
+            the paper does. A model without trees has no slots.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
         lora: Trains low-rank adapters alone and keeps the base model as it is; null trains every weight.
         activation_checkpointing: Keeps only the inputs of the model's blocks for the backward pass and computes the
@@ -118,7 +119,7 @@ class CausalLM(LogicalBatchModule):
         loss_divisor: float | None = 16.0,
         task_prefix: bool = True,
         linearisation: Linearisation = "spaced",
-        slots: str | None = None,
+        slots: str | None = SHIPPED,
         dropout: float | None = 0.0,
         lora: LoraArguments | None = None,
         activation_checkpointing: bool = False,

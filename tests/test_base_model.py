@@ -55,13 +55,13 @@ def copied_share(model: Parse2Utterance, turns: Sequence[Turn]) -> float:
 
 
 def test_a_tree_tells_it_much_about_the_utterance(pairs: list[Turn]) -> None:
-    given_tree = mean_loss(Parse2Utterance(base_model=str(BASE), loss_divisor=None), pairs)
+    given_tree = mean_loss(Parse2Utterance(base_model=str(BASE), loss_divisor=None, slots=None), pairs)
     alone = mean_loss(UtteranceLM(base_model=str(BASE), loss_divisor=None), pairs)
     assert given_tree < alone - 1.5
 
 
 def test_it_copies_quoted_names(pairs: list[Turn]) -> None:
-    assert copied_share(Parse2Utterance(base_model=str(BASE)), pairs) > 0.4
+    assert copied_share(Parse2Utterance(base_model=str(BASE), slots=None), pairs) > 0.4
 
 
 def test_it_is_small_and_its_special_tokens_differ() -> None:

@@ -21,7 +21,7 @@ from datamodules.hub import is_on_hub
 from datamodules.sources import expand_path, is_embedded
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import UserError
-from doppel.grammar.slot_table import slot_table
+from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.made_models import how_to_make
 from doppel.privacy.card import origins_of
 
@@ -159,7 +159,7 @@ def read_sources(experiment: Experiment) -> Read:
     ):
         if path is not None:  # none of them is opened again
             refuse_overlap(path, reference, private, refusal)
-    slots = experiment.section("model").get("slots")
+    slots = experiment.section("model").get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and "parse" in learnt:
         turns = read_turns(expand_path(experiment.reference), "utterance", columns=reference)
         told = unslotted(turns[:_TURNS], slot_table(slots))
