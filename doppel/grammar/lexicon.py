@@ -1,6 +1,7 @@
-"""Open-class words: people, places, venues, event subjects; drawn from lists, composed or made up.
+"""Open-class words: people, places, venues, event subjects; drawn from lists or composed of their entries.
 
-Every drawn pair is (text, quoted text): the string of the tree is the text as the user wrote it.
+Every drawn pair is (text, quoted text): the string of the tree is the text as the user wrote it. The rare names are
+those of the US census of 1990 (public domain) that the lists of common names lack, without those that are plain words.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import random
 from functools import cache
 from importlib import resources
 
-MADE_UP_SHARE = 0.12
-"""Share of names composed from syllables, so that copying cannot be learned by heart."""
+RARE_SHARE = 0.12
+"""Share of names drawn from the long lists of rare names, so that copying cannot be learned by heart."""
 
 CITY_ENDINGS = ("City", "Falls", "Beach", "Springs", "Park")
 HOMES = ("house", "office", "place", "apartment")
@@ -29,9 +30,8 @@ def pick(rng: random.Random, name: str) -> str:
     return entries[int(rng.random() * len(entries))]
 
 
-def made_up(rng: random.Random) -> str:
-    """A capitalised invented name of two to four syllables."""
-    return "".join(pick(rng, "syllables") for _ in range(2 + int(rng.random() * 2.3))).capitalize()
+def _rare_or_common(rng: random.Random, name: str) -> str:
+    return pick(rng, f"rare_{name}" if rng.random() < RARE_SHARE else name)
 
 
 def quoted(text: str) -> tuple[str, str]:
@@ -41,23 +41,22 @@ def quoted(text: str) -> tuple[str, str]:
 
 def person(rng: random.Random) -> tuple[str, str]:
     """A person's name: first name, full name, or first name with initial."""
-    first = made_up(rng) if rng.random() < MADE_UP_SHARE else pick(rng, "first_names")
+    first = _rare_or_common(rng, "first_names")
     draw = rng.random()
     if draw < 0.68:
         return quoted(first)
     if draw < 0.95:
-        last = made_up(rng) if rng.random() < MADE_UP_SHARE else pick(rng, "surnames")
-        return quoted(f"{first} {last}")
+        return quoted(f"{first} {_rare_or_common(rng, 'surnames')}")
     return quoted(pick(rng, "surnames"))
 
 
 def city(rng: random.Random) -> tuple[str, str]:
     """A city, state, country or landmark."""
     draw = rng.random()
-    if draw < MADE_UP_SHARE:
-        return quoted(made_up(rng))
+    if draw < RARE_SHARE:
+        return quoted(pick(rng, "rare_surnames"))
     if draw < 0.2:
-        return quoted(f"{made_up(rng)} {CITY_ENDINGS[int(rng.random() * 5)]}")
+        return quoted(f"{pick(rng, 'rare_surnames')} {CITY_ENDINGS[int(rng.random() * 5)]}")
     return quoted(pick(rng, "places"))
 
 
@@ -69,10 +68,10 @@ def venue(rng: random.Random) -> tuple[str, str]:
     elif draw < 0.55:
         name = f"{pick(rng, 'venue_words')} {pick(rng, 'venue_kinds')}"
     elif draw < 0.75:
-        owner = made_up(rng) if rng.random() < 0.3 else pick(rng, "first_names")
+        owner = pick(rng, "rare_surnames" if rng.random() < 0.3 else "first_names")
         name = f"{owner}'s" if rng.random() < 0.5 else f"{owner}'s {pick(rng, 'venue_kinds')}"
     elif draw < 0.85:
-        name = made_up(rng)
+        name = pick(rng, "rare_surnames")
     elif draw < 0.95:
         name = f"{pick(rng, 'places')} {pick(rng, 'venue_kinds')}"
     else:
@@ -120,7 +119,7 @@ def _plain_subject(rng: random.Random) -> str:
         verb = ("call", "pick up", "visit", "email", "pay", "text", "meet")[int(rng.random() * 7)]
         return f"{verb} {pick(rng, 'first_names')}"
     if draw < 0.97:
-        return f"{made_up(rng)} {pick(rng, 'activities')}"
+        return f"{pick(rng, 'rare_surnames')} {pick(rng, 'activities')}"
     return f"{pick(rng, 'venue_words')} {pick(rng, 'nouns')}"
 
 

@@ -17,7 +17,7 @@ from doppel.grammar.synchronous import Draw, GrammarError, Rule, RuleSet
 
 TOPICS = ("times", "people", "events", "requests", "weather", "places", "social")
 
-#: Nonterminals whose words are drawn from lists, composed or made up.
+#: Nonterminals whose words are drawn from lists or composed.
 DRAWN: Mapping[str, Draw] = {
     "name": lexicon.person,
     "subject": lexicon.subject,

@@ -252,9 +252,13 @@ def _title(rng: random.Random) -> Pair:
         return f"{word} {lexicon.pick(rng, 'activities')}", ""
     if draw < 0.7:
         return f"the {noun} of {lexicon.pick(rng, 'places')}", ""
-    return (lexicon.made_up(rng), "") if draw < 0.8 else (f"{lexicon.pick(rng, 'first_names')} and the {noun}", "")
+    return (
+        (lexicon.pick(rng, "rare_surnames"), "")
+        if draw < 0.8
+        else (f"{lexicon.pick(rng, 'first_names')} and the {noun}", "")
+    )
 
 
 def _hotel(rng: random.Random) -> Pair:
-    word = lexicon.made_up(rng) if rng.random() < 0.3 else lexicon.pick(rng, "venue_words")
+    word = lexicon.pick(rng, "rare_surnames" if rng.random() < 0.3 else "venue_words")
     return f"{word} {('hotel', 'inn', 'resort', 'suites', 'lodge')[rng.randrange(5)]}", ""
