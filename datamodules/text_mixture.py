@@ -24,6 +24,8 @@ from datamodules.shuffling import ShuffledBatches
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
+from doppel.grammar.slot_table import SHIPPED, slot_table
+from doppel.lispress.slots import SlotKinds, to_slots
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,11 @@ def pack(examples: list[list[int]], block_length: int, pad_id: int) -> tuple[Ten
     return pad_sequence(rows, batch_first=True, padding_value=pad_id)[:-1], lengths
 
 
+def _slotted(turn: Turn, kinds: SlotKinds) -> Turn:
+    slotted = to_slots(turn.parse or "", turn.utterance, kinds)
+    return replace(turn, utterance=slotted.utterance, parse=slotted.tree)
+
+
 def _read_utterances(path: str, limit: int | None) -> list[str]:
     if not Path(path).is_file():
         raise DataError(
@@ -98,6 +105,7 @@ class TextMixtureDataModule(TrainingDataModule):
         num_val_pairs: Held-out pairs for validation.
         tree_share: Share of the grammar turns whose tree also appears alone.
         grammar_skew: Skew of the grammar's choices; 1 is like real use, 0 is flat.
+        slot_share: Share of the grammar turns in which slots stand for names, see :mod:`doppel.lispress.slots`.
         val_conditional: Whether validation masks the tree as a prompt, or leaves it out.
         val_batch_size: Validation examples in a batch.
         num_val_utterances: Utterances of the file for validation: those behind ``max_utterances``, which must be set.
@@ -116,6 +124,7 @@ class TextMixtureDataModule(TrainingDataModule):
         num_val_pairs: int = 500,
         tree_share: float = 0.3,
         grammar_skew: float = 1.0,
+        slot_share: float = 0.0,
         val_conditional: bool = True,
         val_batch_size: int = 32,
         num_val_utterances: int = 0,
@@ -129,6 +138,8 @@ class TextMixtureDataModule(TrainingDataModule):
                 f"num_val_utterances is {num_val_utterances}: they are those of utterances_path behind max_utterances, "
                 "so give both"
             )
+        if not 0 <= slot_share <= 1:
+            raise DataError(f"slot_share is {slot_share}: give a share between 0 and 1")
         self.utterances_path = utterances_path
         self.grammar_turns = grammar_turns
         self.grammar_seed = grammar_seed
@@ -138,6 +149,7 @@ class TextMixtureDataModule(TrainingDataModule):
         self.num_val_pairs = num_val_pairs
         self.tree_share = tree_share
         self.grammar_skew = grammar_skew
+        self.slot_share = slot_share
         self.val_conditional = val_conditional
         self.val_batch_size = val_batch_size
         self.num_val_utterances = num_val_utterances
@@ -151,7 +163,7 @@ class TextMixtureDataModule(TrainingDataModule):
     def described(self) -> dict[str, Any]:
         """What a model that was trained on it has seen, for its card."""
         file = None if self.utterances_path is None else Path(self.utterances_path).name
-        names = ("max_utterances", "grammar_turns", "grammar_seed", "grammar_skew", "tree_share")
+        names = ("max_utterances", "grammar_turns", "grammar_seed", "grammar_skew", "tree_share", "slot_share")
         return {"utterances": file, **{name: getattr(self, name) for name in names}}
 
     def load_train(self) -> None:
@@ -159,10 +171,11 @@ class TextMixtureDataModule(TrainingDataModule):
         codec = self.require_codec()
         public = _read_utterances(self.utterances_path, self.max_utterances) if self.utterances_path else []
         alone = replace(codec, source=None, target="utterance")
-        lone = self._turns[: round(self.tree_share * len(self._turns))]
+        pairs = self._with_slots(self._turns)
+        lone = pairs[: round(self.tree_share * len(pairs))]
         examples = [
             *self._encode([Turn(text, None, "") for text in public], alone),
-            *self._encode(self._turns, replace(alone, source="parse")),
+            *self._encode(pairs, replace(alone, source="parse")),
             *self._encode(lone, replace(alone, target="parse")),
         ]
 
@@ -230,6 +243,13 @@ class TextMixtureDataModule(TrainingDataModule):
             return LogicalBatch([micro_batch] if mine else [], len(mine), len(drawn), is_public=True)
 
         return self.steps(ShuffledBatches(len(self._blocks), self.batch_size, self.seed), make)
+
+    def _with_slots(self, turns: list[Turn]) -> list[Turn]:
+        """The turns, an evenly spread share of them with slots."""
+        kinds, share = slot_table(SHIPPED).kinds, self.slot_share
+        return [
+            _slotted(turn, kinds) if int((i + 1) * share) > int(i * share) else turn for i, turn in enumerate(turns)
+        ]
 
     def _encode(self, turns: list[Turn], codec: Codec) -> list[list[int]]:
         parts = (codec.encode_all(turns[i : i + _CHUNK]) for i in range(0, len(turns), _CHUNK))

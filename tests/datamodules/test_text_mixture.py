@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,21 @@ def test_an_epoch_holds_utterances_trees_and_pairs(data: TextMixtureDataModule) 
     assert set(pairs) <= set(seen)
     alone = [s for s in seen if s.startswith("<bos> (")]
     assert 0 < len(alone) <= 20
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_slots_stand_for_names_in_a_share_of_the_pairs_and_in_their_trees_alone(codec: Codec, share: float) -> None:
+    mixture = TextMixtureDataModule(
+        grammar_turns=400, block_length=512, num_val_pairs=1, tree_share=1, slot_share=share
+    )
+    mixture.codec = Codec(codec.tokenizer, "parse", "utterance", 512)
+    mixture.setup("fit")
+    ids = torch.cat([batch.micro_batches[0].input_ids.flatten() for batch in mixture.train_dataloader()])
+    text = codec.tokenizer.decode(ids[ids != mixture.codec.pad_id], clean_up_tokenization_spaces=False)
+    people = re.findall(r'PersonName\.apply "([^"]*)"', text)
+    assert len(people) > 100
+    with_slots = sum(re.fullmatch(r"person[1-9]", name) is not None for name in people) / len(people)
+    assert abs(with_slots - share) < 0.15 * (0 < share < 1) + 1e-9
 
 
 def test_epochs_are_shuffled_by_step_and_repeatable(data: TextMixtureDataModule) -> None:
