@@ -35,7 +35,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
     """
     marks = {step.name: run / ".done" / step.name if step.is_once else None for step in steps}
     waiting = [step for step in steps if (mark := marks[step.name]) is None or not mark.is_file()]
-    total, spent, begin = sum(map(_weight, waiting)), 0.0, time.time()
+    total, spent, begin, is_measured = sum(map(_weight, waiting)), 0.0, time.time(), False
     is_worth_it = sum(step.kind != "tool" for step in waiting) > 1
     with Forks(python, ROOT, PLACE) as forks:
         for number, step in enumerate(steps, 1):
@@ -43,7 +43,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
             if step not in waiting:
                 say(f"{head}: done already, skipped")
                 continue
-            left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if spent else ""
+            left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if is_measured else ""
             what = "counting and drawing" if step.name.startswith("calibrate_") else _WHAT[step.kind]
             say(f"{head}: {what}{left}")
             started = time.time()
@@ -56,6 +56,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
                 sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
                 return status
             spent += _weight(step)
+            is_measured = is_measured or step.kind != "tool"  # which says nothing of how long a training takes
             say(f"   {step.name}: {minutes(time.time() - started)}")
     return 0
 
