@@ -49,7 +49,7 @@ def check_options(command: str, words: Sequence[str]) -> None:
         key = word.partition("=")[0].removeprefix("--")
         top, _, rest = key.partition(".")
         below = rest.partition(".")[0].removesuffix("+")
-        is_known = top in known and (top not in _BELOW or not below or below in _BELOW[top])
+        is_known = top in known and (top not in _BELOW or not below or below in (*_BELOW[top], "help"))
         if word.startswith("--") and not is_known:
             text = explain(f"Unrecognized arguments: --{key}", known, sys.argv[1:])
             raise UserError(f"{text}\n`cli.py {command} --help` lists the options")

@@ -225,7 +225,7 @@ def _seconds(experiment: Experiment, run: Path, used: System, wanted: Wanted) ->
     """
     manifest = Manifest.read(run)
     made = manifest.samples()[used.name]
-    files = [made] if wanted.trees is not None else [made, *manifest.upstream(made.path)]
+    files = [made] if wanted.trees is not None else manifest.upstream(made.path)
     paths = [manifest.path(entry) for entry in files]
     told = [path.with_name(f"{path.name}.metrics.json") for path in paths]
     drawn = [own for own in map(read_json, filter(Path.is_file, told)) if own.get("synthetic/samples_per_second")]

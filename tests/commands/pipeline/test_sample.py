@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
@@ -121,24 +120,26 @@ def test_samples_of_a_topic_are_those_that_the_released_codebook_calls_so(
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "seconds"),
+    ("name", "wanted", "draw", "times"),
     [
-        ("one_stage", Wanted(24), 4.0),  # twelve took 12/6 s
-        ("two_stage", Wanted(24), 20.0),  # trees too: 12/6 + 12/1.5 s for twelve
-        ("two_stage", Wanted(6, trees=Path("trees.jsonl")), 1.0),
-        ("topics", Wanted(6, topic="any", oversample=10), 2.0),  # 60 texts; 24 took 24/30 s
+        ("one_stage", Wanted(24), 2.0, 24.0),
+        ("two_stage", Wanted(24), 2.0 + 8.0, 24.0),  # trees too
+        ("two_stage", Wanted(6, trees=Path("trees.jsonl")), 2.0, 6.0),
+        ("topics", Wanted(6, topic="any", oversample=10), 0.8, 6.0 * 10 / 2),  # the run wrote two texts for one
     ],
     ids=["more", "with trees", "for trees", "of a topic"],
 )
-def test_the_time_is_told_by_the_pace_of_the_run(run: Path, name: str, wanted: Wanted, seconds: float) -> None:
+def test_the_time_is_told_by_the_pace_of_the_run(
+    run: Path, name: str, wanted: Wanted, draw: float, times: float
+) -> None:
+    own = system(name)
     for path in run.glob("*.metrics.json"):
         told = json.loads(path.read_text())
-        pace = {12: 6.0, 24: 30.0}[told["synthetic/num_samples"]]
-        told["synthetic/samples_per_second"] = 1.5 if path.name.startswith("trees") else pace
+        number, pace = (24, 30.0) if "topics" in path.name else (12, 1.5 if path.name.startswith("trees") else 6.0)
+        told |= {"synthetic/num_samples": number, "synthetic/samples_per_second": pace}
         path.write_text(json.dumps(told))
-    experiment = load(run / "experiment.yaml")
-    found = sample._seconds(experiment, run, replace(system(name), draw=1), wanted)
-    assert found == pytest.approx(seconds)
+    found = sample._seconds(load(run / "experiment.yaml"), run, own, wanted)
+    assert found == pytest.approx(draw * times / len(texts(run / own.synthetic)))
 
 
 def test_each_tree_of_the_run_gets_an_utterance(run: Path) -> None:
