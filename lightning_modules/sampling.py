@@ -245,7 +245,7 @@ def _decode(
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         temperature=arguments.temperature,
-        never=tuple(_never(codec)),
+        never=tuple(number for number in _never(codec) if number < model.config.vocab_size),
         eos_id=codec.eos_id,
         constraint=tree_constraint(codec, arguments.grammar),
     )

@@ -32,7 +32,6 @@ MODULES = (
     ),
     *("datamodules.dialogue_data_module", "datamodules.prompt_data_module", "callbacks.synthetic_writer"),
     *("callbacks.wandb_lineage", "callbacks.preemption", "transformers.models.gpt2.modeling_gpt2", "sklearn.cluster"),
-    *("wandb", "wandb.sdk.launch.inputs.internal"),  # the second when a run starts: a second of CPU
 )
 _SERVE = "import sys; sys.path[0] = sys.argv[1]; from commands.pipeline.forks import serve; serve(*sys.argv[2:])"
 

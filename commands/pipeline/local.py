@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -36,7 +37,9 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
     marks = {step.name: run / ".done" / step.name if step.is_once else None for step in steps}
     waiting = [step for step in steps if (mark := marks[step.name]) is None or not mark.is_file()]
     total, spent, begin, is_measured = sum(map(_weight, waiting)), 0.0, time.time(), False
-    is_worth_it = sum(step.kind != "tool" for step in waiting) > 1
+    # In a job each step is started by srun, and another interpreter cannot be forked from this one's like.
+    can_fork = python == sys.executable and "SLURM_JOB_ID" not in os.environ
+    is_worth_it = can_fork and sum(step.kind != "tool" for step in waiting) > 1
     with Forks(python, ROOT, PLACE) as forks:
         for number, step in enumerate(steps, 1):
             head = f"── {step.name} ({number} of {len(steps)})"

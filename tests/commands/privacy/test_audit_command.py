@@ -79,7 +79,7 @@ def test_an_audit_writes_a_report_of_its_own_run(
     assert report["verdict"] in ("consistent with the claim", "too weak to test the claim")
     assert report["private/extraction"]["num_samples"] == 12
     assert ("prompted" in report["private/extraction"]) == (model == "parse2utterance")
-    assert report["verdict"] in shown and "private" in shown
+    assert report["verdict"] in shown and "NOT PRIVATE" in shown
     assert shown == (folder / "audit.txt").read_text(encoding="utf-8")
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
     for name in ("ledger.jsonl", "train.jsonl", "canaries.jsonl", "samples.jsonl", "audit.json", "audit.txt"):
