@@ -39,6 +39,14 @@ def of(codes: np.ndarray, mu: float, **more: Any) -> Releases:
         return Releases(table, mu, Secret(5).stream("test"), **more)
 
 
+@pytest.fixture
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is released costs the same, however well the model fits."""
+    fit = Mixture.fit
+    monkeypatch.setattr(Mixture, "fit", lambda model, found, num_units, steps=0: fit(model, found, num_units, steps=8))
+
+
+@pytest.mark.usefixtures("short_fits")
 @pytest.mark.parametrize("method", [aim, independent])
 @pytest.mark.parametrize("mu", [0.1, 1.0])
 def test_all_releases_together_cost_mu(
@@ -72,6 +80,7 @@ def test_one_column_needs_no_pair(codes: np.ndarray) -> None:
     assert shares(model.draw(2000), SIZES[:1], (0,)) == pytest.approx(shares(codes, SIZES[:1], (0,)), abs=0.01)
 
 
+@pytest.mark.usefixtures("short_fits")
 def test_an_interrupted_one_goes_on_with_the_same_releases_and_draws_none_twice(codes: np.ndarray) -> None:
     kept: list[dict[str, Any]] = []
     whole = aim(of(codes, 0.5, keep=kept.append)).draw(50)
