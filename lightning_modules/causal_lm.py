@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
@@ -38,6 +40,7 @@ from lightning_modules.backbone.base_models import (
     longest_example,
 )
 from lightning_modules.backbone.lora import LoraArguments, check_same_adapters
+from lightning_modules.backbone.memory import bytes_of_a_step, shortage
 from lightning_modules.backbone.warm_start import WarmStart, adapt
 from lightning_modules.decoding.constraint import tree_constraint
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples, sample_texts
@@ -218,10 +221,30 @@ class CausalLM(LogicalBatchModule):
             )
 
     def on_fit_start(self) -> None:
-        """Compile the trunk as the step policy does."""
+        """Compile the trunk as the step policy does; say if there is too little memory for a step."""
         super().on_fit_start()
+        self._say_if_short_of_memory()
         if self.is_compiled:
             self.run_trunk = self.step_policy.compile(self.trunk, self.compile_backend)
+
+    def _say_if_short_of_memory(self) -> None:
+        max_tokens = getattr(self.trainer.datamodule, "max_tokens_per_micro_batch", None)  # type: ignore[attr-defined]
+        if max_tokens is None:
+            return
+        length = min(self.codec.max_length, _PROBED)
+        ids = torch.zeros((1, length), dtype=torch.int64, device=self.device)
+
+        def losses(num_rows: int) -> Tensor:
+            rows = ids.expand(num_rows, -1)
+            with self.trainer.precision_plugin.train_step_context():
+                return self.losses(MicroBatch(rows, rows, num_units=num_rows))
+
+        with isolate_rng():
+            is_half = "16" in str(self.trainer.precision)
+            needed = bytes_of_a_step(self.model, losses, length, max_tokens, is_half)
+        words = shortage(needed, self.device, max_tokens)
+        if words is not None:
+            rank_zero_warn(words)
 
     def teardown(self, stage: str) -> None:
         """Let go of what was compiled for a fit."""
