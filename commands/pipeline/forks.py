@@ -22,7 +22,8 @@ from typing import IO, NoReturn
 
 from doppel.console import interrupt
 
-#: What most steps import.
+#: What most steps import. Not Weights & Biases: its import makes a temporary folder, which the first command to end
+#: would remove under all later ones.
 MODULES = (
     *(
         "commands.lightning.cli",

@@ -122,15 +122,19 @@ def test_a_process_that_ends_before_it_forks_is_a_step_that_fails(
     assert "RuntimeError: broken" in capfd.readouterr().err and not (root / "a").exists()
 
 
-def test_what_is_imported_starts_no_thread_and_asks_no_gpu() -> None:
+def test_what_is_imported_starts_no_thread_asks_no_gpu_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread and a handle of a GPU do not outlive a fork, and each command removes temporary files at its end."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     code = (
-        "import sys, importlib, threading\n"
+        "import os, importlib, threading\n"
         f"for name in {list(MODULES)}: importlib.import_module(name)\n"
         "import torch\n"
-        "print(threading.active_count(), torch.cuda.is_initialized())"
+        f"print(threading.active_count(), torch.cuda.is_initialized(), os.listdir({str(tmp_path)!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-2:] == ["1", "False"]
+    assert done.stdout.splitlines()[-1] == "1 False []"
 
 
 def _wait_for(path: Path) -> None:
