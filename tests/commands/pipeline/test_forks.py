@@ -143,15 +143,3 @@ def _wait_for(path: Path) -> None:
             return
         time.sleep(0.05)
     raise TimeoutError(path)
-
-
-def test_nothing_that_is_imported_for_all_has_a_temporary_folder() -> None:
-    """The first command to end would delete it for the others, as it does with that of Weights & Biases."""
-    program = f"""
-import gc, sys, tempfile
-from importlib import import_module
-for name in {MODULES!r}:
-    import_module(name)
-sys.exit(sum(isinstance(thing, tempfile.TemporaryDirectory) for thing in gc.get_objects()))
-"""
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, check=False).returncode == 0
