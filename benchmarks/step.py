@@ -123,7 +123,7 @@ class Worker:
         for name in ("batch_size", "tokens", "rank", "precision"):
             words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
         environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONWARNINGS": "ignore"}
-        self._said = tempfile.TemporaryFile("w+")
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
         self._process = subprocess.Popen(
             words,
             cwd=code,

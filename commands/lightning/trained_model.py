@@ -29,10 +29,9 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
     init = config.model
     if "base_model" not in init:
         raise UserError(f"{file} is a {config.content['model']['class_path']}, which is no language model of ours")
-    form = ("base_model", "max_length", "linearisation", "task_prefix")
+    form = ("base_model", "max_length", "linearisation", "task_prefix", "slots")
     model = UtteranceLM(
         **{name: init[name] for name in form if name in init},
-        slots=init.get("slots"),  # runs from before there were slots do not say
         lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
         test_metrics=False,
     )

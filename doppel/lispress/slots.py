@@ -67,6 +67,10 @@ class SlotKinds:
         self.slot = re.compile(slot, re.IGNORECASE)
         self.slot_with_article = re.compile(rf"(?P<article>(?<![\w'])an?\s+)?{slot}", re.IGNORECASE)
 
+    def __reduce__(self) -> tuple[type[SlotKinds], tuple[dict[str, tuple[str, ...]]]]:
+        """Pickled as its table: another process remembers by itself what it has looked up."""
+        return SlotKinds, (self.names,)
+
     def _look_up(self, forms: tuple[_Names, ...]) -> str | None:
         """The kind of what stands directly in the first of some forms, each in the next; None where it has none."""
         for kind, path in self._paths:
@@ -97,7 +101,7 @@ class SlotKinds:
             elif token.lastindex == _SYMBOL:
                 form.take(token[0])
             elif token.lastindex == _STRING:
-                kind = self._kind_inside(forms) if token[_STRING].strip() else None
+                kind = self._kind_inside(forms) if String(token[_STRING]).value.strip() else None
                 if kind is not None:
                     yield *token.span(_STRING), kind
                 form.argument = None

@@ -158,7 +158,8 @@ def test_where_names_are_slots_a_tree_has_no_other_strings(tokenizer: PreTrained
         assert codec.slot_table is not None and turn.parse is not None
         slotted = to_slots(turn.parse, turn.utterance, codec.slot_table.kinds)
         assert accepts(codec, slotted.tree)
-        assert accepts(codec, turn.parse) == (not slotted.values)
+        if all(not accepts(codec, f'(f "{value}")') for value in slotted.values.values()):  # programs need "date"
+            assert accepts(codec, turn.parse) == (not slotted.values)
     assert not accepts(codec, '(f "person")') and not accepts(codec, '(f "an event1")')
 
 

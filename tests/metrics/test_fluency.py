@@ -42,7 +42,7 @@ def test_scrambled_words_are_less_fluent_and_humans_have_five_per_cent_of_outlie
     fluency, of_people = values["fluency"], values["reference_fluency"]
     assert isinstance(fluency, float) and isinstance(of_people, float) and fluency > of_people + 0.5
     assert isinstance(values["human_fluency_outliers"], float) and values["human_fluency_outliers"] < 0.12
-    assert isinstance(values["fluency_outliers"], float) and values["fluency_outliers"] > 0.3
+    assert isinstance(values["fluency_outliers"], float) and values["fluency_outliers"] > 0.2
     assert outliers(PEOPLE[300:], PEOPLE[300:], nats) == pytest.approx(0.05, abs=0.01)  # by construction
     in_another_order = fluency_metrics(scrambled[::-1], PEOPLE[:299:-1], (human[0][::-1], human[1][::-1]), nats)[0]
     assert in_another_order == pytest.approx(values)

@@ -222,15 +222,15 @@ def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
 
     (stand_ins / "queue").unlink()
     (run / ".done").mkdir()
-    for name in ("one_stage", "sample_one_stage", "parse_tree"):
+    for name in ("public_trees", "one_stage", "sample_one_stage", "parse_tree"):
         (run / ".done" / name).write_text("1\n")
     capsys.readouterr()
     assert launch(run / "experiment.yaml", run, *words) == 0
-    assert capsys.readouterr().out.count("done already, skipped") == 3
-    lines = (stand_ins / "sbatch.log").read_text().splitlines()[9:]
+    assert capsys.readouterr().out.count("done already, skipped") == 4
+    lines = (stand_ins / "sbatch.log").read_text().splitlines()[10:]
     assert len(lines) == 6
     assert "--dependency" not in lines[0], "what evaluate_one_stage reads is there"
-    assert [re.findall(r"afterok:(\S+)", line) for line in lines[3:5]] == [["111:112"], ["113"]]
+    assert [re.findall(r"afterok:(\S+)", line) for line in lines[3:5]] == [["112:113"], ["114"]]
 
 
 def test_settings_of_a_run_hold_for_its_jobs_too(

@@ -101,7 +101,7 @@ def test_no_form_of_the_private_file_is_a_public_reference(private: str, disguis
     with pytest.raises(UserError, match="reference") as refused:
         read_sources(load(shipped("own-data"), own(private, reference=disguised)))
     assert disguised in str(refused.value) and private in str(refused.value)
-    assert not any(text in str(refused.value) for text in TEXTS)
+    assert not any(text in str(refused.value) for text in TEXTS if len(text.split()) > 2)  # "1" is in a path, too
 
 
 @pytest.mark.parametrize("field", ["topics.texts", "data.val_path"])
