@@ -206,7 +206,8 @@ class Codec:
     def fill(self, text: str, prompt: str | None, name: str) -> Filled:
         """Put names in place of the slots of a text that the model wrote.
 
-        Slots of the prompt's names become these names; others draw a public value each.
+        Slots of the prompt's names become these names; others draw a public value each. A string of a tree that has a
+        kind gets such a value even where the model wrote something else.
 
         Formal guarantees:
             Post-processing of what the model wrote: the values are those of the prompt, which is public or a release
@@ -221,6 +222,8 @@ class Codec:
         if table is None:
             return Filled(text)
         given = to_slots(prompt, "", table.kinds).values if prompt is not None and self.source == "parse" else {}
+        if self.target == "parse":
+            text = to_slots(text, "", table.kinds).tree
         said = slots_of(text, table.kinds)
         rng = random.Random(name)
         drawn = distinct_values(lambda kind: table.draw(rng, kind), taken=given.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import resources
@@ -39,14 +38,11 @@ class SlotTable:
     Args:
         content: Of each kind ``in``, the names of :class:`~doppel.lispress.slots.SlotKinds`, and ``fill``: a list of
             the embedded grammar (``person``, ``city``, ``venue``, ``place_kind``, ``location``, ``comment``,
-            ``subject``, ``title``) or a text file with one value a line. Besides, ``keep``: the list of all other
-            strings that programs have, if they are known.
+            ``subject``, ``title``) or a text file with one value a line.
         where: The file, for errors; paths of files are relative to its folder.
 
     Attributes:
         kinds: The kinds.
-        strings: Regular expression of the strings of a tree with slots, for sampling under a grammar; None where the
-            table has no ``keep``, so that nothing says what else there is.
         digest: Of the kinds and their places, which a training depends on; what fills them may change afterwards.
         digest_with_values: Of what fills them too.
 
@@ -57,12 +53,6 @@ class SlotTable:
     def __init__(self, content: Any, where: Path) -> None:
         if not isinstance(content, dict) or not content:
             raise DataError("no table of slots: write `person: {in: [PersonName.apply], fill: person}`", about=where)
-        content = dict(content)
-        keep = content.pop("keep", None)
-        if keep is not None and not _is_texts(keep):
-            raise DataError(
-                "`keep` is no list of texts: name the other strings of programs, or leave it out", about=where
-            )
         names: dict[str, list[str]] = {}
         self._values: dict[str, tuple[str, ...]] = {}
         self._fillers: dict[str, Callable[[random.Random], tuple[str, str]]] = {}
@@ -83,12 +73,9 @@ class SlotTable:
             self.kinds = SlotKinds(names)
         except ValueError as error:
             raise DataError(str(error), about=where) from error
-        self.strings = None
-        if keep is not None:
-            self.strings = "|".join([f"({'|'.join(names)})[1-9]", *map(re.escape, keep)])
         self.digest = _digest(names)
         fills = {kind: content[kind]["fill"] for kind in content}
-        self.digest_with_values = _digest([names, fills, self._values, self.strings])
+        self.digest_with_values = _digest([names, fills, self._values])
 
     def draw(self, rng: random.Random, kind: str) -> str:
         """A public value of a kind."""

@@ -20,13 +20,12 @@ _SYMBOL = r'/([^\s()"\\^#:\x00-\x1f]|\\[^\x00-\x1f])([^\s()"\\\x00-\x1f]|\\[^\x0
 _BODY = r'([^"\\\x00-\x1f]|\\[^\x00-\x1f])*'
 
 
-def lark_grammar(names: ApiNames | None, spaced: bool, strings: str | None = None) -> str:
+def lark_grammar(names: ApiNames | None, spaced: bool) -> str:
     """The grammar of one tree that is a call, after a blank.
 
     Args:
         names: Functions, types and arguments that may occur; None for any.
         spaced: Whether a blank stands inside each quote.
-        strings: Regular expression of what may stand between the quotes of a string; None for anything.
     """
     blank = " " if spaced else ""
     has_types = names is None or bool(names.types)
@@ -34,7 +33,7 @@ def lark_grammar(names: ApiNames | None, spaced: bool, strings: str | None = Non
     return "\n".join(
         [
             'start: " " call::0x0',
-            f'STRING: /"{blank}({strings or _BODY}){blank}"/',
+            f'STRING: /"{blank}{_BODY}{blank}"/',
             f"NUMBER: /{NUMBER_PATTERN.replace('?:', '')}/",
             *(_any_names() if names is None else _names_of(names)),
             'call::_: "(" (form::_ | "let (" bind::_ | "lambda (" parameter::_) ")"',

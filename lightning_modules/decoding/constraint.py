@@ -97,7 +97,7 @@ class TreeConstraint:
 
 
 def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstraint | None:
-    """The constraint on what a model of trees writes; where it writes slots, on its quoted strings too.
+    """The constraint on what a model of trees writes.
 
     Args:
         codec: Of the model.
@@ -117,18 +117,15 @@ def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstr
             "null, or give it to the parse-tree model alone"
         )
     tables = (grammar,) if isinstance(grammar, str) else tuple(grammar)
-    strings = None if codec.slot_table is None else codec.slot_table.strings
-    return _constraint(tables, codec.linearisation == "spaced", strings, codec.tokenizer, codec.eos_id)
+    return _constraint(tables, codec.linearisation == "spaced", codec.tokenizer, codec.eos_id)
 
 
 @lru_cache(maxsize=4)
-def _constraint(
-    tables: tuple[str, ...], spaced: bool, strings: str | None, tokenizer: Any, eos_id: int
-) -> TreeConstraint | None:
+def _constraint(tables: tuple[str, ...], spaced: bool, tokenizer: Any, eos_id: int) -> TreeConstraint | None:
     names = None if tables == (NOTATION,) else _names(tables)
     if names is not None and names.is_empty:  # nothing is known of the API
         return None
-    return TreeConstraint(lark_grammar(names, spaced, strings), tokenizer, eos_id)
+    return TreeConstraint(lark_grammar(names, spaced), tokenizer, eos_id)
 
 
 def _names(files: tuple[str, ...]) -> ApiNames:

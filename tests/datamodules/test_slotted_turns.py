@@ -92,6 +92,15 @@ def test_a_tree_is_filled_with_different_names_and_keeps_its_structure() -> None
         assert asked.encode_prompt(text) == asked.encode_prompt(tree)
 
 
+def test_a_sampled_tree_has_public_names_whatever_the_model_wrote() -> None:
+    """A name where a slot is expected, or a slot of another kind; strings that programs need stay."""
+    written = '(& (PersonName.apply "Enbsto") (Event.subject_? (?= "person1")) (Path.apply "output"))'
+    for i in range(20):
+        text = codec(None, "parse").fill(written, None, f"0 parse {i}").text
+        assert "Enbsto" not in text and "person1" not in text and '"output"' in text
+        assert anonymise(read(text)) == anonymise(read(written))
+
+
 def test_weights_of_slots_do_not_serve_names() -> None:
     """Nor the other way round; weights from before there were slots fit a model without them."""
     with_slots, without = codec("parse", "utterance"), codec("parse", "utterance", None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import is_valid, read, write
 from doppel.lispress.api_table import read_api_names
-from doppel.lispress.slots import to_slots
 from lightning_modules.decoding.constraint import TreeConstraint, tree_constraint
 from lightning_modules.decoding.slots import DrawingRule, Request, decode, is_supported
 from lightning_modules.sampling import SamplingArguments, sample_texts
@@ -149,18 +147,6 @@ def test_under_the_names_of_trees_these_trees_pass_and_others_do_not(
     assert accepts(codec, "(Yield (Elsewhere 1))", [str(path), str(table)])
     empty.write_text("")
     assert tree_constraint(codec, [str(empty)]) is None
-
-
-def test_where_names_are_slots_a_tree_has_no_other_strings(tokenizer: PreTrainedTokenizerFast) -> None:
-    """But those that its programs need; every tree of the grammar passes with its slots."""
-    codec = replace(make_codec(tokenizer), slots="shipped")
-    for turn in generate(100, 3, 1.0):
-        assert codec.slot_table is not None and turn.parse is not None
-        slotted = to_slots(turn.parse, turn.utterance, codec.slot_table.kinds)
-        assert accepts(codec, slotted.tree)
-        if all(not accepts(codec, f'(f "{value}")') for value in slotted.values.values()):  # programs need "date"
-            assert accepts(codec, turn.parse) == (not slotted.values)
-    assert not accepts(codec, '(f "person")') and not accepts(codec, '(f "an event1")')
 
 
 @pytest.mark.parametrize(
