@@ -39,7 +39,8 @@ def make_turns(num: int, template: Sequence[Turn], rng: random.Random) -> list[T
     """Made-up turns with the fields that the data have.
 
     The utterance is eight random words of the embedded lexicon, a public list. A parse tree quotes eight other
-    words, so that a model cannot read an utterance off its tree. A label is one of the data's, drawn at random.
+    words, so that a model cannot read an utterance off its tree; they stand where no table of slots has a kind, for a
+    model that reads slots would see one tree in all canaries. A label is one of the data's, drawn at random.
 
     Args:
         num: How many.
@@ -52,7 +53,7 @@ def make_turns(num: int, template: Sequence[Turn], rng: random.Random) -> list[T
     for _ in range(num):
         drawn = rng.sample(_vocabulary(), 2 * NUM_WORDS)
         subject = " ".join(drawn[NUM_WORDS:])
-        parse = f'(Yield (Create (Event.subject_? (?= "{subject}"))))' if has_parse else None
+        parse = f'(Yield (Create (?= "{subject}")))' if has_parse else None
         turns.append(Turn(" ".join(drawn[:NUM_WORDS]), parse, "", rng.choice(labels) if labels else None))
     return turns
 
@@ -129,7 +130,7 @@ def _over_long(codec: Codec, turn: Turn) -> Turn:
     length = codec.max_length
     while True:
         text = " ".join(["nothing"] * length)
-        parse = None if turn.parse is None else f'(Yield (Find "{text}"))'
+        parse = None if turn.parse is None else f"(Yield (Find{' 1' * length}))"
         filler = Turn(text, parse, "", turn.label)
         if len(codec.encode(filler).input_ids) > codec.max_length:
             return filler

@@ -20,7 +20,9 @@ from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
+from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress import is_valid
+from doppel.lispress.slots import to_slots
 from doppel.privacy.audit import AuditResult
 from doppel.privacy.noise import GaussianNoise
 from lightning_modules.backbone.base_models import load_tokenizer
@@ -196,6 +198,7 @@ def test_made_up_canaries_have_the_fields_of_the_data_and_share_no_word_with_the
     assert len({turn.utterance for turn in turns}) == 50
     for turn in turns:
         assert turn.parse is not None and is_valid(turn.parse)
+        assert to_slots(turn.parse, turn.utterance, slot_table(SHIPPED).kinds).tree == turn.parse
         assert not set(turn.utterance.split()) & set(turn.parse.split('"')[1].split())
         assert turn.label in ("weather", "social")
     bare = make_turns(1, [Turn("hello", None, "0")], random.Random(0))[0]
