@@ -109,7 +109,8 @@ def test_ctrl_c_ends_the_command_and_the_process_that_forks(root: Path, is_impor
     _wait_for(root / ("importing" if is_importing else "a"))
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate()
-    assert (process.returncode, error) == (130, "interrupted\n" if is_importing else "")
+    assert process.returncode == 130
+    assert error in ("", "interrupted\n")  # the server may be ended before it says so; never a traceback
     assert time.monotonic() - started < 50, "it was waited for"
 
 
