@@ -15,10 +15,10 @@ from commands.pipeline.manifest import Entry, Manifest
 from commands.pipeline.run_record import RunRecord
 from commands.privacy.attestation import FILE_NAME
 from doppel.calibration import tree_vector
+from doppel.privacy.histogram import CONFIDENCE, largest_noise
 from doppel.privacy.ledger import Ledger
 
 #: Of an interval, for each row by itself.
-CONFIDENCE = 0.95
 Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
@@ -47,7 +47,7 @@ class Release:
 
     def is_above_noise(self, name: str) -> bool:
         """Whether a share is more than noise: with 95 % confidence no function that nobody asks for is above it."""
-        return self.shares[name] > NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / len(self.shares)) * self.deviations[name]
+        return self.shares[name] > largest_noise(len(self.shares)) * self.deviations[name]
 
 
 def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from commands.pipeline.settings import Experiment
+from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.steps import Step
 from commands.pipeline.system import System
+from commands.privacy.histogram import read_labels
 from datamodules.turn import Unit
 from doppel.errors import UserError
-from doppel.privacy.spec import PrivacySpec, num_steps, usual_batch_size
+from doppel.privacy.accounting import CalibrationError
+from doppel.privacy.histogram import largest_noise
+from doppel.privacy.spec import PrivacyArguments, PrivacySpec, num_steps, usual_batch_size
 
 #: A step that draws a larger share of the units gains little from their being drawn at random.
 LARGE_RATE = 0.2
 #: With fewer steps a model learns next to nothing.
 FEW_STEPS = 20
+#: Where no rarer topic or label shows above the noise of the shares, a page has little to show. Then smaller noise is
+#: advised, if that of the training rises by no more than a fiftieth.
+LARGE_SHARE, FEWER_NOISE, COST = 0.05, (5.0, 3.0, 2.0), 0.02
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class Readiness:
         batch_size: B of the first training.
         steps: Of all trainings together.
         spec: Budget of all trainings; None without privacy.
+        faint: What will drown in the noise of its shares of topics or labels, in words; None: little.
     """
 
     system: str
@@ -39,6 +48,7 @@ class Readiness:
     batch_size: int
     steps: int
     spec: PrivacySpec | None = None
+    faint: str | None = None
 
     @property
     def text(self) -> str:
@@ -62,7 +72,7 @@ class Readiness:
             found.append(
                 f"{self.system}: {self.steps} steps are too few to learn from ({FEW_STEPS} are little): give {way}"
             )
-        return found
+        return [*found, *([] if self.faint is None else [self.faint])]
 
 
 def readiness(
@@ -104,8 +114,9 @@ def readiness(
         taken = num_steps((config.content.get("trainer") or {}).get("max_epochs", 1), count, batch_size)
         unit = config.data.get("unit") or "utterance"
         if found is None:
-            found = Readiness(system.name, unit, count, batch_size, taken)
             privacy = config.privacy
+            faint = _faint(experiment, system, privacy, count, batch_size, unit)
+            found = Readiness(system.name, unit, count, batch_size, taken, faint=faint)
             if plans and privacy is not None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # said when the files are read
@@ -113,6 +124,61 @@ def readiness(
         else:
             found = replace(found, steps=found.steps + taken)
     return found
+
+
+def _faint(
+    experiment: Experiment,
+    system: System,
+    privacy: PrivacyArguments | None,
+    num_units: int,
+    batch_size: int,
+    unit: str,
+) -> str | None:
+    """That shares of topics or labels will drown in their noise, and which noise shows more at hardly any cost.
+
+    Formal guarantees:
+        A function of N, B, the budget and the public number of topics or labels.
+    """
+    noise = None if privacy is None else privacy.histogram_noise_multiplier
+    number, key = _bins(experiment, system)
+    if privacy is None or not noise or not number:
+        return None
+    least = largest_noise(number) / num_units
+    if least * noise <= LARGE_SHARE:
+        return None
+    text = (
+        f"{system.name}: of {num_units:,} {unit}s, only what {least * noise:.0%} ask for shows above the noise of the "
+        f"shares, {key}={noise:g}"
+    )
+    before, advised = _sigma(privacy, noise, num_units, batch_size, unit), ""
+    for value in (value for value in FEWER_NOISE if value < noise):
+        rise = _sigma(privacy, value, num_units, batch_size, unit) / before - 1
+        if rise > COST:
+            break
+        advised = f"; {key}={value:g} shows what {least * value:.1%} ask for, for {rise:.1%} more noise of the training"
+        if least * value <= LARGE_SHARE:
+            break
+    return text + advised
+
+
+def _sigma(privacy: PrivacyArguments, noise: float, num_units: int, batch_size: int, unit: str) -> float:
+    """Noise of the training beside shares with this noise; infinite where they alone cost the budget."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the files are read
+        try:
+            given = replace(privacy, histogram_noise_multiplier=noise)
+            return given.plan(num_units, batch_size, privacy.epochs or [1.0], unit, None).noise_multiplier
+        except CalibrationError:
+            return math.inf
+
+
+def _bins(experiment: Experiment, system: System) -> tuple[int, str]:
+    """How many topics or labels a system counts, and the key of their noise."""
+    if system.name == "topics":
+        return (experiment.topics or Topics()).num_topics, "topics.noise_multiplier"
+    if system.learns == "label" and experiment.labels and Path(experiment.labels).is_file():
+        return len(read_labels(Path(experiment.labels))), f"stages.{system.name}.privacy.histogram_noise_multiplier"
+    return 0, ""
 
 
 def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:

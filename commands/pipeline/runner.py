@@ -309,8 +309,8 @@ class Runner:
 
     def _next(self) -> list[list[str]]:
         """Commands for what people do with a finished run, each as it can be copied."""
-        run, stages = self.run, [stage for used in systems_of(self.experiment) for stage in used.stages]
-        trained = [step.name for step in self.steps if step.kind == "fit" and step.name in stages]
+        run = self.run
+        trained = [step.name for used in systems_of(self.experiment) for step in trainings_of(used, self.steps)]
         words = [["page", str(run)]] if (run / "report.html").is_file() else []
         if self.experiment.epsilon != math.inf:
             words.append(["verify", str(run)])

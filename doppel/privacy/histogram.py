@@ -11,6 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 KIND = "gaussian_histogram"
 #: Sums are counted, noised and released in whole multiples of 1/GRID.
 GRID = 2**24
+#: With which :func:`largest_noise` holds, and intervals of shares.
+CONFIDENCE = 0.95
+
+
+def largest_noise(num_bins: int) -> float:
+    """Standard deviations that, with 95 % confidence, the noise of no bin of a histogram passes (a union bound)."""
+    return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / num_bins)
 
 
 def unit_sums(rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[str]) -> dict[str, float]:

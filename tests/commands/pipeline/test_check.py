@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import cli
 from commands.pipeline import estimate
+from commands.pipeline import runner as runner_module
 from commands.pipeline.estimate import Pace, measure, seconds_of
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
+from commands.pipeline.slurm import load_site
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import system
 from doppel.grammar import generate
@@ -93,6 +97,53 @@ def test_a_row_that_is_too_long_is_named_and_none_is_counted(
     (note,) = (line for line in capsys.readouterr().out.splitlines() if "max_length" in line)
     assert f"{users}:150 is longer" in note and "rows)" not in note
     assert ("teach nothing" in note) is not truncate
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+@pytest.mark.parametrize(
+    ("system_name", "changes", "told"),
+    [
+        (
+            "topics",
+            {},
+            r"what 60% ask for .*=10; topics.noise_multiplier=2 shows what 12.1% ask for, for 1\.\d% more noise",
+        ),
+        (
+            "topics",
+            {"epsilon": 1.0},
+            r"what 60% ask for shows above the noise of the shares, topics.noise_multiplier=10$",
+        ),
+        ("topics", {"topics.num_topics": 4}, r"what 45% ask for"),
+        ("topics", {"topics.noise_multiplier": 0.5}, None),
+        ("labels", {}, r"what 39% ask for .*; stages.labels.privacy.histogram_noise_multiplier=2 shows"),
+        ("one_stage", {}, None),
+    ],
+    ids=["few users", "no ε for it", "topics", "less noise", "labels", "no shares"],
+)
+def test_shares_that_will_drown_in_their_noise_are_told_with_the_noise_to_give(
+    users: Path, tmp_path: Path, system_name: str, changes: dict[str, Any], told: str | None
+) -> None:
+    (tmp_path / "labels.txt").write_text("# all\na\nb\n")
+    changes = {"systems": [system_name], "labels": str(tmp_path / "labels.txt"), "epochs.one_stage": 3, **changes}
+    changes |= {"reference": "embedded:test?num=50", "topics.encoder": str(tmp_path)}
+    experiment = load(shipped("own-data"), settings(users, **changes))
+    steps = steps_of(experiment, tmp_path)
+    ready = readiness(experiment, system(system_name), steps, {str(users): 50}, plans=False)
+    assert ready is not None and (ready.faint is None) is (told is None)
+    if told is not None:
+        assert re.match(f"{system_name}: of 50 users, only {told}", str(ready.faint)) and ready.faint in ready.warnings
+
+
+@pytest.mark.parametrize("name", ["one_stage", "topics", "labels", "two_stage"])
+def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "labels.txt").write_text("a\nb\n")
+    given = settings(users, systems=[name], labels=str(tmp_path / "labels.txt"), reference="embedded:test?num=50")
+    run = tmp_path / "run"
+    with mock.patch.object(runner_module, "check_sources"):  # which asks for a sentence encoder
+        runner = runner_module.Runner(load(shipped("own-data"), given), run, load_site(None, {}))
+    model = "parse2utterance" if name == "two_stage" else name
+    assert [words[0] for words in runner._next()] == ["verify", "sample", "export"]
+    assert runner._next()[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
 
 
 def test_units_are_counted_as_the_training_selects_them(users: Path, tmp_path: Path) -> None:
