@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from commands.pipeline.manifest import Manifest
+from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
 from commands.privacy.attestation import FILE_NAME, taken_as_given
 from doppel.errors import UserError
@@ -98,7 +99,8 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
     told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps", "ledger")}
     told["paid"]["weights"] = weights
-    taken = taken_as_given([config.model.get("base_model")], [])
+    run = RunRecord(stage_dir.parent)
+    taken = taken_as_given([config.model.get("base_model")], run.experiment.get("commit") or ())
     not_checked = [*([] if made is not None else [_BY_HAND]), *taken, *ledger.not_checked]
     return {"private": True, **told, **spent, "not_checked": not_checked}
 

@@ -12,6 +12,7 @@ import pytest
 
 import cli
 from commands.lightning.trained_model import trained_model
+from commands.pipeline.experiment import load
 from commands.pipeline.stage_config import StageConfig
 from datamodules.codec import Codec
 from lightning_modules.sampling import SamplingArguments, sample_texts
@@ -58,8 +59,12 @@ def test_they_write_what_the_run_writes(run: Path, tmp_path: Path, stage: str, m
     assert [text.strip() for text in written(lines)] == [texts[0].text.strip()] * 5
 
 
-def test_the_lines_name_no_folder_of_the_machine(run: Path, tmp_path: Path) -> None:
+def test_the_lines_name_no_folder_of_the_machine(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert cli.main(["export", str(run / "parse_tree"), str(tmp_path / "out")]) == 0
+    assert "init_weights" not in caplog.text, "a warning for trainings"
+    (commit,) = load(run / "experiment.yaml").commit
+    told = json.loads((tmp_path / "out" / "privacy_card.json").read_text())["not_checked"]
+    assert any(f"the code which ran ({commit})" in text for text in told), told
     readme = (tmp_path / "out" / "README.md").read_text()
     assert str(tmp_path) not in readme and "under its grammar" in readme
     assert readme.startswith("# out\n\nPRIVATE: ")
