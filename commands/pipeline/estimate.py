@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+from commands.pipeline.lengths import BASE_MODEL
 from commands.pipeline.readiness import Readiness
+from commands.pipeline.settings import Experiment
 from commands.pipeline.steps import Step
 from commands.pipeline.yaml_files import ROOT
 from datamodules.turn import Turn
@@ -20,8 +23,9 @@ from doppel.errors import DataError
 
 #: Units whose rows are measured, turns that are read for them, and seconds that a measurement takes.
 _UNITS, _TURNS, _SECONDS = 128, 2000, 3.0
-#: Samples that are drawn to measure.
-_SAMPLES = 32
+#: Samples that are drawn, and texts that are read, to measure; those that are read one by one; public turns that are
+#: compared, at most.
+_SAMPLES, _ALONE, _COMPARED = 32, 8, 20_000
 _EMBEDDED = "embedded:train?num=200&seed=1"
 
 
@@ -42,39 +46,105 @@ class Pace:
     target_tokens: float
 
 
-def seconds_of(ready: Readiness, trainings: Iterable[Step], steps: Iterable[Step], reference: str | None) -> float:
-    """Seconds that a system takes on this machine, from its first training to its metrics.
+@dataclass(frozen=True)
+class Forecast:
+    """How long a system takes.
+
+    Attributes:
+        seconds: From its first training to its metrics, for one row a unit.
+        per_row: Seconds more for each further row that a unit has, on average.
+    """
+
+    seconds: float
+    per_row: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What models of public text take to read one, in seconds.
+
+    Attributes:
+        judged: By all judges at hand.
+        encoded: By the sentence encoder.
+        encoded_alone: By the sentence encoder, as private texts are: each by itself.
+    """
+
+    judged: float
+    encoded: float
+    encoded_alone: float
+
+
+def forecast(ready: Readiness, trainings: Iterable[Step], steps: Iterable[Step], experiment: Experiment) -> Forecast:
+    """How long a system takes on this machine.
 
     Formal guarantees:
         The measured rows are public, those of the reference or else of the embedded grammar, and N counts as public: so
-        the figure says nothing of how long the private rows are, nor of how many of them a unit has.
+        the figures say nothing of how long the private rows are, nor of how many of them a unit has.
 
     Args:
         ready: Its N, B and number of steps.
         trainings: Its trainings.
         steps: All steps of the run; those after the trainings are told by the files that they write.
-        reference: Public turns; None: there are none.
-
-    Returns:
-        The seconds, for one row a unit.
+        experiment: What is run.
     """
-    start, total, paces = _start(), 0.0, {}
+    start, total, per_row, paces = _start(), 0.0, 0.0, {}
     for step in trainings:
         config = step.config or {}
-        pace = paces[step.name] = measure(config, reference)
+        pace = paces[step.name] = measure(config, experiment.reference)
         epochs = float(config.get("trainer", {}).get("max_epochs", 1))
-        total += start + epochs * ready.num_units * pace.per_unit
-        total += epochs * ready.num_units / ready.batch_size * pace.per_step
-    for step in steps:
-        if not any(file.system == ready.system for file in step.writes) or step.kind == "fit":
+        per_row += epochs * ready.num_units * pace.per_unit
+        total += start + epochs * ready.num_units / ready.batch_size * pace.per_step
+    pool, own_steps = 0, [step for step in steps if any(file.system == ready.system for file in step.writes)]
+    texts = _texts(experiment)
+    reading = _reading(texts[:_SAMPLES], str(experiment.section("model").get("base_model") or BASE_MODEL))
+    for step in own_steps:
+        if step.kind == "fit":
             continue
         total += start
         if step.kind == "predict":
             checkpoint = str((step.config or {}).get("ckpt_path"))
             own = next((pace for name, pace in paces.items() if f"/{name}/checkpoints/" in checkpoint), None)
-            number = (step.config or {})["data"]["init_args"].get("num_samples") or 0
-            total += 0.0 if own is None else number * own.target_tokens * own.per_token
-    return total
+            pool = (step.config or {})["data"]["init_args"].get("num_samples") or 0
+            total += 0.0 if own is None else pool * own.target_tokens * own.per_token
+        elif step.name.startswith("evaluate_"):
+            total += ((experiment.num_samples or pool) + len(texts)) * reading.judged
+        elif step.name.startswith("calibrate_") and ready.system == "topics":
+            total += (pool + len(texts)) * reading.encoded
+            per_row += ready.num_units * reading.encoded_alone
+    return Forecast(total + per_row, per_row)
+
+
+def _texts(experiment: Experiment) -> list[str]:
+    """Public utterances: those that the samples are compared with; a few of the grammar where there are none."""
+    from datamodules.columns import Columns, reference_columns
+    from datamodules.sources import expand_path
+    from datamodules.tables import place_turns
+
+    columns = reference_columns(Columns.from_config(experiment.section("data")))
+    for path, most in ((experiment.reference, _COMPARED), (_EMBEDDED, _SAMPLES)):
+        places = [] if path is None else place_turns(expand_path(path), "utterance", columns=columns)
+        found = [placed.turn.utterance for placed in islice(places, most) if placed.turn is not None]
+        if found:
+            return found
+    raise AssertionError
+
+
+def _reading(texts: Sequence[str], base: str) -> Reading:
+    """How long texts are read, by the models that are at hand; what is not takes no time."""
+    from commands.quality.judges import judges_of
+
+    judges = judges_of(Path(), base_model=base)
+    first, *rest = texts
+    judged = encoded = alone = 0.0
+    for name, read in [*judges.featurizers.items(), *([("fluency", judges.nats)] if judges.nats else [])]:
+        read([first])  # loads the model
+        seconds = _timed(partial(read, rest)) / max(len(rest), 1)
+        judged += seconds
+        if name == "minilm":
+            encoded = seconds
+            singles = [f"{text} ." for text in rest[:_ALONE]]  # none of which was read before
+            alone = sum(_timed(partial(read, [text])) for text in singles) / max(len(singles), 1)
+    return Reading(judged, encoded, alone)
 
 
 def measure(config: Mapping[str, Any], reference: str | None) -> Pace:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.code_copy import copy_code, version
-from commands.pipeline.estimate import seconds_of
+from commands.pipeline.estimate import forecast
 from commands.pipeline.experiment import load, save
 from commands.pipeline.local import PLACE, minutes, run_here
 from commands.pipeline.manifest import declaration, declare
@@ -276,8 +276,12 @@ class Runner:
             trainings = trainings_of(used, self.waiting())
             ready = readiness(self.experiment, used, self.steps, num_units, plans=True)
             if trainings and ready is not None:
-                seconds = seconds_of(ready, trainings, self.waiting(), self.experiment.reference)
-                say(f"{ready.text}, about {_about(seconds)} on this machine (an estimate, by public rows)")
+                told = forecast(ready, trainings, self.waiting(), self.experiment)
+                more = f"; {minutes(told.per_row)} more for each further row a {ready.unit} has"
+                say(
+                    f"{ready.text}, about {_about(told.seconds)} on this machine (an estimate, by public rows"
+                    f"{'' if ready.unit == 'utterance' else more})"
+                )
             else:
                 why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
                 say(f"ready: {used.name}{why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,12 +14,13 @@ import pytest
 import cli
 from commands.pipeline import estimate
 from commands.pipeline import runner as runner_module
-from commands.pipeline.estimate import Pace, measure, seconds_of
+from commands.pipeline.estimate import Forecast, Pace, Reading, forecast, measure
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.pipeline.slurm import load_site
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import system
+from commands.quality.judges import Judges
 from doppel.grammar import generate
 from doppel.privacy.spec import plan
 
@@ -58,11 +60,14 @@ def test_a_file_that_does_not_exist_is_an_error(
 def test_a_check_ends_with_what_each_system_will_do(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.seconds_of", lambda *_: 170.0)
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(170.0, 20.0))
     assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
     *_, one, two = capsys.readouterr().out.splitlines()
     sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
-    assert one.startswith("ready: one_stage, 50 users, B 2, 50 steps, σ ") and "about 3 minutes" in one
+    assert one.startswith("ready: one_stage, 50 users, B 2, 50 steps, σ ")
+    assert one.endswith(
+        "about 3 minutes on this machine (an estimate, by public rows; 20 s more for each further row a user has)"
+    )
     assert float(one.split("σ ")[1].split(",")[0]) == pytest.approx(sigma, abs=5e-4)
     assert two.startswith("ready: two_stage, 50 users, B 2, 75 steps, σ ")
     assert not (tmp_path / "run").exists()
@@ -71,7 +76,7 @@ def test_a_check_ends_with_what_each_system_will_do(
 def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.seconds_of", lambda *_: 1.0)
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0))
     assert called(users, tmp_path / "run", "--check", **{"data.batch_size": 40, "systems": ["one_stage"]}) == 0
     rate, few, ready = (line for line in capsys.readouterr().out.splitlines() if "one_stage" in line)
     assert "data.batch_size" in rate and "4 steps" in few and "B 40, 4 steps" in ready
@@ -92,7 +97,7 @@ def test_what_counts_as_a_waste(batch_size: int, steps: int, number: int) -> Non
 def test_a_row_that_is_too_long_is_named_and_none_is_counted(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, truncate: bool
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.seconds_of", lambda *_: 1.0)
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0))
     assert called(users, tmp_path / "run", "--check", **{"data.truncate": truncate, "systems": ["one_stage"]}) == 0
     (note,) = (line for line in capsys.readouterr().out.splitlines() if "max_length" in line)
     assert f"{users}:150 is longer" in note and "rows)" not in note
@@ -153,18 +158,33 @@ def test_units_are_counted_as_the_training_selects_them(users: Path, tmp_path: P
     assert found is not None and 10 < found.num_units < 40
 
 
+@pytest.mark.parametrize("name", ["one_stage", "topics"])
 def test_the_time_of_a_system_is_that_of_its_steps(
-    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(estimate, "_start", lambda: 10.0)
     monkeypatch.setattr(estimate, "measure", lambda *_: Pace(0.5, 2.0, 0.01, 20.0))
-    changes = {"systems": ["one_stage"], "epochs.one_stage": 3, "num_samples": 100, "reference": "embedded:test"}
-    experiment = load(shipped("own-data"), settings(users, **changes))
+    monkeypatch.setattr(estimate, "_reading", lambda *_: Reading(0.03, 0.02, 0.07))
+    changes = {"systems": [name], "epochs.one_stage": 3, "num_samples": 100, "reference": "embedded:test?num=40"}
+    experiment = load(shipped("own-data"), settings(users, **changes, **{"topics.oversample": 4}))
     steps = steps_of(experiment, tmp_path)
-    ready = Readiness("one_stage", "user", 50, 5, 30)
-    seconds = seconds_of(ready, trainings_of(system("one_stage"), steps), steps, str(users))
-    trained, sampled, evaluated = 10 + 3 * 50 * 0.5 + 30 * 2.0, 10 + 100 * 20 * 0.01, 10
-    assert seconds == pytest.approx(trained + sampled + evaluated)
+    told = forecast(Readiness(name, "user", 50, 5, 30), trainings_of(system(name), steps), steps, experiment)
+    rows, pool = 3 * 50 * 0.5, 400 if name == "topics" else 100
+    trained, sampled, evaluated = 10 + rows + 30 * 2.0, 10 + pool * 20 * 0.01, 10 + (100 + 40) * 0.03
+    counted = 10 + (pool + 40) * 0.02 + 50 * 0.07 if name == "topics" else 0.0
+    assert told.seconds == pytest.approx(trained + sampled + evaluated + counted)
+    assert told.per_row == pytest.approx(rows + (50 * 0.07 if name == "topics" else 0.0))
+
+
+def test_reading_is_measured_with_the_judges_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that sleeps for each text, and one that is the encoder."""
+    judges = Judges(models={}, notes=[])
+    judges.add("own_base", "base", lambda texts: time.sleep(0.01 * len(texts)))  # type: ignore[arg-type, return-value]
+    judges.add("minilm", "encoder", lambda texts: time.sleep(0.005 * len(texts)))  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr("commands.quality.judges.judges_of", lambda *_, **__: judges)
+    reading = estimate._reading([f"text {i}" for i in range(20)], "base")
+    assert 0.015 <= reading.judged < 0.05 and 0.005 <= reading.encoded < 0.02
+    assert 0.005 <= reading.encoded_alone < 0.02
 
 
 @pytest.mark.parametrize("stage", ["one_stage", "parse2utterance"])
