@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+#: A larger model of public text, which judges samples and may be a base.
+LARGER = "models/smollm2-135m"
 #: Last part of a model's path → the command that makes it.
 MADE_BY = {"smollm2-135m": "make base-135m"}
 

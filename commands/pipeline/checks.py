@@ -66,6 +66,12 @@ def check(experiment: Experiment, path: Path) -> None:
         raise UserError(
             "label_words choose among candidates, and candidates is 1: give 8, or leave them out", about=path
         )
+    if experiment.fluent and (experiment.candidates == 1 or experiment.reference is None):
+        raise UserError(
+            "fluent chooses among candidates, by what is usual in the reference: give candidates=4 and reference, or "
+            "leave it out",
+            about=path,
+        )
     wanted = experiment.calibration
     if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
         raise UserError("a calibration of utterances draws from all of them: leave out candidates", about=path)

@@ -110,8 +110,11 @@ class Experiment:
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
-            it reads as the tree, and texts that ``labels`` draws for each label, of which a public sentence encoder
-            keeps the one that it reads as the label (``python cli.py keep-best``); 1 keeps what is drawn.
+            it reads as the tree, or ``fluent`` one that is said well, and texts that ``labels`` draws for each label,
+            of which a public sentence encoder keeps the one that it reads as the label (``python cli.py keep-best``);
+            1 keeps what is drawn.
+        fluent: Of the utterances that a two-stage system draws for a tree, those come first that a larger model of
+            public text (``make base-135m``) finds as fluent as human turns, those of ``reference``.
         label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``;
             a value without any is described by itself. Public knowledge, never looked up in the private texts.
         public_parser: Checkpoint of the parser that chooses among the candidates, or reads what a calibration of
@@ -159,6 +162,7 @@ class Experiment:
     seed: int | None = None
     num_samples: int = 1000
     candidates: int = 1
+    fluent: bool = False
     label_words: dict[str, str] = field(default_factory=dict)
     public_parser: str | None = None
     write_parses: bool = False

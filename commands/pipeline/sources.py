@@ -22,7 +22,7 @@ from datamodules.sources import expand_path, is_embedded
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED, slot_table
-from doppel.made_models import how_to_make
+from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 
 #: Tokens that every base model takes.
@@ -75,7 +75,8 @@ def check_sources(experiment: Experiment) -> None:
     calibration = experiment.calibration
     counts_trees = calibration is not None and calibration.of == "utterances"
     chosen = {used.learns for used in systems_of(experiment)} if experiment.candidates > 1 else set()
-    if "parse" in chosen or experiment.write_parses or counts_trees:
+    chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
+    if chooses or experiment.write_parses or counts_trees:
         _check_public_parser(experiment)
     if "label" in chosen:
         _check_encoder("candidates of the system labels need", "minilm")
@@ -201,6 +202,7 @@ def check_files(experiment: Experiment) -> None:
     parts = [*experiment.stages.values(), *experiment.variants.values()]
     models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.section("model")}]}
     models.add(experiment.featurizer if experiment.reference else None)
+    models.add(LARGER if experiment.fluent else None)
     for folder in sorted(filter(None, models)):
         if (remedy := how_to_make(folder, ROOT)) is not None:
             raise UserError(remedy)

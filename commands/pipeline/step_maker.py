@@ -204,6 +204,7 @@ class StepMaker(StepBase):
         """Keep one of the candidates of each tree, or of each label."""
         experiment, candidates = self.experiment, candidates_of(system.synthetic)
         parser = experiment.public_parser if system.has_trees else None
+        reference = experiment.reference if experiment.fluent and system.has_trees else None
         words = json.dumps(experiment.label_words) if experiment.label_words and not system.has_trees else None
         prompts = self.prompts(str(system.prompts))["prompts_path"]
         files = {"candidates": self.run / candidates, "prompts": prompts, "out": self.run / system.synthetic}
@@ -214,14 +215,16 @@ class StepMaker(StepBase):
             {
                 **files,
                 "parser": parser,
+                "reference": reference,
                 "label_words": words,
                 "seed": experiment.seed,
+                "columns": self.columns if reference else None,
             },
             writes=[
                 self._file(system.synthetic, system.role, system),
                 self._file(f"{system.synthetic}.kept.json", "metrics", system),
             ],
-            reads=[candidates, prompts, parser],
+            reads=[candidates, prompts, parser, reference],
         )
 
     def _calibrate(self, system: System, stage: str, writes: str, shares: Shares) -> Step:

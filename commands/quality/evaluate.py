@@ -11,6 +11,7 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 
 from commands.pipeline.private_files import of_runs
+from commands.pipeline.run_record import read_json
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
@@ -155,6 +156,7 @@ def evaluate(
     values |= {"judges": told, "featurizer": featurizer, "parser": None if parser is None else str(parser)}
     values["notes"] += judges.notes
     records = [path for path in (record_of(samples), Path(f"{samples}.calibration.json")) if path.is_file()]
+    values["notes"] += [note for path in records for note in _chosen_by(read_json(path))]
     if parser is not None and records:
         digest = content_digest(str(parser))
         chosen = any(digest in path.read_text(encoding="utf-8") for path in records)
@@ -234,6 +236,16 @@ def _parsed_trees(
         parsed: _Read = {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}
         known = [parsed if lines is None else lines for lines in known]
     return [None if lines is None else [lines[u] for u in side] for side, lines in zip(sides, known, strict=True)]
+
+
+def _chosen_by(record: Mapping[str, Any]) -> list[str]:
+    """Which judges flatter samples that they chose themselves."""
+    notes = []
+    if record.get("language_model"):
+        notes.append(f"{record['language_model']} also chose these samples: fluency and its MAUVE flatter")
+    if record.get("encoder") == "minilm":
+        notes.append("MiniLM also chose these samples: mauve_minilm flatters")
+    return notes
 
 
 def _corpus(turns: Sequence[Turn]) -> Any:

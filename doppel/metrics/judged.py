@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from doppel.metrics.mauve import INSTALL, Featurizer, has_mauve, mauve
 from doppel.metrics.plain_number import plain_number
@@ -15,6 +16,7 @@ Value = float | int | str | list[str] | None
 Part = tuple[dict[str, Value], list[str]]
 """Values by name, and notes on them."""
 Texts = Sequence[str]
+Floats = NDArray[np.float64]
 Nats = Callable[[Texts], Sequence[float]]
 """The loss of each text under a language model of public text, in nats."""
 _FEW_FOR_MAUVE = 1000
@@ -85,21 +87,36 @@ def nats_a_word(texts: Texts, nats: Nats) -> float | None:
 def outliers(texts: Texts, human: Texts, nats: Nats) -> float | None:
     """Share of texts that a language model expects less than 95 % of the human ones of as many words.
 
-    The loss of a text grows with its length, and the loss a word falls with it, since the first words are the least
-    expected: by either alone long texts or short ones would be found. So a line through the losses of the human texts
-    says what is usual for a number of words, and what counts is how far a text is above it.
-
     Args:
         texts: What is judged.
         human: What is usual.
         nats: See :data:`Nats`.
     """
-    sides = [[text for text in side if text.split()] for side in (texts, human)]
-    if not sides[0] or len(sides[1]) < 2:
+    texts, human = ([text for text in side if text.split()] for side in (texts, human))
+    if not texts or len(human) < 2:
         return None
-    words = [np.array([len(text.split()) for text in side], dtype=np.float64) for side in sides]
-    losses = [np.array(nats(side), dtype=np.float64) for side in sides]
+    above, usual = excess_nats(texts, human, nats)
+    return plain_number(float((above > np.quantile(usual, _QUANTILE)).mean()))
+
+
+def excess_nats(texts: Texts, human: Texts, nats: Nats) -> tuple[Floats, Floats]:
+    """How far the loss of each text lies above what is usual among human texts of as many words, in nats.
+
+    The loss of a text grows with its length, and the loss a word falls with it, since the first words are the least
+    expected: by either alone long texts or short ones would stand out. So a line through the losses of the human texts
+    over their numbers of words says what is usual.
+
+    Args:
+        texts: N texts that are judged.
+        human: M texts, at least two.
+        nats: See :data:`Nats`.
+
+    Returns:
+        Of the texts, [N], and of the human ones, [M], up to one and the same constant.
+    """
+    words = [np.array([len(text.split()) for text in side], dtype=np.float64) for side in (texts, human)]
+    losses = [np.array(nats(side), dtype=np.float64) for side in (texts, human)]
     moments = np.cov(words[1], losses[1])
     slope = moments[0, 1] / moments[0, 0] if moments[0, 0] else 0.0
     above, usual = (loss - slope * number for loss, number in zip(losses, words, strict=True))
-    return plain_number(float((above > np.quantile(usual, _QUANTILE)).mean()))
+    return above, usual

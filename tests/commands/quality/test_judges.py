@@ -14,8 +14,9 @@ from test_evaluate import REFERENCE, run, values_of, write_lines
 
 from commands.pipeline.steps import File
 from commands.quality import judges as judging
-from commands.quality.judges import LARGER, bases_of, comes_from, judges_of
+from commands.quality.judges import bases_of, comes_from, judges_of
 from commands.quality.measures import judged, measure
+from doppel.made_models import LARGER
 from doppel.privacy.card import not_private_card, write_card
 
 

@@ -7,14 +7,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from commands.pipeline.experiment import load
-from commands.pipeline.sources import check_sources
+from commands.pipeline.sources import check_files, check_sources
 from commands.pipeline.synthesis import steps_of
+from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
 from commands.quality.keep_best import best, keep_best, record_of
+from datamodules.tables import read_turns
 from doppel.console.command import call
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
 from doppel.metrics import graph_overlap, names_said
 from lightning_modules import semantic_parser
 
@@ -104,8 +107,6 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_counts_and_the_evaluation_knows_who_chose(
     tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
-
     lines = drawn(FIND, "hello", "find one", "find two") + drawn(ALICE, "hello", "find alice  smith")
     candidates = write_lines(tmp_path / "candidates.jsonl", lines)
     trees = write_lines(tmp_path / "trees.jsonl", [{"utterance": None, "parse": tree} for tree in (FIND, ALICE)])
@@ -173,3 +174,63 @@ def test_a_parser_that_saw_the_private_turns_does_not_choose(tmp_path: Path, che
             check_sources(load(file, changes | {"epsilon": "inf"}))
         else:
             check_sources(experiment)
+
+
+def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The larger model's place is taken by the shipped base, which knows what people ask of a calendar."""
+    base = Path("models/base").resolve()
+    monkeypatch.setattr("commands.quality.keep_best.place_of", lambda name: base)
+    people = [turn.utterance for turn in read_turns("embedded:test?num=150&seed=9", "utterance")]
+    garbled = [" ".join(f"{word[::-1]}q" for word in text.split()) for text in people]
+    prompts = [f"(Prompt (Number{n}))" for n in range(50)]
+    lines = []
+    for n, prompt in enumerate(prompts):
+        lines += drawn(prompt, garbled[n], people[n], people[n + 50], people[n + 100])
+    given = ["--candidates", write_lines(tmp_path / "c.jsonl", lines), "--reference", "embedded:test?num=400&seed=5"]
+    given += ["--prompts", write_lines(tmp_path / "p.jsonl", [{"parse": prompt} for prompt in prompts])]
+    kept: list[str] = []
+    for seed in range(6):
+        call(keep_best, [*given, "--out", str(tmp_path / "o.jsonl"), "--seed", str(seed)], "keep-best")
+        kept += texts([json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()])
+    told = json.loads(record_of(tmp_path / "o.jsonl").read_text())
+    assert 0.25 < told["candidates_fluent"] < 0.6 and told["kept_match"] > 0.7
+    assert len(kept) == 300 and sum(text in garbled for text in kept) < 6
+    call(evaluate, ["--synthetic", str(tmp_path / "o.jsonl"), "--reference", given[3], "--no-mauve"], "evaluate")
+    assert "also chose these samples" in capsys.readouterr().out
+    assert len(set(kept)) > 60  # the least loss alone would keep one of each of the 50 prompts, whatever the seed
+    lines = drawn(FIND, "find two", "find one") + drawn(ALICE, "find her", "hello")  # with a parser: the match
+    monkeypatch.setattr("commands.quality.keep_best._FLUENT", 1.0)
+    monkeypatch.setattr("doppel.metrics.judged.excess_nats", lambda *_: (np.zeros(4), np.zeros(9)))
+    words = ["--candidates", write_lines(tmp_path / "c.jsonl", lines), "--reference", "embedded:test?num=50&seed=5"]
+    words += ["--prompts", write_lines(tmp_path / "p.jsonl", [{"parse": FIND}, {"parse": ALICE}])]
+    call(keep_best, [*words, "--parser", str(checkpoint), "--out", str(tmp_path / "o.jsonl")], "keep-best")
+    assert [json.loads(line)["utterance"] for line in (tmp_path / "o.jsonl").read_text().splitlines()][0] == "find one"
+
+
+def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path("configs/experiments/quickstart.yaml")
+    for changes in ({"candidates": 1}, {"candidates": 4, "reference": None}):
+        with pytest.raises(UserError, match="fluent"):
+            load(file, {"fluent": True, **changes})
+    experiment = load(file, {"fluent": True, "candidates": 4, "systems": ["two_stage"]})
+    check_sources(experiment)  # and no parser
+    (step,) = (step for step in steps_of(experiment, tmp_path) if step.name == "choose_utterances")
+    assert "--reference" in step.argv and "--parser" not in step.argv
+    monkeypatch.setattr("commands.pipeline.sources.ROOT", tmp_path)
+    with pytest.raises(UserError, match="make base-135m"):
+        check_files(experiment)
+
+
+def test_what_is_usual_is_never_learnt_from_private_turns(tmp_path: Path, tiny_model: str) -> None:
+    run, private = tmp_path / "run", tmp_path / "private.csv"
+    run.mkdir()
+    private.write_text("utterance\n" + "".join(f"call person number {n} today\n" for n in range(80)))
+    (run / "experiment.yaml").write_text(json.dumps({"epsilon": 3.0, "data": {"train_path": str(private)}}))
+    trees = write_lines(run / "trees.jsonl", drawn(FIND, ""))
+    words = ["--candidates", write_lines(run / "c.jsonl", drawn(FIND, "find one")), "--prompts", trees]
+    with pytest.raises(DataError, match="private"):
+        call(keep_best, [*words, "--out", str(run / "o.jsonl"), "--reference", str(private)], "keep-best")
