@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -42,6 +44,21 @@ def settled_precision(accelerator: str, precision: str) -> str:
     chosen = "bf16-mixed" if found else half
     rank_zero_info(f"precision: {chosen}, for {why}")
     return chosen
+
+
+def training_precision(precision: str) -> Callable[[], AbstractContextManager[None]]:
+    """The context of a training's forward passes on this machine; says nothing.
+
+    Args:
+        precision: ``trainer.precision``.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    has_bf16 = bool(cpu_bf16()) if device == "cpu" else torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision == "auto":
+        precision = "bf16-mixed" if has_bf16 else "32-true" if device == "cpu" else "16-mixed"
+    if not precision.endswith("mixed"):
+        return nullcontext
+    return partial(torch.autocast, device, torch.bfloat16 if precision.startswith("bf16") else torch.float16)
 
 
 def uses_cpu(accelerator: str) -> bool:

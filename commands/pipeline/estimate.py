@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
@@ -147,10 +147,45 @@ def _reading(texts: Sequence[str], base: str) -> Reading:
     return Reading(judged, encoded, alone)
 
 
-def measure(config: Mapping[str, Any], reference: str | None) -> Pace:
-    """The pace of a training and of samples from its model, on public rows that have what it needs."""
+def seconds_of_plan(base: Path, lora: int | None, num_units: int, batch_size: int, epochs: float) -> float:
+    """Seconds that trainings of ``plan`` take on this machine: texts like those of the embedded grammar.
+
+    Args:
+        base: Folder of the base model.
+        lora: Rank of adapters, which are then all that is trained.
+        num_units: N.
+        batch_size: B.
+        epochs: Of all trainings together.
+    """
+    model = {"base_model": str(base), "max_length": 128, "test_metrics": False}
+    if lora is not None:
+        model["lora"] = {"rank": lora, "alpha": 2.0 * lora}
+    pace = measure(
+        {
+            "model": {"class_path": "lightning_modules.causal_lm.UtteranceLM", "init_args": model},
+            "data": {"init_args": {"train_path": _EMBEDDED}},
+            "trainer": {"precision": "auto"},
+            "privacy": {},
+        },
+        None,
+        samples=False,
+    )
+    return epochs * (num_units * pace.per_unit + num_units / batch_size * pace.per_step)
+
+
+def measure(config: Mapping[str, Any], reference: str | None, samples: bool = True) -> Pace:
+    """The pace of a training and of samples from its model, on public rows that have what it needs.
+
+    Steps are taken as a training takes them: in its precision, with its copies of weights.
+
+    Args:
+        config: Of the training.
+        reference: Public turns; None: those of the embedded grammar.
+        samples: Whether to measure samples too.
+    """
     import torch
 
+    from commands.lightning.hardware import training_precision
     from commands.privacy.norms import build
     from datamodules.columns import Columns, reference_columns
     from datamodules.dialogue_data_module import DialogueDataModule
@@ -158,6 +193,7 @@ def measure(config: Mapping[str, Any], reference: str | None) -> Pace:
     from datamodules.logical_batches import EncodedUnits, LogicalBatches
     from datamodules.sources import expand_path
     from datamodules.tables import place_turns
+    from doppel.half_weights import HalfWeights
     from doppel.privacy.clipping import PerSampleClipper
     from doppel.privacy.noise import GaussianNoise
     from doppel.privacy.private_step import noisy_mean
@@ -181,22 +217,25 @@ def measure(config: Mapping[str, Any], reference: str | None) -> Pace:
     privacy = config.get("privacy")
     clipper = PerSampleClipper(model, max_grad_norm=1.0) if privacy is not None else None
 
+    precision = training_precision(str((config.get("trainer") or {}).get("precision") or "32-true"))
+
     def run(part: Any) -> None:
         part.input_ids, part.labels = part.input_ids.to(model.device), part.labels.to(model.device)
-        if clipper is None:
-            model.losses(part).sum().backward()
-            return
-        with clipper.capture(part.num_units, part.rows_per_unit):
-            (model.losses(part) / part.rows_per_unit).sum().backward()
-        clipper.accumulate()
+        with nullcontext() if clipper is None else clipper.capture(part.num_units, part.rows_per_unit):
+            with precision():
+                loss = (model.losses(part) / part.rows_per_unit).sum()
+            loss.backward()
+        if clipper is not None:
+            clipper.accumulate()
 
-    run(parts[-1])  # the first pass is slower
     times: list[float] = []
     sizes: list[int] = []
-    while sum(times) < _SECONDS and len(times) < len(parts):
-        part = parts[len(times)]
-        times.append(_timed(partial(run, part)))
-        sizes.append(part.input_ids.numel())
+    with HalfWeights(model).in_use():
+        run(parts[-1])  # the first pass is slower
+        while sum(times) < _SECONDS and len(times) < len(parts):
+            part = parts[len(times)]
+            times.append(_timed(partial(run, part)))
+            sizes.append(part.input_ids.numel())
     per_unit = sum(times) / sum(sizes) * sum(part.input_ids.numel() for part in parts) / len(units)
     optimizer = model.configure_optimizers()["optimizer"]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -221,6 +260,8 @@ def measure(config: Mapping[str, Any], reference: str | None) -> Pace:
         texts = sample_texts(model.model, model.codec, prompts, model.sampling, stream=[0])
         written.append(sum(map(len, model.codec.tokenize([text for text, _ in texts]))) + len(texts))
 
+    if not samples:
+        return Pace(per_unit, per_step, 0.0, length)
     with torch.no_grad():
         seconds = _timed(sample)
     return Pace(per_unit, per_step, seconds / max(written[0], 1), length)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 import sys
 import warnings
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from json import dumps as to_json
 from json import loads
 from pathlib import Path
@@ -21,6 +25,8 @@ from doppel.privacy.spec import plan as make_plan
 #: Noise of all steps over the largest signal: up to the first a model follows the data, above the second it cannot.
 _GOOD, _HOPELESS = 1.0, 3.0
 _BASE = Path("models/base")
+#: Matrices that get no adapters.
+_NO_BLOCK = re.compile(r"embed|lm_head|\bw[tp]e\b")
 
 
 def plan(
@@ -34,6 +40,8 @@ def plan(
     unit: str = "utterance",
     base: Path | None = None,
     num_parameters: int | None = None,
+    lora: int | None = None,
+    time: bool = False,
     json: bool = False,
 ) -> None:
     """What a private run would need and promise, before anything is spent.
@@ -55,24 +63,42 @@ def plan(
         unit: What one neighbour adds or removes.
         base: Folder of the base model, whose weights are counted: all of them are trained. By default models/base;
             where it is not there, the size of the noise is left out.
-        num_parameters: Trained parameters d in place of those of the base, such as those of its adapters (lora).
+        num_parameters: Trained parameters d in place of those of the base.
+        lora: Rank of adapters on the linear layers of the base's blocks, which are then all that is trained.
+        time: Measure a step of the base on this machine, on public turns, and tell how long the trainings take. Needs a
+            checkout of the project, and takes up to a minute.
         json: Print one JSON object instead of a table.
 
     Raises:
         CalibrationError: The plan makes no sense or cannot be met.
     """
     if num_parameters is None and (base is not None or _BASE.is_dir()):
-        num_parameters = num_parameters_of(base or _BASE)
+        num_parameters = num_parameters_of(base or _BASE, lora)
     batch_size = usual_batch_size(num_units) if batch_size is None else batch_size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said in the report instead
         spec = make_plan(num_units, batch_size, epochs, target_epsilon, delta=delta, accountant=accountant, unit=unit)
     result = report(spec, num_parameters)
+    if time:
+        result["seconds"] = _measured()(base or _BASE, lora, num_units, batch_size, sum(epochs))
     sys.stdout.write((to_json(result, indent=2) if json else table(result)) + "\n")
 
 
-def num_parameters_of(base: Path) -> int:
-    """Weights of a model in a folder, from the heads of its safetensors files alone.
+def _measured() -> Callable[..., float]:
+    """What measures a step: code that trains, which the installed library does without."""
+    if find_spec("commands") is None:
+        raise UserError("--time measures a step: give it to `python cli.py plan` in a checkout of the project")
+    found: Callable[..., float] = import_module("commands.pipeline.estimate").seconds_of_plan
+    return found
+
+
+def num_parameters_of(base: Path, lora: int | None = None) -> int:
+    """Trained weights of a model in a folder, from the heads of its safetensors files alone.
+
+    Args:
+        base: The folder.
+        lora: Rank of adapters on its linear layers, in place of its own weights: rank (n + m) for n x m weights that
+            are neither an embedding nor the output head.
 
     Raises:
         UserError: There are none, or one cannot be read.
@@ -90,10 +116,17 @@ def num_parameters_of(base: Path) -> int:
             try:
                 (size,) = struct.unpack("<Q", stream.read(8))
                 head = loads(stream.read(min(size, file.stat().st_size)))
-                total += sum(math.prod(tensor["shape"]) for name, tensor in head.items() if name != "__metadata__")
+                shapes = {name: tensor["shape"] for name, tensor in head.items() if name != "__metadata__"}
+                total += sum(_trained(name, shape, lora) for name, shape in shapes.items())
             except (struct.error, ValueError, KeyError, TypeError, OverflowError):
                 raise UserError("no readable safetensors file: copy the model again", about=file) from None
     return total
+
+
+def _trained(name: str, shape: list[int], lora: int | None) -> int:
+    if lora is None:
+        return math.prod(shape)
+    return lora * sum(shape) if len(shape) == 2 and not _NO_BLOCK.search(name) else 0
 
 
 def in_words(noise_over_training: float) -> str:
@@ -180,6 +213,11 @@ def table(result: dict[str, Any]) -> str:
             ("noise-to-signal", f"{result['noise_to_signal']:.3g}  ({result['num_parameters']:,} parameters)"),
             ("… of all steps", f"{result['noise_over_training']:.3g}"),
         ]
+    if "seconds" in result:
+        minutes = result["seconds"] / 60
+        rows.append(
+            ("time on this machine", f"about {minutes / 60:.1f} h" if minutes > 90 else f"about {minutes:.0f} min")
+        )
     mechanism = Mechanism(result["sample_rate"], result["noise_multiplier"], result["steps"])
     for accountant in ACCOUNTANTS:
         if accountant == result["accountant"]:

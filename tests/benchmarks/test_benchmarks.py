@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from benchmarks import batching, clipping, layers, memory, metadata, privacy_price
+from benchmarks import batching, clipping, layers, memory, metadata, privacy_price, step
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 from benchmarks._subject import Setting, Subject
@@ -67,6 +68,17 @@ def test_the_price_of_privacy_has_a_row_for_each_private_training(tmp_path: Path
     assert sorted(row[0] for row in rows) == sorted(trainings * 2)
     lost = [row for row in rows if row[2].endswith("%")]
     assert len(lost) == 3 and all(0 < number(row[2]) < 1 for row in lost)  # room is there, and it is small
+
+
+@pytest.mark.slow
+def test_a_step_has_a_row_for_each_way_and_commit(tmp_path: Path) -> None:
+    path, texts = tmp_path / "step.md", tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"utterance": f"call number {n}"}) + "\n" for n in range(200)))
+    wanted = ["--public", str(texts), "--batch-size", "10", "--turns", "1", "--before", "HEAD", "--out", str(path)]
+    step.main(["models/base", *wanted])
+    rows = [row for row in table_rows(path) if row[0] != "step"]
+    assert [row[0] for row in rows] == ["private", "ordinary", "private at HEAD", "ordinary at HEAD"]
+    assert all(number(cell) > 0 for row in rows for cell in row[1:])
 
 
 def test_appending_keeps_earlier_tables(tmp_path: Path) -> None:
