@@ -95,6 +95,26 @@ def test_a_row_without_labels_has_zero_loss_and_zero_gradient(tiny_model: str) -
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
+def test_the_token_that_predicts_nothing_is_not_computed_and_changes_nothing(tiny_model: str) -> None:
+    model = UtteranceLM(base_model=tiny_model).double()
+    ids = torch.randint(5, 40, (3, 9), generator=torch.Generator().manual_seed(0))
+    labels = ids.clone()
+    ids[1, 6:], labels[1, 6:] = model.codec.pad_id, -100
+    seen: list[torch.Size] = []
+    hook = model.model.get_input_embeddings().register_forward_hook(lambda layer, given, out: seen.append(out.shape))
+    found = model.losses(MicroBatch(ids, labels, num_units=3))
+    hook.remove()
+    assert seen == [(3, 8, model.model.config.hidden_size)]
+    logits = model.model(input_ids=ids, use_cache=False).logits
+    nll = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100, reduction="none"
+    )
+    expected = nll.view(3, 8).sum(1) / 16.0
+    assert torch.allclose(found, expected, rtol=1e-12)
+    own, theirs = (torch.autograd.grad(x.sum(), list(model.parameters())) for x in (found, expected))
+    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(own, theirs, strict=True))
+
+
 def test_checkpointed_activations_give_the_same_gradients_and_run_each_block_twice(tiny_model: str) -> None:
     gradients = {}
     for checkpointed in (False, True):
