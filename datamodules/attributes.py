@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from datamodules.sources import expand_path
 from datamodules.tables import Record, read_records
 from datamodules.turn import Unit, unit_name
 from doppel.errors import DataError, UserError
+from doppel.tables.made import Made
 from doppel.tables.marginals import Table
 from doppel.tables.schema import Schema
 
@@ -62,16 +63,27 @@ class Attributes:
         if not records:
             raise DataError("it has no rows: give a table with at least two", about=self.path)
         schema = self._schema(records)
-        known = Columns(label=schema.names, unit=self.unit_column)
+        known = Columns(label=schema.sources or None, unit=self.unit_column)
         present: set[str] = set().union(*(row.keys() for _, row in records))
-        for name in schema.names:
+        needed = {*schema.sources, *(self._made_of(column.made, present) for column in schema.columns if column.made)}
+        for name in [*schema.sources, *sorted(needed - set(schema.sources))]:
             if name not in present:
                 raise DataError(f"no row has a column {name!r} ({listed(present, known)})", about=self.path)
         units = [self._unit(place, row) for place, row in records]
         if self.unit is None:
             self._refuse_rows_of_one(records, known)
-        codes = [schema.codes(row, place) for place, row in records]
+        text = self._made_of("words", present)
+        codes = [
+            schema.codes(row, place, *(_as_text(row.get(name)) for name in (text, "parse", "label")))
+            for place, row in records
+        ]
         return schema, Table.of_units(codes, units, schema.sizes)
+
+    @staticmethod
+    def _made_of(made: Made, names: Collection[str]) -> str:
+        """The column that has what an attribute is made of, by its usual name."""
+        what = {"words": "text", "label": "label"}.get(made, "parse")
+        return Columns().of(what, names)[0]
 
     def _schema(self, records: Sequence[Record]) -> Schema:
         if self.schema is not None:
@@ -108,3 +120,7 @@ class Attributes:
                         "are protected together, or --unit utterance, so that each row is protected by itself",
                         about=place,
                     )
+
+
+def _as_text(cell: object) -> str | None:
+    return cell if isinstance(cell, str) else None

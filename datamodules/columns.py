@@ -36,12 +36,15 @@ class Columns:
             ``label``.
         unit: Whose row it is: a dialogue or a user; null: ``unit``.
         parse: The Lispress tree of the text; null: ``parse``.
+        attributes: YAML file of attributes with their public values, as ``python cli.py metadata --schema`` takes it.
+            The label of a row is then what they say of it together (:mod:`datamodules.attribute_codes`).
     """
 
     text: str | None = None
     label: str | list[str] | None = None
     unit: str | None = None
     parse: str | None = None
+    attributes: str | None = None
 
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> Columns:
@@ -76,7 +79,8 @@ class Columns:
     @property
     def named(self) -> dict[str, list[str]]:
         """The columns that are named here, by what they hold."""
-        return {name: [v] if isinstance(v, str) else list(v) for name, v in self.as_dict().items()}
+        given = {name: value for name, value in self.as_dict().items() if name in USUAL}
+        return {name: [v] if isinstance(v, str) else list(v) for name, v in given.items()}
 
     def in_file(self, names: Collection[str]) -> Columns:
         """The columns that a file with these names is read by."""
@@ -117,7 +121,7 @@ class ReferenceColumns(Columns):
     def in_file(self, names: Collection[str]) -> Columns:
         """These columns as far as a file has them."""
         kept = {what for what, columns in self.named.items() if set(columns) <= set(names)}
-        return Columns(**{what: value for what, value in asdict(self).items() if what in kept})
+        return Columns(**{what: value for what, value in asdict(self).items() if what in kept | {"attributes"}})
 
 
 def reference_columns(columns: Columns | None) -> ReferenceColumns | None:

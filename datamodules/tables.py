@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from datamodules.attribute_codes import AttributeCodes, codes_in, refuse_missing
 from datamodules.columns import Columns, control_code, listed
 from datamodules.sources import embedded_turns, is_embedded, read_files, state_of
 from datamodules.turn import Field, Placed, Turn, Unit, unit_name
@@ -102,9 +103,13 @@ def place_turns(
     """
     if unit is not None and unit not in get_args(Unit):
         raise DataError(f"unit is {unit!r}: it must be one of {', '.join(map(repr, get_args(Unit)))}")
-    if is_embedded(path):
-        return (Placed(path, turn) for turn in embedded_turns(path, unit or "utterance"))
     columns = columns or Columns()
+    if is_embedded(path):
+        codes = codes_in(columns, ())
+        turns = (_with_attributes(turn, codes, path) for turn in embedded_turns(path, unit or "utterance"))
+        if codes is not None:
+            refuse_missing(codes, (), columns, path)
+        return (Placed(path, turn) for turn in turns)
     return noted(_file_turns(path, unit, with_trees, needs, columns), (state_of(path), columns.key))
 
 
@@ -150,15 +155,19 @@ def _file_turns(
     owners = _Owners(columns)
     names, number = list[str](), 0
     if kind(path) == ".txt":
-        columns = Columns()  # its lines have no names
+        columns = replace(columns, text=None, label=None, unit=None, parse=None)  # its lines have no names
     missing: set[str] = set()
+    codes: AttributeCodes | None = None
+    present: set[str] = set()
     for where, record in read_records(path):
         number += 1
         if number == 1:
             names = list(record)
+            codes = codes_in(columns, names)
             columns = owners.columns = columns.in_file(names)
             missing = {name for names_of in columns.named.values() for name in names_of}
         missing -= record.keys()
+        present |= record.keys()
         if "turns" in record and not record.keys() & set(columns.of("text", record)):
             missing.clear()  # the columns of rows
             if unit == "dialogue" and record.get("dialogue_id") is not None:
@@ -169,9 +178,9 @@ def _file_turns(
                         "would be one unit: give every dialogue an id of its own, or drop the line",
                         about=where,
                     )
-            turns = _dialogue_turns(record, unit, where, number, with_trees)
+            turns = _dialogue_turns(record, unit, where, number, with_trees, codes)
         else:
-            turns = iter([_row_turn(record, unit, where, number, with_trees, columns)])
+            turns = iter([_row_turn(record, unit, where, number, with_trees, columns, codes)])
         for turn in turns:
             if with_trees and not turn.utterance.strip():
                 yield Placed(where, None)
@@ -192,6 +201,8 @@ def _file_turns(
             f"there is ({listed(names, columns)})",
             about=path,
         )
+    if codes is not None and names:
+        refuse_missing(codes, present, columns, path)
 
 
 class _Owners:
@@ -243,7 +254,9 @@ class _Owners:
         return self._names[names]
 
 
-def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool) -> Iterator[Turn]:
+def _dialogue_turns(
+    dialogue: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool, codes: AttributeCodes | None
+) -> Iterator[Turn]:
     if unit == "user":
         raise DataError(
             "a published dialogue does not say which user held it: give plain lines "
@@ -272,10 +285,18 @@ def _dialogue_turns(dialogue: dict[str, Any], unit: Unit, where: str, number: in
         index = turn.get("turn_index", position)
         name = _name(dialogue, "dialogue_id", where) if unit == "dialogue" else f"{dialogue_id}/{index}"
         tree = _tree(_text(turn, "lispress", at), at, "lispress")
-        yield Turn(utterance, tree, name, label)
+        yield _with_attributes(Turn(utterance, tree, name, label), codes, at)
 
 
-def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool, columns: Columns) -> Turn:
+def _row_turn(
+    record: dict[str, Any],
+    unit: Unit,
+    where: str,
+    number: int,
+    with_trees: bool,
+    columns: Columns,
+    codes: AttributeCodes | None,
+) -> Turn:
     (column,) = columns.of("text", record) or ["text"]
     if column not in record:
         raise DataError(
@@ -283,9 +304,12 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
             about=where,
         )
     utterance = "" if record[column] is None else _text(record, column, where)
+    with_trees = with_trees or (codes is not None and codes.schema.needs_trees)
     trees = columns.of("parse", record) if with_trees else []
     parse = next((_tree(_text(record, c, where), where, c) for c in trees if record.get(c) is not None), None)
-    label = _label(record, columns, where)
+    label = _label(record, columns, where) if codes is None or codes.schema.needs_label else None
+    if codes is not None:
+        label = codes.of_row(record, where, utterance, parse, label)
     (owner,) = columns.of("unit", record) or ["unit"]
     name = record.get(owner)
     if unit == "utterance":  # every row is a unit of its own, whatever name it carries
@@ -297,6 +321,13 @@ def _row_turn(record: dict[str, Any], unit: Unit, where: str, number: int, with_
             about=where,
         )
     return Turn(utterance, parse, _name(record, owner, where), label)
+
+
+def _with_attributes(turn: Turn, codes: AttributeCodes | None, where: str) -> Turn:
+    """A turn that is no row of a table, whose attributes are all made of itself."""
+    if codes is None:
+        return turn
+    return replace(turn, label=codes.of_row({}, where, turn.utterance, turn.parse, turn.label))
 
 
 def _label(record: Mapping[str, Any], columns: Columns, where: str) -> str | None:

@@ -6,12 +6,12 @@ import csv
 import io
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from jsonargparse.typing import PositiveFloat, PositiveInt
-from tqdm import tqdm
 
 from commands.pipeline.run_folder import hold
+from commands.privacy.fitted_table import Method, fitted
 from commands.privacy.kept_releases import KeptReleases, releases_of, try_folder
 from commands.privacy.rows_card import write_card
 from datamodules.attributes import Attributes
@@ -23,13 +23,8 @@ from doppel.files import whole_file
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger, join
 from doppel.privacy.spec import PrivacySpec, default_delta, note_on_delta
-from doppel.tables.marginals import Table, Whole
+from doppel.tables.marginals import KIND, Whole
 from doppel.tables.schema import OTHER, Schema
-
-#: What the ledger calls the releases of a table.
-KIND = "gaussian_marginals"
-Method = Literal["aim", "independent"]
-_BAR = "{desc}: {n:.0f} % of the budget |{bar}| {elapsed}"
 
 
 def metadata(
@@ -106,7 +101,9 @@ def metadata(
         stage_steps=(1,),
     )
     fingerprint = data_fingerprint(expand_path(table))
-    terms = {"method": method, "mu": mu, "unit": spec.unit, "data": fingerprint, "columns": known.as_dict()}
+    terms: dict[str, Any] = {"method": method, "mu": mu, "unit": spec.unit, "data": fingerprint}
+    terms["columns"] = known.as_dict()
+    terms |= {"made": of} if (of := known.made_of()) else {}
     try_folder(out.parent)
     lock = hold(out.parent)  # two that go on with the same releases would draw the next one twice
     try:
@@ -123,7 +120,7 @@ def metadata(
         else:
             book.spend(mechanism)
             kept.begin(book, mechanism)
-        drawn = _draw(private, mu, method, kept, book, mechanism, num_rows, seed, noise_seed)
+        drawn = fitted(private, mu, method, kept, book, mechanism, seed, noise_seed).draw(num_rows)
         write_rows(out, known, drawn)
         values = "of the table" if schema is None else schema.name
         made = {"num_rows": num_rows, "seed": seed, "method": method, "columns": known.as_dict()}
@@ -134,38 +131,6 @@ def metadata(
     for place, column in enumerate(known.columns):
         if (drawn[:, place] == len(column.values) - 1).mean() > 0.5 and len(column.values) > 1:
             print(f"warning: most rows have {OTHER!r} as {column.name!r}: its public values miss what is common")
-
-
-def _draw(
-    private: Table,
-    mu: float,
-    method: Method,
-    kept: KeptReleases,
-    book: Ledger,
-    mechanism: str,
-    num_rows: int,
-    seed: int,
-    noise_seed: int | None,
-) -> Whole:
-    from doppel.privacy.secret import Secret  # need torch, which no --help waits for
-    from doppel.tables.aim import aim
-    from doppel.tables.independent import independent
-    from doppel.tables.releases import Releases
-
-    def tell(share: float) -> None:
-        bar.update(100 * share - bar.n)
-
-    with tqdm(total=100, desc="measured", unit="%", bar_format=_BAR) as bar:
-        releases = Releases(
-            private,
-            mu,
-            Secret(noise_seed).stream("marginals"),
-            done=kept.records,
-            keep=lambda record: kept.add(record, book, mechanism),
-            tell=tell,
-        )
-        model = (aim if method == "aim" else independent)(releases, seed)
-    return model.draw(num_rows)
 
 
 def _ledger(named: Path | None, out: Path) -> Ledger:

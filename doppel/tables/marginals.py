@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 #: Places of columns.
 Clique = tuple[int, ...]
+#: What the ledger calls the releases of a table.
+KIND = "gaussian_marginals"
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from doppel.errors import DataError
+from doppel.tables.made import MADE, NUMBERS, OF_TREE, Made, make
 
 #: What a cell is read as that has none of the public values.
 OTHER = "other"
@@ -26,14 +27,18 @@ class Column:
     """A column and what its cells may say.
 
     Attributes:
-        name: Of the column.
+        name: Of the attribute.
         values: What a cell is read as, :data:`OTHER` the last one.
         bins: Bounds between the values of a column of numbers, in their order; empty for a column of words.
+        of: Column of the table, where it has another name.
+        made: What the value is made of, in place of a cell of the table.
     """
 
     name: str
     values: tuple[str, ...]
     bins: tuple[float, ...] = ()
+    of: str | None = None
+    made: Made | None = None
 
     @classmethod
     def of_bins(cls, name: str, bins: Sequence[float]) -> Column:
@@ -47,8 +52,15 @@ class Column:
         """A column of words."""
         return cls(name, (*(value for value in values if value != OTHER), OTHER))
 
+    @property
+    def source(self) -> str | None:
+        """Column of the table that it is read of; None where it is made of the request itself."""
+        return None if self.made else self.of or self.name
+
     def code(self, cell: object) -> int:
         """Place of the value that a cell is read as: a function of this cell and of the schema alone.
+
+        A cell may name itself: ``Review Stars: 5.0`` is read as ``5.0`` where that is a value and the whole is none.
 
         Raises:
             ValueError: The cell is a list or an object.
@@ -58,10 +70,9 @@ class Column:
         if self.bins:
             number = _number(cell)
             return len(self.values) - 1 if number is None else bisect.bisect_right(self.bins, number)
-        try:
-            return self.values.index(as_word(cell))
-        except ValueError:
-            return len(self.values) - 1
+        word = as_word(cell)
+        found = next((read for read in (word, word.partition(": ")[2]) if read in self.values), OTHER)
+        return self.values.index(found)
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,10 @@ class Schema:
 
     @classmethod
     def read(cls, path: Path) -> Schema:
-        """Read a YAML file: column → list of its values, or ``{bins: [bounds]}`` for numbers.
+        """Read a YAML file: attribute → list of its values, or ``{bins: [bounds]}`` for numbers.
+
+        ``{of: COLUMN, values: […]}`` is read of a column with another name; ``{made: words, bins: […]}`` of no column,
+        but of the request (:data:`~doppel.tables.made.Made`).
 
         Raises:
             DataError: The file cannot be read, or says something else; the message names the line or the column.
@@ -133,12 +147,39 @@ class Schema:
         return [column.name for column in self.columns]
 
     @property
+    def sources(self) -> list[str]:
+        """Columns that a table must have."""
+        return [column.source for column in self.columns if column.source is not None]
+
+    @property
+    def needs_trees(self) -> bool:
+        """Whether an attribute is made of the tree."""
+        return any(column.made in OF_TREE for column in self.columns)
+
+    @property
+    def needs_label(self) -> bool:
+        """Whether an attribute is made of the label."""
+        return any(column.made == "label" for column in self.columns)
+
+    @property
     def sizes(self) -> list[int]:
         """Values of each column, :data:`OTHER` included."""
         return [len(column.values) for column in self.columns]
 
-    def codes(self, row: Mapping[str, Any], where: str) -> list[int]:
+    def codes(
+        self,
+        row: Mapping[str, Any],
+        where: str,
+        text: str | None = None,
+        tree: str | None = None,
+        label: str | None = None,
+    ) -> list[int]:
         """Places of the values that a row is read as; a cell that is missing, empty or unknown is :data:`OTHER`.
+
+        Args:
+            row: Its cells.
+            where: Its place, for errors.
+            text: What was said, of which attributes may be made; likewise ``tree`` and ``label``.
 
         Raises:
             DataError: A cell is a list or an object; the message names line and column, and does not quote the cell.
@@ -146,10 +187,16 @@ class Schema:
         codes = []
         for column in self.columns:
             try:
-                codes.append(column.code(row.get(column.name)))
+                made = column.made
+                cell = row.get(str(column.source)) if made is None else make(made, column.values, text, tree, label)
+                codes.append(column.code(cell))
             except ValueError as error:
                 raise DataError(str(error), about=f"{where}, column {column.name!r}") from None
         return codes
+
+    def made_of(self) -> dict[str, str]:
+        """What attributes are read of, ready for JSON: those of columns with another name, or of the request."""
+        return {column.name: str(column.made or column.of) for column in self.columns if column.made or column.of}
 
     def as_dict(self) -> dict[str, list[str]]:
         """Values by column, ready for JSON."""
@@ -177,12 +224,30 @@ def _number(cell: object) -> float | None:
 
 def _column(name: str, entry: object, path: Path) -> Column:
     about = f"{path}, column {name!r}"
-    if isinstance(entry, dict) and entry.keys() == {"bins"} and isinstance(entry["bins"], list):
-        bins = [_number(bound) for bound in entry["bins"]]
-        known = [bound for bound in bins if bound is not None and math.isfinite(bound)]
-        if not bins or len(known) < len(bins) or sorted(set(known)) != known:
-            raise DataError("its bins are no rising numbers: give the bounds between bins, as [5, 10, 20]", about=about)
-        return Column.of_bins(name, known)
+    given = entry if isinstance(entry, dict) else {"values": entry}
+    made, of = given.get("made"), given.get("of")
+    if not given.keys() <= {"values", "bins", "made", "of"} or (("bins" in given) == ("values" in given)):
+        raise DataError(f"its values are missing: {_WAY}", about=about)
+    if made is not None and made not in MADE:
+        raise DataError(f"it is made of {made!r}: give {', '.join(MADE)}", about=about)
+    if made is not None and (of is not None or (made in NUMBERS) != ("bins" in given)):
+        what = "bins" if made in NUMBERS else "values"
+        raise DataError(f"it is made of {made}: give it {what}, and no column with `of`", about=about)
+    if of is not None and not isinstance(of, str):
+        raise DataError(f"its column is {of!r}: give the name of one", about=about)
+    column = _of_bins(name, given["bins"], about) if "bins" in given else _of_values(name, given["values"], about)
+    return replace(column, of=of, made=made)
+
+
+def _of_bins(name: str, entry: object, about: str) -> Column:
+    bins = [_number(bound) for bound in entry] if isinstance(entry, list) else []
+    known = [bound for bound in bins if bound is not None and math.isfinite(bound)]
+    if not bins or len(known) < len(bins) or sorted(set(known)) != known:
+        raise DataError("its bins are no rising numbers: give the bounds between bins, as [5, 10, 20]", about=about)
+    return Column.of_bins(name, known)
+
+
+def _of_values(name: str, entry: object, about: str) -> Column:
     if not isinstance(entry, list) or not entry or any(isinstance(value, list | dict) for value in entry):
         raise DataError(f"its values are missing: {_WAY}", about=about)
     words = [as_word(value) for value in entry]

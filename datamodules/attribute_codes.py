@@ -1,0 +1,168 @@
+"""The attributes of a request as one text, by a public schema: ``Category: Food | Stars: 5 | Words: 10 or more``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from datamodules.columns import Columns, ReferenceColumns, control_code, labels_of, listed
+from datamodules.sources import expand_path
+from doppel.errors import DataError, UserError
+from doppel.tables.schema import Schema
+
+#: Between the attributes of a code.
+BETWEEN = " | "
+
+
+class AttributeCodes:
+    """Writes the values of a request as a control code (:func:`~datamodules.columns.control_code`), and reads it again.
+
+    The attributes stand in the order of the schema; each has one of its public values, or "other".
+
+    Formal guarantees:
+        The code of a row is a function of this row and of the public schema.
+
+    Args:
+        schema: The public values of each attribute.
+        about: The file that has them, for errors.
+
+    Attributes:
+        parts: Of each attribute, what a code says for each of its values, such as ``Stars: 5``.
+
+    Raises:
+        DataError: A name or a value could not be read again.
+    """
+
+    def __init__(self, schema: Schema, about: object = "") -> None:
+        self.schema = schema
+        self.parts = [[control_code({c.name: value}) for value in c.values] for c in schema.columns]
+        for column, parts in zip(schema.columns, self.parts, strict=True):
+            for value, part in zip(column.values, parts, strict=True):
+                if BETWEEN in part or list(labels_of([part]).values()) != [[value]]:
+                    raise DataError(
+                        f"the attribute {column.name!r} with the value {value!r} cannot be read in a prompt: begin the "
+                        "name with a letter, and leave colons, lines and | out of both",
+                        about=about,
+                    )
+        if len(set(self.names)) < len(self.names):
+            raise DataError("two attributes have one name in prompts: rename one", about=about)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The attributes as codes call them, such as ``Review Stars`` for ``review_stars``."""
+        return [part[0].partition(": ")[0] for part in self.parts]
+
+    def write(self, places: Sequence[int]) -> str:
+        """The code of a row.
+
+        Args:
+            places: Of its values, in the order of the schema.
+        """
+        return BETWEEN.join(parts[place] for parts, place in zip(self.parts, places, strict=True))
+
+    def of_row(self, row: Mapping[str, Any], where: str, text: str, tree: str | None, label: str | None) -> str:
+        """The code of a row; arguments as of :meth:`Schema.codes`."""
+        return self.write(self.schema.codes(row, where, text, tree, label))
+
+    def read(self, code: str) -> list[int]:
+        """Places of the values of a code.
+
+        Raises:
+            DataError: It is none; it is not quoted.
+        """
+        found = self.read_some(code)
+        if len(found) < len(self.parts):
+            raise DataError(f"a prompt does not have the attributes {', '.join(self.names)}: make the prompts again")
+        return [found[place] for place in range(len(self.parts))]
+
+    def read_some(self, code: str) -> dict[int, int]:
+        """Places of the values that a code has, by the place of their attribute; it may lack attributes.
+
+        Raises:
+            DataError: A part of it is no attribute with a public value; the message quotes it.
+        """
+        known = {part: (place, value) for place, parts in enumerate(self.parts) for value, part in enumerate(parts)}
+        found: dict[int, int] = {}
+        for part in code.split(BETWEEN):
+            if part not in known or known[part][0] in found:
+                raise DataError(f"there is no attribute {part!r} with such a value: there are {self._told(part)}")
+            found.update([known[part]])
+        return found
+
+    def _told(self, part: str) -> str:
+        """The values of the attribute that is meant, or all attributes."""
+        name = part.partition(": ")[0]
+        parts = next((p for own, p in zip(self.names, self.parts, strict=True) if own == name), None)
+        return ", ".join(parts or self.names)
+
+
+def codes_of(columns: Columns | None) -> AttributeCodes | None:
+    """How the attributes of a file are written, where its columns name a schema; None where they do not.
+
+    Raises:
+        DataError: The schema cannot be read.
+    """
+    if columns is None or columns.attributes is None:
+        return None
+    path = Path(expand_path(columns.attributes))
+    return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+def codes_in(columns: Columns, names: Collection[str]) -> AttributeCodes | None:
+    """How the attributes of a file with these columns are written.
+
+    Args:
+        columns: What columns are called.
+        names: Those of the file.
+
+    Returns:
+        None where no schema is named, or a file that is compared with the private one lacks a column of it.
+    """
+    codes = codes_of(columns)
+    if codes is None or (isinstance(columns, ReferenceColumns) and not set(codes.schema.sources) <= set(names)):
+        return None
+    return codes
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, changed: int) -> AttributeCodes:
+    return AttributeCodes(Schema.read(path), path)
+
+
+def refuse_missing(codes: AttributeCodes, names: Collection[str], columns: Columns, path: str) -> None:
+    """Refuse a file without a column that an attribute is read of.
+
+    Args:
+        codes: Of the attributes.
+        names: Columns that some row of the file has.
+        columns: What columns are called.
+        path: The file, for errors.
+
+    Raises:
+        DataError: One is missing.
+    """
+    for attribute in codes.schema.columns:
+        if attribute.source is not None and attribute.source not in names:
+            raise DataError(
+                f"no row has a column {attribute.source!r}, of which the attribute {attribute.name!r} is read "
+                f"({listed(names, columns)}): name its column with `of`, or take it out of {columns.attributes}",
+                about=path,
+            )
+
+
+def check_schema(path: str) -> AttributeCodes:
+    """The attributes of a file of public values.
+
+    Raises:
+        UserError: It is not there, or says something else.
+    """
+    if not Path(expand_path(path)).is_file():
+        raise UserError(
+            f"attributes.schema is {path}, and there is no such file: give a YAML file of attributes with their public "
+            "values, such as configs/data/yelp_attributes.yaml"
+        )
+    found = codes_of(Columns(attributes=path))
+    assert found is not None
+    return found
