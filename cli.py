@@ -48,6 +48,7 @@ MORE = {
         "partition": "commands.data.partition:partition",
         "public-trees": "commands.data.public_trees:public_trees",
         "histogram": "commands.privacy.histogram:histogram",
+        "attributes": "commands.privacy.attributes:attributes",
         "calibrate": "commands.privacy.calibrate:calibrate",
         "keep-best": "commands.quality.keep_best:keep_best",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",

@@ -33,7 +33,7 @@ TRAINER = (
 #: What ``--privacy.`` goes on with: the fields of ``doppel.privacy.spec.PrivacyArguments``.
 PRIVACY = (
     *("target_epsilon", "delta", "epochs", "max_grad_norm", "accountant", "ledger_path", "scope", "stage"),
-    *("log_private_diagnostics", "fp16_loss_scale", "seed", "histogram_noise_multiplier"),
+    *("log_private_diagnostics", "fp16_loss_scale", "seed", "histogram_noise_multiplier", "histogram_share"),
 )
 _BELOW = {"trainer": TRAINER, "privacy": PRIVACY}
 

@@ -11,6 +11,8 @@ from functools import cached_property
 from commands.page.released import Release, sampling_interval
 from commands.pipeline.names import Names
 from commands.pipeline.supported import Supported
+from commands.pipeline.systems import system
+from datamodules.attribute_codes import BETWEEN
 from doppel.lispress import valid_function_types
 
 #: Samples that a function must have, where no shares were released: fewer tell little, and show no three examples.
@@ -45,9 +47,10 @@ class Sample:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The functions that it calls, or its label."""
+        """The functions that it calls, or its label, or each of its attributes."""
         if self.label is not None:
-            return frozenset([self.label])
+            has_attributes = system(self.system).needs == "attributes"
+            return frozenset(self.label.split(BETWEEN) if has_attributes else [self.label])
         heads = valid_function_types(self.tree, "call_heads") if self.tree else None
         return frozenset(heads or ()) - _NOTATION
 

@@ -14,9 +14,11 @@ from typing import Any
 from commands.pipeline.manifest import Entry, Manifest
 from commands.pipeline.run_record import RunRecord
 from commands.privacy.attestation import FILE_NAME
+from datamodules.attribute_codes import AttributeCodes
 from doppel.calibration import tree_vector
 from doppel.privacy.histogram import CONFIDENCE, largest_noise
 from doppel.privacy.ledger import Ledger
+from doppel.tables.schema import Column, Schema
 
 #: Of an interval, for each row by itself.
 Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -51,7 +53,8 @@ class Release:
 
 
 def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | None:
-    """The histogram that was released for a system: of its labels, or of the function types that calibrated it.
+    """What was released for a system: the histogram of its labels, or of the function types that calibrated it, or the
+    single columns of its table of attributes.
 
     Formal guarantees:
         What is read was released with noise and is in the ledger; all else here is arithmetic on it, on the public N
@@ -70,9 +73,14 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
         None where there is none.
     """
     ledger, samples = Ledger(record.folder / FILE_NAME), record.manifest.samples().get(of)
-    from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for
+    from doppel.privacy.histogram import KIND  # need torch, which no --help waits for
+    from doppel.tables.marginals import KIND as MARGINALS
 
-    if samples is None or samples.scope is None or not ledger.exists() or not ledger.has_spent(samples.scope, KIND):
+    if samples is None or samples.scope is None or not ledger.exists():
+        return None
+    if ledger.has_spent(samples.scope, MARGINALS):
+        return _of_columns(record.manifest, samples)
+    if not ledger.has_spent(samples.scope, KIND):
         return None
     told = _shares(record.manifest, samples)
     if told is None:
@@ -84,6 +92,28 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
         for name, entry in tree_vector(tree, told["bins"]).items():
             entries[name].append(entry)
     return _release(told, {name: (fmean(own), _error(own)) for name, own in entries.items()})
+
+
+def _of_columns(manifest: Manifest, samples: Entry) -> Release | None:
+    """Shares of the values of each attribute, as its column was measured by itself."""
+    from commands.privacy.attributes import read_releases
+
+    steps = {entry.step for entry in manifest.upstream(samples.path)}
+    for entry in manifest.find("metrics", verb="attributes"):
+        if entry.step not in steps or manifest.changes(entry.path):
+            continue
+        terms, measurements = read_releases(manifest.path(entry))
+        codes = AttributeCodes(Schema(tuple(Column(name, tuple(v)) for name, v in terms["columns"].items())))
+        columns = [measured for measured in measurements if len(measured.clique) == 1]
+        shares = {
+            part: float(count) / terms["num_units"]
+            for measured in columns
+            for part, count in zip(codes.parts[measured.clique[0]], measured.counts, strict=True)
+        }
+        sigma = max(measured.sigma for measured in columns)
+        deviations = dict.fromkeys(shares, sigma / terms["num_units"])
+        return Release(shares, deviations, sigma, terms["num_units"], terms["unit"])
+    return None
 
 
 def _shares(manifest: Manifest, samples: Entry) -> dict[str, Any] | None:

@@ -83,6 +83,7 @@ def check(experiment: Experiment, path: Path) -> None:
         )
         raise UserError(f"write_parses is for data.train_path, and {what}: leave one of them out", about=path)
     has = {"": True, "labels": experiment.labels is not None, "adaptation": adaptation is not None}
+    has["attributes"] = experiment.attributes is not None
     for place, used in enumerate(systems_of(experiment)):
         described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}
         if not (has | described)[used.needs]:
@@ -93,6 +94,7 @@ def check(experiment: Experiment, path: Path) -> None:
                 hint = f"did you mean {called[nearest[0]]}?" if nearest else f"there are {', '.join(known)}"
                 raise UserError(f"there is no system {used.name!r}, nor variants.{used.name}: {hint}", about=path)
             what = used.needs if used.needs in has else f"{used.needs}.{used.name}"
+            what = "attributes.schema" if what == "attributes" else what
             raise UserError(
                 f"{path} has no {what}, which the system {used.name} needs: name others in systems ({', '.join(known)})"
             )

@@ -26,6 +26,8 @@ _UNITS, _TURNS, _SECONDS = 128, 2000, 3.0
 #: Samples that are drawn, and texts that are read, to measure; those that are read one by one; public turns that are
 #: compared, at most.
 _SAMPLES, _ALONE, _COMPARED = 32, 8, 20_000
+#: Seconds that some rounds of AIM take, whatever the table.
+_AIM = 30.0
 _EMBEDDED = "embedded:train?num=200&seed=1"
 
 
@@ -108,6 +110,8 @@ def forecast(ready: Readiness, trainings: Iterable[Step], steps: Iterable[Step],
             total += 0.0 if own is None else pool * own.target_tokens * own.per_token
         elif step.name.startswith("evaluate_"):
             total += ((experiment.num_samples or pool) + len(texts)) * reading.judged
+        elif step.name == "marginals":
+            total += _AIM
         elif step.name.startswith("calibrate_") and ready.system == "topics":
             total += (pool + len(texts)) * reading.encoded
             per_row += ready.num_units * reading.encoded_alone

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from commands.pipeline.checks import check
-from commands.pipeline.settings import SECTIONS, Adaptation, Calibration, Experiment, Topics
+from commands.pipeline.settings import SECTIONS, Adaptation, Attributes, Calibration, Experiment, Topics
 from commands.pipeline.systems import USUAL
 from commands.pipeline.yaml_files import ROOT, build, fill_in, listed, merge, read_yaml
 from doppel.errors import UserError
@@ -58,7 +58,8 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     filled = fill_in(content, {**os.environ, **content["environment"]}, str(path))
     values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
-    for key, part in (("adaptation", Adaptation), ("calibration", Calibration), ("topics", Topics)):
+    parts = {"adaptation": Adaptation, "calibration": Calibration, "topics": Topics, "attributes": Attributes}
+    for key, part in parts.items():
         if values[key] is not None:
             try:
                 values[key] = part(**vars(values[key]))

@@ -47,7 +47,8 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
                 say(f"{head}: done already, skipped")
                 continue
             left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if is_measured else ""
-            what = "counting and drawing" if step.name.startswith("calibrate_") else _WHAT[step.kind]
+            counts = step.name.startswith(("calibrate_", "marginals"))
+            what = "counting and drawing" if counts else _WHAT[step.kind]
             say(f"{head}: {what}{left}")
             started = time.time()
             is_told = is_verbose or (step.kind != "metrics" and step.name != "report")  # by the last lines of the run

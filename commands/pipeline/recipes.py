@@ -27,6 +27,16 @@ def by_label(make: StepMaker, system: System) -> list[Step]:
     ]
 
 
+def by_attributes(make: StepMaker, system: System) -> list[Step]:
+    """p(x | attributes): rows of attributes by AIM, then utterances for them."""
+    settings = {"model": {"source": "label"}, "data": {"columns": {"attributes": make.attributes.schema}}}
+    return [
+        make.fit(system, "attributes", make.attributes, settings),
+        make.marginals(system, "attributes"),
+        *make.utterances(system, "attributes", keeps_best=True, changes=settings),
+    ]
+
+
 def by_topics(make: StepMaker, system: System) -> list[Step]:
     """p(x), of whose samples each topic gets its noised share."""
     return [make.fit(system, "one_stage", make.topics), *make.utterances(system, "one_stage", make.topics)]

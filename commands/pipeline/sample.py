@@ -25,6 +25,7 @@ from commands.pipeline.steps import Step
 from commands.pipeline.system import System
 from commands.pipeline.yaml_files import dump, read_yaml
 from commands.privacy.histogram import read_labels
+from datamodules.attribute_codes import check_schema
 from doppel.console.say import say
 from doppel.errors import UserError
 
@@ -58,7 +59,8 @@ def sample(
         run_dir: Run folder, of which the command `run` has finished.
         system: Whose samples; by default the run's main one, or the one that --label, --topic or --trees is for.
         num: How many; 5000 if left out, and with --trees one for each tree.
-        label: Samples for this label alone, a line of the run's list of labels.
+        label: Samples for this label alone, a line of the run's list of labels; or for some attributes, such as
+            "Stars: 5" or "Category: Food | Stars: 5".
         topic: Samples of this topic alone, as the page calls it: many are drawn, and those of the topic are kept.
         trees: JSON lines with "parse": trees that a step of this run has made, or public ones (see --public).
         public: Say that anybody may see the trees of --trees. Trees of private text stay refused.
@@ -85,7 +87,7 @@ def sample(
     used = _system(run, run_dir, experiment, system, given[0] if given else None)
     wanted = Wanted(num or _NUM, seed, label, topic, trees, public)
     if label is not None:
-        _check_label(experiment, label)
+        _check_label(experiment, used, label)
     if topic is not None:
         name = topic_of(run, used, topic)
         wanted = replace(wanted, topic=name, oversample=oversample_of(run, used, name))
@@ -162,7 +164,11 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
     return used
 
 
-def _check_label(experiment: Experiment, label: str) -> None:
+def _check_label(experiment: Experiment, used: System, label: str) -> None:
+    if used.needs == "attributes":
+        assert experiment.attributes is not None
+        check_schema(experiment.attributes.schema).read_some(label)
+        return
     labels = read_labels(Path(str(experiment.labels)))
     if label not in labels:
         nearest = difflib.get_close_matches(label, labels, n=1)

@@ -96,6 +96,24 @@ class Topics:
 
 
 @dataclass(frozen=True)
+class Attributes:
+    """What the system ``attributes`` measures of each request, and writes for: see ``docs/methods.md``.
+
+    Args:
+        schema: YAML file of attributes with their public values, as ``python cli.py metadata --schema`` takes it.
+        share: Share of the budget that the table of attributes gets: of μ², where μ is that of one Gaussian release
+            that costs all of ε. The training pays the rest.
+    """
+
+    schema: str
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise UserError(f"attributes.share is {self.share}: give a share between 0 and 1, such as 0.1")
+
+
+@dataclass(frozen=True)
 class Experiment:
     """What is run. A file ``configs/experiments/NAME.yaml`` holds these fields and ``base: OTHER``, whose it changes.
 
@@ -110,8 +128,9 @@ class Experiment:
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
-            it reads as the tree, or ``fluent`` one that is said well, and texts that ``labels`` draws for each label,
-            of which a public sentence encoder keeps the one that it reads as the label (``python cli.py keep-best``);
+            it reads as the tree, or ``fluent`` one that is said well, and texts that ``labels`` draws for each label
+            and ``attributes`` for each row, of which a public sentence encoder keeps the one that it reads as that
+            (``python cli.py keep-best``);
             1 keeps what is drawn.
         fluent: Of the utterances that a two-stage system draws for a tree, those come first that a larger model of
             public text (``make base-135m``) finds as fluent as human turns, those of ``reference``.
@@ -123,7 +142,7 @@ class Experiment:
         write_parses: The private rows have no trees: ``public_parser`` writes them, on the machine that trains.
         reference: Human turns that the samples are compared with: a file, or ``embedded:…``; null: a page of what was
             sampled and its privacy, and no metrics.
-        epochs: Epochs by stage; left out, ``labels`` takes those of ``one_stage``.
+        epochs: Epochs by stage; left out, ``labels`` and ``attributes`` take those of ``one_stage``.
         data: Arguments of the DialogueDataModule.
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled.
@@ -137,10 +156,15 @@ class Experiment:
         overlays: Configuration files that every training of a language model takes on top, such as for a GPU.
         featurizer: Model folder or hub name whose features MAUVE compares too, beside the judges at hand (see
             ``python cli.py evaluate``).
+        next_token_epochs: Epochs for which a small public model learns from the samples, to test what they teach about
+            the next token of the reference; 0: this is not tested.
         compare_with_private: Also report copies of the private training text; these figures are not private.
         labels: Public list of all labels, one a line, for the system ``labels``.
         topics: How the system ``topics`` labels utterances that have no label.
-        exact_histogram: Draw the labels as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
+        attributes: What the system ``attributes`` measures of each request; the comparison then tells of every system
+            how near the samples' attributes are to those of the reference.
+        exact_histogram: Draw the labels, or attributes, as they are in the data, as the paper does: NOT PRIVATE, and
+            said to be so.
         calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
         parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
         supported: Functions, or labels, that the assistant supports, for the page of the run: names, starts of names
@@ -180,9 +204,11 @@ class Experiment:
     overrides: Settings = field(default_factory=dict)
     overlays: list[str] = field(default_factory=list)
     featurizer: str | None = None
+    next_token_epochs: int = 0
     compare_with_private: bool = False
     labels: str | None = None
     topics: Topics | None = None
+    attributes: Attributes | None = None
     exact_histogram: bool = False
     calibration: Calibration | None = None
     parser: str | None = None
@@ -205,7 +231,8 @@ class Experiment:
         Raises:
             UserError: The experiment does not say.
         """
-        name = "one_stage" if settings == "labels" and settings not in self.epochs else settings
+        is_like = settings in ("labels", "attributes") and settings not in self.epochs
+        name = "one_stage" if is_like else settings
         if name not in self.epochs:
             raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{name}")
         return self.epochs[name]

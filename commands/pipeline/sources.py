@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,7 @@ from commands.pipeline.supported import read_supported
 from commands.pipeline.systems import systems_of
 from commands.pipeline.unslotted import unslotted
 from commands.pipeline.yaml_files import ROOT, merge
+from datamodules.attribute_codes import check_schema
 from datamodules.codec import MAX_LENGTH
 from datamodules.hub import is_on_hub
 from datamodules.sources import expand_path, is_embedded
@@ -79,7 +80,14 @@ def check_sources(experiment: Experiment) -> None:
     if chooses or experiment.write_parses or counts_trees:
         _check_public_parser(experiment)
     if "label" in chosen:
-        _check_encoder("candidates of the system labels need", "minilm")
+        _check_encoder("candidates of the systems labels and attributes need", "minilm")
+    if experiment.attributes is not None:
+        sources = check_schema(experiment.attributes.schema).schema.sources
+        if sources and experiment.write_parses and "attributes" in experiment.systems:
+            raise UserError(
+                f"write_parses makes a file of utterances and trees, which has no column {sources[0]!r} of "
+                f"{experiment.attributes.schema}: let its attributes be made of words, calls, function and label alone"
+            )
     _check_base(experiment)
     adaptation = experiment.adaptation
     train = data.get("train_path") if adaptation is None else adaptation.train
@@ -116,7 +124,7 @@ def read_sources(experiment: Experiment) -> Read:
     data, adaptation = experiment.section("data"), experiment.adaptation
     learnt = {used.learns for used in systems_of(experiment)}
     needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
-    needs += ["label"] if "label" in learnt else []
+    needs += ["label"] if "labels" in experiment.systems else []
     unit: Unit | None = data.get("unit") or ("utterance" if data.get("is_public") else None)
     columns, is_over_long = Columns.from_config(data), _over_long(experiment)
     guarantee: dict[str, Any] = {
@@ -131,11 +139,16 @@ def read_sources(experiment: Experiment) -> Read:
         for settings in (data, *(_settings(experiment, used.name) for used in systems_of(experiment))):
             theirs = (Columns.from_config(settings), settings.get("unit") or unit, bool(settings.get("truncate")))
             paths[settings["train_path"]] = theirs
-        labels = read_labels(Path(experiment.labels)) if experiment.labels and "label" in learnt else None
+        labels = read_labels(Path(experiment.labels)) if experiment.labels and "labels" in experiment.systems else None
         for path, (their_columns, their_unit, truncate) in paths.items():
             checks = {"is_over_long": is_over_long, "labels": labels, "truncate": truncate, **guarantee}
             checked = check(path, their_unit, needs, their_columns, **checks)
             notes, num_units[path] = [*notes, *checked.notes], checked.num_units
+        if experiment.attributes is not None and "attributes" in experiment.systems:
+            theirs = _settings(experiment, "attributes")
+            own = replace(Columns.from_config(theirs), attributes=experiment.attributes.schema)
+            is_made_later = experiment.write_parses  # what attributes are made of
+            check(theirs["train_path"], theirs.get("unit") or unit, [] if is_made_later else ["label"], own)
     elif adaptation is not None:
         notes += check(adaptation.train, unit, ["parse"], columns, is_over_long=is_over_long, **guarantee).notes
         if adaptation.test is not None:
@@ -192,7 +205,8 @@ def check_files(experiment: Experiment) -> None:
     if not any(learns):
         return
     given |= {"data.val_path": data.get("val_path"), "reference": experiment.reference}
-    given["labels"] = experiment.labels if "label" in learns else None
+    given["labels"] = experiment.labels if "labels" in experiment.systems else None
+    given["attributes.schema"] = None if experiment.attributes is None else experiment.attributes.schema
     given["topics.texts"] = _texts_of_topics(experiment)
     if adaptation is not None:
         given |= {"adaptation.train": adaptation.train, "adaptation.test": adaptation.test}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from commands.pipeline.settings import Calibration, Topics
+from commands.pipeline.settings import Attributes, Calibration, Topics
 from commands.pipeline.step_base import StepBase
 from commands.pipeline.steps import File, Role, Step
 from commands.pipeline.system import System, candidates_of, pool_of
@@ -28,6 +28,12 @@ class StepMaker(StepBase):
     only: str | None = None
 
     @property
+    def attributes(self) -> Attributes:
+        """Which attributes there are."""
+        assert self.experiment.attributes is not None, "an experiment without is refused"
+        return self.experiment.attributes
+
+    @property
     def topics(self) -> Topics:
         """How utterances without labels get some."""
         return self.experiment.topics or Topics()
@@ -41,13 +47,15 @@ class StepMaker(StepBase):
         """From private turns to the samples of a system and their metrics; or a training alone."""
         return [] if system.recipe is None else [*system.recipe(self, system), *self.evaluate(system)]
 
-    def fit(self, system: System, stage: str, shares: Shares | None = None, changes: Settings | None = None) -> Step:
+    def fit(
+        self, system: System, stage: str, shares: Shares | Attributes | None = None, changes: Settings | None = None
+    ) -> Step:
         """Train a language model on the private turns.
 
         Args:
             system: Whose settings and budget it has.
             stage: Which of its models.
-            shares: What its samples are drawn by, which its budget pays for.
+            shares: What its samples, or their prompts, are drawn by, which its budget pays for.
             changes: Sections of an experiment that the system sets.
         """
         experiment, folder = self.experiment, system.model(stage)
@@ -56,16 +64,22 @@ class StepMaker(StepBase):
         if experiment.is_private:
             budget = {"target_epsilon": experiment.epsilon, "epochs": list(epochs.values()), "scope": system.scope}
             derived["privacy"] = budget
-            if experiment.exact_histogram or shares is not None:
-                sigma = None if experiment.exact_histogram or shares is None else shares.noise_multiplier
-                derived["privacy"] = {**budget, "histogram_noise_multiplier": sigma}
+            if experiment.exact_histogram:
+                derived["privacy"] = {**budget, "histogram_noise_multiplier": None}
+            elif isinstance(shares, Attributes):
+                derived["privacy"] = {**budget, "histogram_share": shares.share}
+            elif shares is not None:
+                derived["privacy"] = {**budget, "histogram_noise_multiplier": shares.noise_multiplier}
         else:
             derived["data"] = {"sampling": "shuffle"}
         config = self.configs.training(system, stage, changes or {}, derived, experiment.is_private)
         data = config["data"]["init_args"]
         if self.train_path is not None:  # wins over --set, whose file it was made of
             data["train_path"] = self.train_path
-            data.pop("columns", None)  # it has the usual ones
+            attributes = (data.pop("columns", None) or {}).get("attributes")  # it has the usual ones
+            if attributes is not None:
+                data["columns"] = {"attributes": attributes}
+        schema = (data.get("columns") or {}).get("attributes")
         start = config["model"]["init_args"].get("init_weights")
         paths = [data.get("train_path"), data.get("val_path")]
         return self._lightning(
@@ -73,7 +87,7 @@ class StepMaker(StepBase):
             "fit",
             config,
             writes=[self._file(f"{folder}/checkpoints/last.ckpt", "checkpoint", system)],
-            reads=[*paths, start and f"{start}/checkpoints/last.ckpt", *_grammar(config)],
+            reads=[*paths, start and f"{start}/checkpoints/last.ckpt", *_grammar(config), schema],
             protected=paths[:1] if data.get("val_is_public") else paths,
         )
 
@@ -139,6 +153,28 @@ class StepMaker(StepBase):
             protected=[train],
         )
 
+    def marginals(self, system: System, stage: str) -> Step:
+        """Prompts of a model of attributes, from noised marginals of the private table of them."""
+        experiment, prompts = self.experiment, str(system.prompts)
+        released = self._shares(f"{system.name}.releases.jsonl", system)
+        releases = system.draw == 1
+        train = self._private_file(system) if releases else None
+        again = {} if releases else {"releases": self.run / released.path, "only": self.only}
+        return self.tool(
+            "marginals" if releases else f"marginals_{system.part(stage)}",
+            "tool",
+            ["attributes", self.run / system.model(stage), *self._exact()],
+            {"out": self.run / prompts, "num_samples": experiment.num_samples, **again, "seed": experiment.seed},
+            writes=[self._file(prompts, "prompts", system), *([released] if releases else [])],
+            reads=[
+                self.checkpoint(system.model(stage)),
+                *([] if releases else [released.path]),
+                self.attributes.schema,
+                train,
+            ],
+            protected=[train],
+        )
+
     def evaluate(self, system: System) -> list[Step]:
         """Compare a system's samples with the reference, if there are both."""
         experiment, data = self.experiment, self.experiment.section("data")
@@ -157,13 +193,22 @@ class StepMaker(StepBase):
             "parser": self.parser,
             "save_parsed": self.run / parsed if self.parser else None,
             "keep_function": data.get("keep_function"),
-            "columns": self.columns,
+            "next_token_epochs": experiment.next_token_epochs or None,
+            "columns": self._columns_with_attributes(),
         }
         writes = [self._file(out, "metrics", system)]
         writes += [self._file(parsed, "data", system)] if self.parser else []
-        reads = [system.synthetic, reference, self.parser, private]
+        schema = None if experiment.attributes is None else experiment.attributes.schema
+        reads = [system.synthetic, reference, self.parser, private, schema]
         name = f"evaluate_{system.name}"
         return [self.tool(name, "metrics", ["evaluate"], options, writes=writes, reads=reads, protected=[private])]
+
+    def _columns_with_attributes(self) -> str | None:
+        """What columns are called, as JSON, with the attributes that a comparison reads."""
+        if self.experiment.attributes is None:
+            return self.columns
+        columns = {} if self.columns is None else json.loads(self.columns)
+        return json.dumps({**columns, "attributes": self.experiment.attributes.schema})
 
     def _sample(
         self,

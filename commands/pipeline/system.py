@@ -15,6 +15,7 @@ Recipe = Callable[..., list[Step]]
 MODEL_FILES = {
     "one_stage": "configs/utterance_lm.yaml",
     "labels": "configs/parse2utterance.yaml",
+    "attributes": "configs/parse2utterance.yaml",
     "parse_tree": "configs/parse_tree_lm.yaml",
     "parse2utterance": "configs/parse2utterance.yaml",
     "parser": "configs/semantic_parser.yaml",
@@ -34,7 +35,7 @@ class System:
         learns: What its models learn of the private turns; None: it has no samples.
         models_of: System whose models it samples from, so that it spends nothing itself: sampling is post-processing.
         needs: What an experiment must describe for it: ``""`` nothing, ``stages`` or ``variants`` an entry of its name,
-            ``labels`` the list of labels, ``adaptation`` that it is one.
+            ``labels`` the list of labels, ``attributes`` which there are, ``adaptation`` that it is one.
         is_main: Whether its figures stand for a run's where one system's are shown; its files have the plain names.
         draw: Which samples of it these are: 1 for those of the run, more for what is sampled later
             (:mod:`commands.pipeline.sample`), whose files and steps have names of their own.
@@ -48,7 +49,7 @@ class System:
     stages: tuple[str, ...] = ()
     learns: Field | None = None
     models_of: System | None = None
-    needs: Literal["", "stages", "variants", "labels", "adaptation"] = ""
+    needs: Literal["", "stages", "variants", "labels", "attributes", "adaptation"] = ""
     is_main: bool = False
     draw: int = 1
     role: Role = "release"
@@ -102,7 +103,7 @@ class System:
             return None
         if self.draw > 1:
             return self.synthetic.replace(".jsonl", f"_{written}.jsonl")
-        return "labels.jsonl" if written == "labels" else self.named("trees.jsonl")
+        return f"{self.name}.jsonl" if written == "labels" else self.named("trees.jsonl")
 
 
 def pool_of(file: str) -> str:

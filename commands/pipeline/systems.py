@@ -36,6 +36,15 @@ SYSTEMS = {
             about="it writes a request for each label, with labels as frequent as in the data",
         ),
         System(
+            "attributes",
+            "by attributes",
+            recipes.by_attributes,
+            ("attributes",),
+            "label",
+            needs="attributes",
+            about="it writes a request for each row of attributes, and these go together as in the data",
+        ),
+        System(
             "topics",
             "1-stage, by topics",
             recipes.by_topics,

@@ -118,7 +118,8 @@ class Attestation:
 
     def _tells_unpaid(self, entry: Entry) -> bool:
         is_private = bool(entry.private_inputs) or entry.is_sealed
-        return is_private and not (entry.verb in ("histogram", "calibrate") and self._has_counted(entry.scope))
+        counts = entry.verb in ("histogram", "attributes", "calibrate")
+        return is_private and not (counts and self._has_counted(entry.scope))
 
     def _unpaid(self, made: Entry) -> list[Entry]:
         """A file and all that it was made of, but for the checkpoints that a scope pays for and what is behind them."""
@@ -131,10 +132,11 @@ class Attestation:
         return list(found.values())
 
     def _has_counted(self, scope: str | None) -> bool:
-        """Whether a histogram has been paid for in a scope."""
-        from doppel.privacy.histogram import KIND  # needs torch, which no --help waits for
+        """Whether a histogram, or a table's marginals, have been paid for in a scope."""
+        from doppel.privacy.histogram import KIND  # need torch, which no --help waits for
+        from doppel.tables.marginals import KIND as MARGINALS
 
-        return scope is not None and self.ledger.has_spent(scope, KIND)
+        return scope is not None and any(self.ledger.has_spent(scope, kind) for kind in (KIND, MARGINALS))
 
     def _gaps(self, made: Entry) -> list[str]:
         """Why the ledger does not cover a release, in words that follow its name."""

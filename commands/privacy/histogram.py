@@ -11,7 +11,6 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 
 from commands.pipeline.stage_config import StageConfig
-from datamodules.canaries import first_units
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
 from doppel.files import write_json_lines
@@ -131,60 +130,15 @@ def release(
     Returns:
         ``unit``, ``num_units``, ``noise_multiplier`` (None if exact) and ``sums`` by label.
     """
-    from datamodules.columns import Columns
-    from datamodules.selection import Selection
-    from datamodules.sources import expand_path
-    from datamodules.tables import read_turns
+    from commands.privacy.stage_release import StageRelease
     from doppel.privacy.histogram import KIND, add_noise, fingerprint, unit_sums
-    from doppel.privacy.ledger import Ledger
 
-    config = StageConfig.read(stage_dir)
-    data, privacy = config.data, config.privacy
-    sigma = None if privacy is None else privacy.histogram_noise_multiplier
-    if exact and sigma is not None:
-        raise UserError(
-            f"{stage_dir} was trained with room for a noised histogram: leave --exact out, or train it again with "
-            "histogram_noise_multiplier: null"
-        )
-    if not exact and sigma is None:
-        raise UserError(
-            f"{stage_dir} announced no histogram: set privacy.histogram_noise_multiplier and train it again, or ask "
-            "for --exact, which is not private"
-        )
-    if sigma is not None and data.get("limit_train_units") is not None:
-        raise UserError(
-            f"{stage_dir} was trained on its first units alone (limit_train_units), for which no ε holds: train it "
-            "again with keep_share"
-        )
-    path = expand_path(data["train_path"])
-    read = read_turns(path, data["unit"], columns=Columns.from_config(data))
-    turns = Selection.from_config(data).apply(read, path, data["unit"])
-    turns = first_units(turns, data.get("limit_train_units"))
-    num_units = len({turn.unit for turn in turns})
-    ledger = mechanism = None
-    if privacy is not None:
-        own = stage_dir.parent / "ledger.jsonl"
-        ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
-        if sigma is None:
-            text = f"the exact histogram of {name} was released, which has no privacy guarantee"
-            ledger.add_caveat(privacy.scope, text, voids=True)
-        else:
-            mechanism = ledger.open_mechanism(
-                scope=privacy.scope,
-                stage="histogram",
-                spec=privacy.plan_histogram(num_units, data["unit"]),
-                planned_steps=1,
-                data_fingerprint=config.fingerprint(),
-                kind=KIND,
-            )
-            if not ledger.affordable(mechanism):
-                ledger.spend(mechanism)  # refuses and says why, before the turns are read in vain
-    rows = list(vectors(turns))
-    if ledger is not None and mechanism is not None:
-        ledger.spend(mechanism)
-    sums = unit_sums(zip((turn.unit for turn in turns), rows, strict=True), bins)
-    if sigma is not None:
-        sums = add_noise(sums, sigma)
-    if ledger is not None and mechanism is not None:
-        ledger.note_weights(mechanism, 1, fingerprint(sums))
-    return {"unit": data["unit"], "num_units": num_units, "noise_multiplier": sigma, "sums": sums}
+    made = StageRelease(stage_dir, f"histogram of {name}", exact, "histogram", KIND)
+    made.refuse_if_too_much()
+    rows = list(vectors(made.turns))
+    made.spend()
+    sums = unit_sums(zip((turn.unit for turn in made.turns), rows, strict=True), bins)
+    if made.sigma is not None:
+        sums = add_noise(sums, made.sigma)
+    made.note(fingerprint(sums))
+    return {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma, "sums": sums}

@@ -13,6 +13,8 @@ from commands.pipeline.manifest import Manifest
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.yaml_files import read_yaml
 from commands.privacy.histogram import read_labels
+from datamodules.attribute_codes import codes_of
+from datamodules.columns import Columns
 from datamodules.turn import Field
 from doppel.errors import UserError
 from doppel.files import read_json_lines
@@ -67,8 +69,9 @@ class Prompting:
         """Of a stage, by its configuration and by how its run has sampled.
 
         Formal guarantees:
-            The example is a tree that the run's own private models wrote, as a step has released it, or a line of the
-            public list of labels: nothing of the private turns is read.
+            The example is a tree that the run's own private models wrote, as a step has released it, a line of the
+            public list of labels, or the first value of each attribute in the public schema: nothing of the private
+            turns is read.
         """
         kind = str((config.content.get("model") or {}).get("class_path")).rpartition(".")[2]
         source: Field | None = config.model.get("source")
@@ -78,7 +81,9 @@ class Prompting:
         if kind == "Parse2Utterance":
             source = source or "parse"
         run = stage_dir.resolve().parent
+        codes = codes_of(Columns.from_config(config.data)) if source == "label" else None
         example = _label(run) if source == "label" else _tree(run) if source == "parse" else None
+        example = example if codes is None else codes.write([0] * len(codes.names))
         given = _sampled(run, stage_dir.name) or config.model.get("sampling") or {}
         known = {field.name for field in dataclasses.fields(SamplingArguments)}
         arguments = SamplingArguments(**{name: value for name, value in given.items() if name in known})

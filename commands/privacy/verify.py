@@ -276,8 +276,15 @@ def _sample(
 def _other_shares(attestation: Attestation, summary: Mapping[str, Any]) -> list[str]:
     """Which released shares are not those of which the ledger holds a fingerprint, with their noise and N."""
     from doppel.privacy.histogram import KIND, fingerprint
+    from doppel.tables.marginals import KIND as MARGINALS
 
     manifest, found = attestation.record.manifest, []
+    for entry in manifest.find("metrics", verb="attributes"):
+        own = [m["id"] for m in summary["mechanisms"] if m["kind"] == MARGINALS and m["scope"] == entry.scope]
+        if not any(attestation.ledger.has_noted(name, 1, entry.sha256) for name in own):
+            found.append(
+                f"{entry.path} does not hold the marginals that the ledger says were released in {entry.scope}"
+            )
     for entry in manifest.find("metrics"):
         if entry.verb not in ("histogram", "calibrate") or not manifest.path(entry).is_file():
             continue

@@ -56,6 +56,8 @@ class PrivacyArguments:
         histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py histogram``, or
             ``calibrate``, will release in this scope; σ of the training leaves room for it under the one target ε.
             Null: there is none.
+        histogram_share: In place of that noise, the share of the budget that such a release gets: of μ², where μ is
+            that of one Gaussian release that costs all of the target ε. So it follows ε, and δ, by itself.
     """
 
     target_epsilon: float = math.nan
@@ -70,15 +72,38 @@ class PrivacyArguments:
     fp16_loss_scale: float = 4096.0
     seed: int | None = None
     histogram_noise_multiplier: float | None = None
+    histogram_share: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse to guess ε, and a loss scale that is none."""
+        """Refuse to guess ε, a loss scale that is none, and a share of the budget that leaves nothing."""
         if math.isnan(self.target_epsilon):
             raise UserError(
                 "privacy has no target_epsilon: give --privacy.target_epsilon (a later --config may have taken it away)"
             )
         if not 1.0 <= self.fp16_loss_scale < math.inf:
             raise UserError(f"fp16_loss_scale is {self.fp16_loss_scale}: give a finite number of at least 1")
+        if self.histogram_share is not None:
+            if not 0.0 < self.histogram_share < 1.0:
+                raise UserError(f"histogram_share is {self.histogram_share}: give a share between 0 and 1, such as 0.1")
+            if self.histogram_noise_multiplier is not None:
+                raise UserError("histogram_share and histogram_noise_multiplier say the same thing: give one of them")
+
+    def histogram_noise(self, num_units: int) -> float | None:
+        """Noise over sensitivity of what is released beside the training; None where nothing is.
+
+        Formal guarantees:
+            A function of ε, δ, a share and N, all public, fixed before anything is released. The share decides which
+            noise the release gets and nothing of what is promised: training and release are composed as they are.
+
+        Args:
+            num_units: N.
+        """
+        if self.histogram_share is None:
+            return self.histogram_noise_multiplier
+        from doppel.privacy.gdp import mu_of
+
+        delta = default_delta(num_units) if self.delta is None else self.delta
+        return 1.0 / (math.sqrt(self.histogram_share) * mu_of(self.target_epsilon, delta))
 
     def plan(
         self, num_units: int, batch_size: int, epochs: Sequence[float], unit: str, max_rows_per_unit: int | None
@@ -94,12 +119,13 @@ class PrivacyArguments:
             unit=unit,
             max_grad_norm=self.max_grad_norm,
             max_rows_per_unit=max_rows_per_unit,
-            histogram_noise_multiplier=self.histogram_noise_multiplier,
+            histogram_noise_multiplier=self.histogram_noise(num_units),
         )
 
     def plan_histogram(self, num_units: int, unit: str) -> PrivacySpec:
         """The specification of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
-        if self.histogram_noise_multiplier is None:
+        noise = self.histogram_noise(num_units)
+        if noise is None:
             raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
         return PrivacySpec(
             target_epsilon=self.target_epsilon,
@@ -109,7 +135,7 @@ class PrivacyArguments:
             num_units=num_units,
             batch_size=num_units,
             max_grad_norm=1.0,
-            noise_multiplier=self.histogram_noise_multiplier,
+            noise_multiplier=noise,
             stage_steps=(1,),
         )
 

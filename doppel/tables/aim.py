@@ -4,8 +4,9 @@ adaptive and iterative mechanism for differentially private synthetic data*)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from doppel.tables.marginals import pairs
+from doppel.tables.marginals import Measurement, pairs
 from doppel.tables.mixture import Mixture
 from doppel.tables.releases import Releases
 
@@ -15,6 +16,8 @@ ONE_WAY, NUM_ROUNDS = 0.1, 20
 CHOICE = 0.1
 #: A round that changed the model by no more than its noise makes the later ones so many times as large.
 GROWTH = 4.0
+#: Steps of the last fit.
+_LAST_STEPS = 300
 
 
 def aim(releases: Releases, seed: int = 1) -> Mixture:
@@ -57,5 +60,22 @@ def aim(releases: Releases, seed: int = 1) -> Mixture:
         after = table.num_units * model.shares([candidates[place]])[0]
         if abs(after - before[place]).sum() <= noise[place]:
             planned *= GROWTH
-    model.fit(releases.measurements, table.num_units, steps=300)
+    model.fit(releases.measurements, table.num_units, steps=_LAST_STEPS)
+    return model
+
+
+def refit(sizes: Sequence[int], num_units: int, measurements: Sequence[Measurement], seed: int = 1) -> Mixture:
+    """The model of :func:`aim` again: by its releases, without the table.
+
+    Args:
+        sizes: Values of each column.
+        num_units: N, which is public.
+        measurements: All marginals, in the order in which they were released.
+        seed: Of the model.
+    """
+    model = Mixture(sizes, seed=seed)
+    model.start_from(measurements[: len(sizes)])
+    for number in range(len(sizes), len(measurements) + 1):
+        model.fit(measurements[:number], num_units)
+    model.fit(measurements, num_units, steps=_LAST_STEPS)
     return model

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -73,14 +74,23 @@ class Mixture(nn.Module):
         return [_joint(weights, columns, clique).double().numpy() for clique in cliques]
 
     @torch.no_grad()
-    def draw(self, num_rows: int) -> Whole:
+    def draw(self, num_rows: int, seed: int | None = None, given: Mapping[int, int] = MappingProxyType({})) -> Whole:
         """Rows as places of values, int64 [rows, columns], in random order.
 
         Of the components, and of the values of each column within one, so many are drawn as are expected, up to one
         (systematic sampling): so the rows keep the shares of the model better than independent draws would.
+
+        Args:
+            num_rows: How many.
+            seed: Public seed of the rows; None: that of the model.
+            given: Values that all rows have, by the place of their column: the others are drawn given these.
         """
-        generator = np.random.default_rng(self.seed)
+        generator = np.random.default_rng(self.seed if seed is None else seed)
         weights, columns = self._probabilities()
+        for place, value in given.items():
+            weights = weights * columns[place][:, value]
+            columns[place] = torch.zeros_like(columns[place])
+            columns[place][:, value] = 1.0
         rows = np.empty((num_rows, len(self.sizes)), dtype=np.int64)
         component = _systematic(weights.double().numpy(), num_rows, generator)
         for k, first, count in zip(*np.unique(component, return_index=True, return_counts=True), strict=True):

@@ -1,0 +1,161 @@
+"""Prompts for a model of utterances given attributes: rows of a private table of attributes, by AIM."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jsonargparse.typing import PositiveInt
+
+from commands.pipeline.stage_config import StageConfig
+from commands.privacy.kept_releases import KeptReleases
+from datamodules.attribute_codes import AttributeCodes, codes_of
+from datamodules.columns import Columns
+from doppel.errors import UserError
+from doppel.files import read_json_lines, write_json_lines
+from doppel.tables.marginals import KIND, Measurement, Table
+
+if TYPE_CHECKING:
+    from commands.privacy.stage_release import StageRelease
+    from doppel.tables.mixture import Mixture
+
+#: Name of the releases in the ledger, in the scope of the stage.
+STAGE = "marginals"
+
+
+def attributes(
+    stage_dir: Path,
+    *,
+    out: Path,
+    num_samples: PositiveInt,
+    seed: int = 1,
+    exact: bool = False,
+    releases: Path | None = None,
+    only: str | None = None,
+) -> None:
+    """Prompts for a model of utterances given attributes: rows of a private table of attributes, by AIM.
+
+    Data, unit, attributes and budget are those of the trained stage: its privacy arguments announced the release
+    (histogram_share, or histogram_noise_multiplier). Marginals of the table of attributes are measured with noise and
+    written to the ledger as one Gaussian release. They are kept beside the prompts, and read instead of measured again.
+
+    Args:
+        stage_dir: Folder of the trained model of attributes, RUN/attributes.
+        out: JSON lines of prompts to write.
+        num_samples: Prompts to draw.
+        seed: Seed of the draw, never of the noise.
+        exact: Draw rows as they are in the table: NOT PRIVATE, which the ledger and the report then say.
+        releases: What was measured before: draw by it, and read no private file.
+        only: Draw rows with these attributes alone, such as "Stars: 5" or "Category: Food | Stars: 5".
+
+    Raises:
+        UserError: The stage and the options do not fit together.
+        BudgetExceededError: The budget of the scope does not afford the releases any more.
+    """
+    config = StageConfig.read(stage_dir)
+    codes = codes_of(Columns.from_config(config.data))
+    if codes is None or config.model.get("source") != "label":
+        raise UserError(f"{stage_dir} holds no model of utterances given attributes: its columns name no attributes")
+    given = {} if only is None else codes.read_some(only)
+    path = releases or out.with_name(f"{out.stem}.releases.jsonl")
+    if exact:
+        drawn = _exact(stage_dir, codes, path, releases is None, num_samples, seed, given)
+    else:
+        model = _measured(stage_dir, codes, path) if releases is None else _read_again(codes, path)
+        drawn = model.draw(num_samples, seed, given).tolist()
+    write_json_lines(out, ({"label": codes.write(row)} for row in drawn))
+    noise = "exact: NOT PRIVATE" if exact else "with noise"
+    print(f"{out}: {num_samples} prompts of {len(codes.names)} attributes ({noise})")
+
+
+def _measured(stage_dir: Path, codes: AttributeCodes, path: Path) -> Mixture:
+    """The model of the private table.
+
+    Formal guarantees:
+        The attributes of a row are a function of this row and of the public schema, so the table of a neighbour differs
+        in the rows of one unit. The mechanism with noise multiplier σ is on file before anything is measured, and all
+        that is measured is 1/σ-GDP together (:class:`~doppel.tables.releases.Releases`); the stage's own noise was
+        calibrated for both. An interrupted one goes on with what it has kept, which the ledger has noted.
+    """
+    from commands.privacy.fitted_table import fitted
+    from commands.privacy.stage_release import StageRelease
+
+    made = StageRelease(stage_dir, "table of attributes", False, STAGE, KIND)
+    private = _table(made, codes)
+    assert made.ledger is not None and made.mechanism is not None and made.sigma is not None
+    kept = KeptReleases(path, _terms(codes, made.unit, made.num_units, made.sigma))
+    if kept.exists():
+        kept.check(made.ledger, made.mechanism)
+    else:
+        made.spend()
+        kept.begin(made.ledger, made.mechanism)
+    return fitted(private, 1 / made.sigma, "aim", kept, made.ledger, made.mechanism)
+
+
+def _table(made: StageRelease, codes: AttributeCodes) -> Table:
+    rows = [codes.read(turn.label or "") for turn in made.turns]
+    return Table.of_units(rows, [turn.unit for turn in made.turns], codes.schema.sizes)
+
+
+def _terms(codes: AttributeCodes, unit: str, num_units: int, sigma: float | None) -> dict[str, Any]:
+    """The first line of a file of releases: what was measured, with which noise over sensitivity."""
+    return {
+        "unit": unit,
+        "num_units": num_units,
+        "noise_multiplier": sigma,
+        "columns": codes.schema.as_dict(),
+        "made": codes.schema.made_of(),
+    }
+
+
+def read_releases(path: Path) -> tuple[dict[str, Any], list[Measurement]]:
+    """What was measured of a table of attributes: its terms, and the marginals in their order.
+
+    Raises:
+        UserError: They are not there: nobody measures them a second time, which would be spent on top.
+    """
+    if not path.is_file():
+        raise UserError(f"there are no releases at {path}: restore the file; another release would be spent")
+    terms, *records = (record for _, record in read_json_lines(path))
+    found = [record for record in records if "marginal" in record]
+    return terms, [Measurement(tuple(r["marginal"]), np.array(r["counts"]), r["sigma"]) for r in found]
+
+
+def _read_again(codes: AttributeCodes, path: Path) -> Mixture:
+    """The model by its releases: post-processing."""
+    from doppel.tables.aim import refit
+
+    terms, measurements = read_releases(path)
+    if terms.get("columns") != codes.schema.as_dict() or not measurements:
+        raise UserError("it was measured of other attributes: restore it, or the schema of the run", about=path)
+    return refit(codes.schema.sizes, terms["num_units"], measurements)
+
+
+def _exact(
+    stage_dir: Path,
+    codes: AttributeCodes,
+    path: Path,
+    reads: bool,
+    num_samples: int,
+    seed: int,
+    given: Mapping[int, int],
+) -> list[list[int]]:
+    """Rows of the table as it is: NOT PRIVATE. They are kept, as private as the table, for later draws."""
+    from commands.privacy.stage_release import StageRelease
+
+    if reads:
+        made = StageRelease(stage_dir, "table of attributes", True, STAGE, KIND)
+        rows = Counter(tuple(codes.read(turn.label or "")) for turn in made.turns)
+        told = [{"row": list(row), "count": count} for row, count in rows.items()]
+        write_json_lines(path, [_terms(codes, made.unit, made.num_units, None), *told])
+    if not path.is_file():
+        raise UserError(f"there are no rows at {path}: restore the file")
+    _, *lines = (record for _, record in read_json_lines(path))
+    found: Sequence[dict[str, Any]] = [r for r in lines if all(r["row"][p] == v for p, v in given.items())]
+    if not found:
+        raise UserError("no row of the table has these attributes together: ask for fewer of them")
+    return random.Random(seed).choices([r["row"] for r in found], [r["count"] for r in found], k=num_samples)
