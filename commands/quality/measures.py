@@ -103,6 +103,12 @@ MEASURES = {
         Measure("api_recall", "API recall", "function calls of the tree that the parser finds", UP, 1, True),
         Measure("samples_with_function", "samples with the function", "as a parser reads them", "", 1, True),
         _mauve(OWN_BASE),
+        Measure(
+            "attribute_jsd", "JSD of attributes", "how far the shares of attributes are from those of human turns", DOWN
+        ),
+        Measure("attribute_adherence", "adherence", "attributes of the prompt that are read in the text", UP, 1, True),
+        Measure("attribute_adherence_chance", "adherence by chance", "the same, texts dealt out anew", "", 1, True),
+        Measure("next_token_accuracy", "next token", "next tokens of human turns that samples teach", UP, 1, True),
         Measure("total_variation", "total variation", "how far the shares of pairs of attributes are apart", DOWN),
         Measure("private/exact_copies", "exact copies (not private)", "samples that are a training utterance", ALIKE),
     )

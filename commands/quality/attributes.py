@@ -1,0 +1,146 @@
+"""The attributes of samples, read in their texts by what is public, beside those of human turns."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from datamodules.attribute_codes import AttributeCodes
+from doppel.errors import DataError, UserError
+from doppel.metrics.attributes import adherence, jensen_shannon
+from doppel.tables.made import OF_TREE, make
+from doppel.tables.schema import Column
+
+#: Texts that teach a classifier, at least.
+_FEWEST = 20
+
+
+@dataclass(frozen=True)
+class Side:
+    """Texts of one side of a comparison.
+
+    Attributes:
+        texts: What is said.
+        codes: Attributes that each was written for, or has; None where it has none.
+        trees: That a semantic parser reads in them; None: there is no parser.
+    """
+
+    texts: Sequence[str]
+    codes: Sequence[str | None]
+    trees: Sequence[str | None] | None = None
+
+    def part(self, rows: Sequence[int]) -> Side:
+        """Some of them."""
+        trees = None if self.trees is None else [self.trees[row] for row in rows]
+        return Side([self.texts[row] for row in rows], [self.codes[row] for row in rows], trees)
+
+
+def attribute_metrics(
+    codes: AttributeCodes, samples: Side, reference: Side, encoder: str = "minilm", seed: int = 0
+) -> tuple[dict[str, float | None], list[str]]:
+    """How near the attributes of samples are to those of human turns, and how often they are those of the prompt.
+
+    One half of the reference teaches a classifier of each attribute that stands in a column: a logistic regression over
+    sentence vectors. Number of words is counted. Function and number of calls are read by a semantic parser. Samples
+    and the other half of the reference are read in the same way.
+
+    Formal guarantees:
+        A function of samples, of a public reference and of public models.
+
+    Args:
+        codes: Of the attributes.
+        samples: With the codes that they were written for, if any.
+        reference: Human turns that anybody may see.
+        encoder: Whose vectors the classifiers read.
+        seed: Of the halves.
+
+    Returns:
+        ``attribute_jsd`` (mean Jensen–Shannon divergence over the attributes, in bits) and ``human_attribute_jsd`` (of
+        two parts of the reference); ``attribute_adherence``, ``attribute_adherence_chance`` (of samples that are dealt
+        out anew) and ``human_attribute_adherence``; the first and the third also for each attribute. And notes.
+    """
+    rows = random.Random(seed).sample(range(len(reference.texts)), len(reference.texts))
+    taught, judged = reference.part(rows[: len(rows) // 2]), reference.part(rows[len(rows) // 2 :])
+    values: dict[str, float | None] = {}
+    notes: list[str] = []
+    jsd, kept, chance, human_jsd, human_kept = (list[float]() for _ in range(5))
+    wanted, gold, lesson = (_places(codes, side) for side in (samples, judged, taught))
+    for place, (name, column) in enumerate(zip(codes.names, codes.schema.columns, strict=True)):
+        try:
+            read, human = _read(column, place, taught, lesson, (samples, judged), encoder)
+        except UserError as error:
+            notes.append(f"the attribute {name!r} is not read in the texts: {error}")
+            continue
+        key = name.lower().replace(" ", "_")
+        middle = len(human) // 2
+        jsd.append(jensen_shannon(read, human))
+        values[f"attribute_jsd_{key}"] = jsd[-1]
+        human_jsd += [jensen_shannon(human[:middle], human[middle:])] if middle else []
+        if wanted is not None:
+            own, by_chance = adherence([row[place] for row in wanted], read)
+            kept.append(own)
+            chance.append(by_chance)
+            values[f"attribute_adherence_{key}"] = own
+            human_kept += [] if gold is None else [adherence([row[place] for row in gold], human)[0]]
+    means = {"attribute_jsd": jsd, "human_attribute_jsd": human_jsd, "attribute_adherence": kept}
+    means |= {"attribute_adherence_chance": chance, "human_attribute_adherence": human_kept}
+    return {**{key: fmean(own) if own else None for key, own in means.items()}, **values}, notes
+
+
+def _places(codes: AttributeCodes, side: Side) -> list[list[int]] | None:
+    """Places of the values that a side has by its codes; None where it has no such codes."""
+    try:
+        return [codes.read(code or "") for code in side.codes]
+    except DataError:
+        return None
+
+
+def _read(
+    column: Column,
+    place: int,
+    taught: Side,
+    lesson: Sequence[Sequence[int]] | None,
+    sides: Sequence[Side],
+    encoder: str,
+) -> list[list[int]]:
+    """Places of the values of an attribute that are read in the texts of two sides.
+
+    Raises:
+        UserError: Nothing reads it.
+    """
+    if column.made is not None and column.made != "label":
+        if column.made in OF_TREE and any(side.trees is None for side in sides):
+            raise UserError("it is made of the tree, and no semantic parser reads one (--parser)")
+        read = []
+        for side in sides:
+            trees = side.trees or [None] * len(side.texts)
+            cells = (
+                make(column.made, column.values, text, tree, None) for text, tree in zip(side.texts, trees, strict=True)
+            )
+            read.append([column.code(cell) for cell in cells])
+        return read
+    if lesson is None:
+        raise UserError("the reference has no columns of attributes, from which it could be learnt")
+    if len(lesson) < _FEWEST:
+        raise UserError(f"{len(lesson)} turns of the reference are too few to learn it from")
+    return _classified(taught.texts, [row[place] for row in lesson], [side.texts for side in sides], encoder)
+
+
+def _classified(
+    texts: Sequence[str], values: Sequence[int], sides: Sequence[Sequence[str]], encoder: str
+) -> list[list[int]]:
+    """What a classifier says of texts that has learnt from others."""
+    from sklearn.dummy import DummyClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    from commands.privacy.counted import embed
+
+    model: Any = LogisticRegression(C=10.0, max_iter=2000) if len(set(values)) > 1 else DummyClassifier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a rare value may have one text
+        model.fit(embed(texts, encoder), values)
+    return [[int(value) for value in model.predict(embed(side, encoder))] for side in sides]
