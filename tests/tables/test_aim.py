@@ -105,3 +105,21 @@ def test_rows_are_drawn_in_the_shares_of_the_model_however_few() -> None:
 def _seeded(model: Mixture, seed: int) -> Mixture:
     model.seed = seed
     return model
+
+
+@pytest.mark.slow
+def test_the_mixture_fits_what_a_graphical_model_fits(codes: np.ndarray) -> None:
+    """Private-PGM of `mbi`, to the same releases: all measured marginals agree better than the noise is large."""
+    mbi = pytest.importorskip("mbi", reason="mbi is not installed")
+    releases = of(codes, 1.0)
+    model = aim(releases)
+    names = ["a", "b", "c", "d"]
+    measured = [
+        mbi.LinearMeasurement(found.counts.ravel(), tuple(names[place] for place in found.clique), found.sigma)
+        for found in releases.measurements
+    ]
+    other = mbi.estimation.mirror_descent(mbi.Domain(names, SIZES), measured, iters=2000)
+    for found in releases.measurements:
+        theirs = np.asarray(other.project(tuple(names[place] for place in found.clique)).datavector())
+        ours = len(codes) * model.shares([found.clique])[0].ravel()
+        assert np.abs(ours - theirs).mean() < 2 * found.sigma
