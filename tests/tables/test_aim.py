@@ -118,7 +118,7 @@ def test_the_mixture_fits_what_a_graphical_model_fits(codes: np.ndarray) -> None
         mbi.LinearMeasurement(found.counts.ravel(), tuple(names[place] for place in found.clique), found.sigma)
         for found in releases.measurements
     ]
-    other = mbi.estimation.mirror_descent(mbi.Domain(names, SIZES), measured, iters=2000)
+    other = mbi.estimation.MirrorDescent().estimate(mbi.Domain(names, SIZES), measured, known_total=len(codes))
     for found in releases.measurements:
         theirs = np.asarray(other.project(tuple(names[place] for place in found.clique)).datavector())
         ours = len(codes) * model.shares([found.clique])[0].ravel()
