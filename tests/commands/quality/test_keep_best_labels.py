@@ -75,11 +75,12 @@ def test_a_number_of_words_is_counted_and_what_is_of_a_tree_is_not_asked_for(tmp
     schema = tmp_path / "schema.yaml"
     schema.write_text("kind: [inn, bar]\nwords: {made: words, bins: [4]}\nact: {made: function, values: [Ask]}\n")
     short, long = (f"Kind: inn | Words: {words} | Act: Ask" for words in ("under 4", "4 or more"))
-    texts = ["a bar", "an inn", "my bar by the sea", "an inn by the sea"]
-    words = given(tmp_path, [long, short], [(text, code) for code in (short, long) for text in texts])
+    bar, texts = short.replace("inn", "bar"), ["a bar", "an inn", "my bar by the sea", "an inn by the sea"]
+    drawn = [(text, code) for code in (short, long, bar) for text in texts]
+    words = given(tmp_path, [long, short, bar], drawn)
     call(keep_best, [*words, "--columns.attributes", str(schema)], "keep-best")
     kept = [json.loads(line)["utterance"] for line in (tmp_path / "synthetic.jsonl").read_text().splitlines()]
-    assert kept == ["an inn by the sea", "an inn"]
+    assert kept == ["an inn by the sea", "an inn", "a bar"]
 
 
 def test_wrong_files_and_words_are_named(tmp_path: Path) -> None:
