@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import cli
 from commands.pipeline.experiment import load
 from commands.pipeline.sources import read_sources
 from commands.pipeline.values import read_values
-from datamodules.columns import Columns
+from datamodules.columns import USUAL
 from doppel.grammar import generate
 
 README = ROOT / "README.md"
@@ -31,7 +30,7 @@ def test_make_knows_its_targets() -> None:
 
 def test_the_line_of_data_is_one_that_can_be_read() -> None:
     (example,) = [block.text for block in blocks(README) if block.language == "json"]
-    assert json.loads(example).keys() == {"text", "parse", "label", "unit"} == {*asdict(Columns())}
+    assert json.loads(example).keys() == {"text", "parse", "label", "unit"} == {*USUAL}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commands.pipeline.settings import Experiment, Topics
+from commands.pipeline.settings import Attributes, Experiment, Topics
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.steps import Step
 from commands.pipeline.system import System
 from commands.privacy.histogram import read_labels
+from datamodules.attribute_codes import check_schema
 from datamodules.turn import Unit
 from doppel.errors import UserError
 from doppel.privacy.accounting import CalibrationError
@@ -139,6 +140,8 @@ def _faint(
     Formal guarantees:
         A function of N, B, the budget and the public number of topics or labels.
     """
+    if system.needs == "attributes" and experiment.attributes is not None and privacy is not None:
+        return _faint_attributes(experiment.attributes, privacy, num_units, unit)
     noise = None if privacy is None else privacy.histogram_noise_multiplier
     number, key = _bins(experiment, system)
     if privacy is None or not noise or not number:
@@ -159,6 +162,27 @@ def _faint(
         if least * value <= LARGE_SHARE:
             break
     return text + advised
+
+
+def _faint_attributes(given: Attributes, privacy: PrivacyArguments, num_units: int, unit: str) -> str | None:
+    """That single attributes will drown in their noise.
+
+    Formal guarantees:
+        A function of N, the budget and the public schema.
+    """
+    from doppel.tables.aim import ONE_WAY  # needs torch, which no --help waits for
+
+    sizes = check_schema(given.schema).schema.sizes
+    noise = privacy.histogram_noise(num_units)
+    if noise is None:
+        return None
+    least = largest_noise(sum(sizes)) * noise * math.sqrt(len(sizes) / ONE_WAY) / num_units
+    if least <= LARGE_SHARE:
+        return None
+    return (
+        f"attributes: of {num_units:,} {unit}s, only what {least:.0%} have shows above the noise of one attribute: "
+        f"raise attributes.share={given.share:g}, or give fewer attributes"
+    )
 
 
 def _sigma(privacy: PrivacyArguments, noise: float, num_units: int, batch_size: int, unit: str) -> float:

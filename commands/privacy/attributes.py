@@ -1,4 +1,4 @@
-"""Prompts for a model of utterances given attributes: rows of a private table of attributes, by AIM."""
+"""Prompts for a model of utterances given attributes, from rows like those of the private table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attributes(
     releases: Path | None = None,
     only: str | None = None,
 ) -> None:
-    """Prompts for a model of utterances given attributes: rows of a private table of attributes, by AIM.
+    """Prompts for a model of utterances given attributes, from rows like those of the private table.
 
     Data, unit, attributes and budget are those of the trained stage: its privacy arguments announced the release
     (histogram_share, or histogram_noise_multiplier). Marginals of the table of attributes are measured with noise and

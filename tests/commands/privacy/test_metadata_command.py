@@ -115,6 +115,20 @@ def test_the_tables_own_values_are_refused_unless_they_are_declared_public(
     assert "that the values of the columns (of the table) are public" in told["not_checked"]
 
 
+def test_values_may_be_made_of_the_request_itself(table: Path, capsys: pytest.CaptureFixture) -> None:
+    rows = table.with_name("private.jsonl")
+    lines = [{"text": "one more" * (n % 2) + " word", "kind": "music", "parse": "(Yield (Ask))"} for n in range(90)]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    schema = table.with_name("schema.yaml")
+    schema.write_text("length: {made: words, bins: [2]}\nact: {made: function, values: [Ask]}\n")
+    assert call(rows, "--epsilon", "8") == 0
+    drawn = list(csv.DictReader((table.parent / "out" / "rows.csv").open()))
+    assert {row["act"] for row in drawn} >= {"Ask"} and {row["length"] for row in drawn} >= {"under 2", "2 or more"}
+    assert sum(row["act"] == "Ask" for row in drawn) > 150
+    schema.write_text("area: {made: label, values: [Ask]}\n")
+    assert call(rows, out="out/more.csv") == 2 and "no row has a column 'label'" in capsys.readouterr().err
+
+
 def test_rows_of_one_person_are_no_units_in_silence(table: Path, capsys: pytest.CaptureFixture) -> None:
     folder = table.parent
     words = [str(table), "--out", str(folder / "out/rows.csv"), "--num-rows", "9", "--epsilon", "1"]
