@@ -72,7 +72,10 @@ class AttributeCodes:
         Raises:
             DataError: It is none; it is not quoted.
         """
-        found = self.read_some(code)
+        try:
+            found = self.read_some(code)
+        except DataError:
+            found = {}
         if len(found) < len(self.parts):
             raise DataError(f"a prompt does not have the attributes {', '.join(self.names)}: make the prompts again")
         return [found[place] for place in range(len(self.parts))]

@@ -228,7 +228,8 @@ def _examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[s
     by_text = {sample.utterance: sample for sample in reversed(own)}
     place = {sample.utterance: i for i, sample in reversed(list(enumerate(own)))}
     gains = {word: share - everywhere[word] for word, share in _word_shares(own).items()}
-    named = {word for sample in own[:1] if sample.label is not None for word in _words(sample.label)}
+    labels = [_words(sample.label) for sample in own if sample.label is not None]
+    named = frozenset.intersection(*labels) if labels else frozenset()  # of several attributes that of the row
 
     def key(text: str) -> tuple[int, float, int]:
         words = _words(text)

@@ -108,6 +108,7 @@ def write_page(
             run=record.folder.resolve().name,
             asked=asked,
             is_topics=main == "topics",
+            has_attributes=system(main).needs == "attributes",
             main=system(main).label,
             supported=known,
             support=support,

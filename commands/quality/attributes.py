@@ -11,7 +11,6 @@ from typing import Any
 
 from datamodules.attribute_codes import AttributeCodes
 from doppel.errors import DataError, UserError
-from doppel.metrics.attributes import adherence, jensen_shannon
 from doppel.tables.made import OF_TREE, make
 from doppel.tables.schema import Column
 
@@ -63,6 +62,8 @@ def attribute_metrics(
         two parts of the reference); ``attribute_adherence``, ``attribute_adherence_chance`` (of samples that are dealt
         out anew) and ``human_attribute_adherence``; the first and the third also for each attribute. And notes.
     """
+    from doppel.metrics.attributes import adherence, jensen_shannon  # need torch, which no --help waits for
+
     rows = random.Random(seed).sample(range(len(reference.texts)), len(reference.texts))
     taught, judged = reference.part(rows[: len(rows) // 2]), reference.part(rows[len(rows) // 2 :])
     values: dict[str, float | None] = {}

@@ -151,7 +151,9 @@ def test_the_run_is_signed_and_its_page_has_the_released_shares(run: Path) -> No
     low, high = release.interval("Topic: other")
     assert low < 1 / 3 < high or abs(release.shares["Topic: other"] - 1 / 3) < 4 * release.deviations["Topic: other"]
     page = (run / "report.html").read_text()
-    assert "Topic: music" in page and "Gaussian marginals" in page and "Signed off" in page
+    assert (
+        "Topic: music" in page and "Gaussian marginals" in page and ">Attribute</th>" in page and "Signed off" in page
+    )
 
 
 def laid_in(run: Path, releases: list[dict[str, Any]]) -> None:
