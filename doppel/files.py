@@ -74,6 +74,14 @@ def write_json_lines(path: str | Path, records: Iterable[object]) -> None:
         file.writelines(f"{json.dumps(record, ensure_ascii=False)}\n".encode() for record in records)
 
 
+def cut_torn_line(path: Path) -> None:
+    """Cut off a last line without its end, which a crash tore from a file that is appended to."""
+    content = path.read_bytes()
+    whole, newline, torn = content.rpartition(b"\n")
+    if torn:
+        os.truncate(path, len(whole) + len(newline))
+
+
 def read_json_lines(path: str | Path, content: bytes | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read the objects of a file of JSON lines, with the number of their line from 1; blank lines are skipped.
 
