@@ -49,6 +49,7 @@ MORE = {
         "public-trees": "commands.data.public_trees:public_trees",
         "histogram": "commands.privacy.histogram:histogram",
         "calibrate": "commands.privacy.calibrate:calibrate",
+        "evolve": "commands.privacy.evolve:evolve",
         "keep-best": "commands.quality.keep_best:keep_best",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
         "report": "commands.quality.report:report",

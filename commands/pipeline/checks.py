@@ -72,6 +72,11 @@ def check(experiment: Experiment, path: Path) -> None:
             "leave it out",
             about=path,
         )
+    evolves = "evolution" in experiment.systems
+    if evolves and experiment.evolving.per_label and experiment.labels is None:
+        raise UserError("evolution.per_label needs the list of all labels: give labels, or leave it out", about=path)
+    if evolves and experiment.adaptation is not None:
+        raise UserError("an adaptation trains its systems, and evolution trains nothing: leave it out", about=path)
     wanted = experiment.calibration
     if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
         raise UserError("a calibration of utterances draws from all of them: leave out candidates", about=path)

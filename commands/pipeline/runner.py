@@ -20,6 +20,8 @@ from commands.pipeline.estimate import forecast
 from commands.pipeline.experiment import load, save
 from commands.pipeline.local import PLACE, minutes, run_here
 from commands.pipeline.manifest import declaration, declare
+from commands.pipeline.outlook import evolving, outlook
+from commands.pipeline.outlook import ready as ready_to_evolve
 from commands.pipeline.readiness import readiness, trainings_of
 from commands.pipeline.run_folder import has_begun, hold
 from commands.pipeline.run_record import RunRecord
@@ -247,7 +249,8 @@ class Runner:
                 declare(step, self.run)
 
     def _trains(self) -> bool:
-        return any(step.kind == "fit" for step in self.waiting())
+        """Whether a step is left that reads private text to learn from it."""
+        return any(step.kind == "fit" or step.argv[0] == "evolve" for step in self.waiting())
 
     def _check_data(self) -> dict[str, int]:
         """Read the user's files before anything starts, so that a bad line, or a batch that wastes ε, is found now.
@@ -268,11 +271,24 @@ class Runner:
             ready = readiness(self.experiment, used, self.steps, read.num_units, plans=False)
             for sentence in [] if ready is None else ready.warnings:
                 say(f"── warning: {sentence}")
+            step = evolving(used, self.waiting())
+            told = None if step is None else outlook(self.experiment, step, read.num_units)
+            if told is not None and told.advice is not None:
+                say(f"── warning: {used.name}: {told.advice}")
         return read.num_units
 
     def _tell_ready(self, num_units: Mapping[str, int]) -> None:
         """What each system would do, and about how long it would take on this machine."""
         for used in systems_of(self.experiment):
+            step = evolving(used, self.waiting())
+            found = None if step is None else outlook(self.experiment, step, num_units)
+            if found is not None:
+                say(
+                    ready_to_evolve(
+                        self.experiment, found, str(self.experiment.section("data").get("unit") or "utterance")
+                    )
+                )
+                continue
             trainings = trainings_of(used, self.waiting())
             ready = readiness(self.experiment, used, self.steps, num_units, plans=True)
             if trainings and ready is not None:

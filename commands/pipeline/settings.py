@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from commands.pipeline.evolution_settings import Evolution
 from commands.pipeline.yaml_files import Settings, merge
 from doppel.errors import UserError
 
@@ -140,6 +141,7 @@ class Experiment:
         compare_with_private: Also report copies of the private training text; these figures are not private.
         labels: Public list of all labels, one a line, for the system ``labels``.
         topics: How the system ``topics`` labels utterances that have no label.
+        evolution: How the system ``evolution`` lets texts of a public model evolve.
         exact_histogram: Draw the labels as they are in the data, as the paper does: NOT PRIVATE, and said to be so.
         calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
         parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
@@ -183,6 +185,7 @@ class Experiment:
     compare_with_private: bool = False
     labels: str | None = None
     topics: Topics | None = None
+    evolution: Evolution | None = None
     exact_histogram: bool = False
     calibration: Calibration | None = None
     parser: str | None = None
@@ -198,6 +201,11 @@ class Experiment:
     def is_private(self) -> bool:
         """Whether its language models train under differential privacy."""
         return math.isfinite(self.epsilon)
+
+    @property
+    def evolving(self) -> Evolution:
+        """How the system ``evolution`` works."""
+        return self.evolution or Evolution()
 
     def epochs_of(self, settings: str) -> float:
         """Epochs of a training.

@@ -208,6 +208,12 @@ class Ledger:
         self._file.refresh()
         return {fingerprint for steps, fingerprint in self._file.mechanism(mechanism_id).weights if steps == num_steps}
 
+    def noted_in(self, scope: str) -> set[str]:
+        """All fingerprints that :meth:`note_weights` has recorded of the mechanisms of a scope."""
+        self._file.refresh()
+        own = self._file.of_scope(self._prefix + scope)
+        return {fingerprint for record in own for _, fingerprint in record.weights}
+
     def affordable(self, mechanism_id: str) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
 
@@ -221,6 +227,12 @@ class Ledger:
         """Steps of this mechanism on file, those lost to a crash included."""
         self._file.refresh()
         return self._file.mechanism(mechanism_id).done_steps
+
+    def noise_on_file(self, mechanism_id: str) -> float | None:
+        """Noise multiplier of a mechanism that has spent a step; None where it may still be declared under another."""
+        self._file.refresh()
+        known = self._file.mechanisms.get(mechanism_id)
+        return float(known.fields["noise_multiplier"]) if known is not None and known.done_steps else None
 
     def has_steps(self) -> bool:
         """Whether a step of this run is on file."""

@@ -1,0 +1,59 @@
+"""What an evolution by votes is about to do, told before anything is spent: rounds, candidates, votes beside noise."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from commands.pipeline.settings import Experiment
+from commands.pipeline.steps import Step
+from commands.pipeline.system import System
+from doppel.evolution.budget import Outlook, plan_votes
+from doppel.privacy.spec import PrivacyArguments
+
+
+def evolving(system: System, steps: Sequence[Step]) -> Step | None:
+    """The step that lets a system's samples evolve; None of a system that trains."""
+    return next((step for step in steps if step.argv[0] == "evolve" and step.name == system.name), None)
+
+
+def outlook(experiment: Experiment, step: Step, num_units: Mapping[str, int]) -> Outlook | None:
+    """What its votes are worth.
+
+    Formal guarantees:
+        A function of N, which counts as public, of the budget and of the experiment.
+
+    Args:
+        experiment: What is run.
+        step: Which lets samples evolve.
+        num_units: Path of a private file → its units.
+
+    Returns:
+        None where nobody has counted the units.
+
+    Raises:
+        CalibrationError: No noise keeps the ε.
+    """
+    options = dict(zip(step.argv[2::2], step.argv[3::2], strict=True))
+    data, settings = json.loads(options["--data"]), experiment.evolving
+    count = num_units.get(data["train_path"])
+    if count is None:
+        return None
+    pool = experiment.num_samples * (1 + settings.variations)
+    found = Outlook(count, pool, settings.clusters or pool, settings.votes_each, settings.rounds, None)
+    if "--privacy" not in options:
+        return found
+    privacy = PrivacyArguments(**json.loads(options["--privacy"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the files are read
+        spec = plan_votes(privacy, count, settings.rounds, str(data.get("unit") or "utterance"))
+    return replace(found, noise_multiplier=spec.noise_multiplier)
+
+
+def ready(experiment: Experiment, found: Outlook, unit: str) -> str:
+    """What is about to be done, in words."""
+    noise = "NOT PRIVATE" if found.noise_multiplier is None else f"σ {found.noise_multiplier:.3f}"
+    texts = experiment.evolving.questions(experiment.num_samples)
+    return f"ready: evolution, {found.num_units:,} {unit}s, {noise}, {found.text}; at most {texts:,} texts are written"
