@@ -102,6 +102,7 @@ def evolve(
     tell(f"{len(chosen)} of {len(prompts)} first texts")
     for number in range(1, polls.rounds + 1):
         pool = distinct([*chosen, *_vary(generator, chosen, plan.variations, f"{plan.seed}/{number - 1}")])
+        _check(pool, due)
         vectors = _vectors(plan, generator, embed, pool, number)
         chosen = [pool[place] for place in _vote(plan, polls, number, pool, vectors, due)]
         kept = len({id(candidate) for candidate in chosen})
@@ -120,6 +121,14 @@ def _written(texts: Sequence[str], prompts: Sequence[Prompt]) -> list[Candidate]
     """What a generator wrote; an empty text is none."""
     answers = zip((text.strip() for text in texts), prompts, strict=True)
     return [Candidate(text, prompt) for text, prompt in answers if text]
+
+
+def _check(pool: Sequence[Candidate], due: Mapping[str | None, int]) -> None:
+    """Refuse a pool that lacks what is to be chosen of it."""
+    there = {candidate.prompt.label for candidate in pool}
+    for label, num in due.items():
+        if num and label not in there:
+            raise UserError(_NO_TEXT.format("" if label is None else f" for the label {label!r}"))
 
 
 def _vary(generator: Generator, parents: Sequence[Candidate], times: int, stream: str) -> list[Candidate]:
@@ -156,9 +165,6 @@ def _vote(
     """Places in the pool of the candidates that a round chooses."""
     labels = [candidate.prompt.label for candidate in pool]
     members = {label: [place for place, own in enumerate(labels) if own == label] for label in due}
-    for label, num in due.items():
-        if num and not members[label]:
-            raise UserError(_NO_TEXT.format("" if label is None else f" for the label {label!r}"))
     if plan.clusters is not None and plan.clusters < len(pool):
         centers, groups = _clusters(vectors, plan.clusters, plan.seed + number)
         votes = polls.count(number, pool, centers, [None] * len(groups))

@@ -66,10 +66,11 @@ class Limits:
         each = {"calls": 1.0, "tokens": tokens_each, "money": money_each}
         most = {"calls": self.max_calls, "tokens": self.max_tokens, "money": self.max_money}
         for name, limit in most.items():
-            if limit is not None and spent[name] + (under_way + 1) * each[name] > limit:
+            used = spent[name] + under_way * each[name]
+            if limit is not None and used + each[name] > limit:
                 raise UserError(
-                    f"evolution.limits.max_{name} is {limit:g}, and {spent[name]:g} are used: the run stops before a "
-                    "call that could pass it. Its answers are kept: raise the limit and give the command again"
+                    f"evolution.limits.max_{name} is {limit:g}, and {used:g} are used or under way: it stops before a "
+                    "call that could pass it. The answers are kept: raise the limit and give the command again"
                 )
 
 
