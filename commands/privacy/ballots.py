@@ -58,7 +58,7 @@ class Ballots:
         by :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. Its spend is in the ledger
         *before* a ballot is counted. σ is calibrated for all rounds once; where a step is on file, it is the one that
         the file says, and a schedule of another length is refused before anything is drawn. What is written down is the
-        noisy result, after the ledger has noted its fingerprint; the ballots and their sums stay in the memory of this
+        noisy result, after the ledger has noted its fingerprint. The ballots and their sums stay in the memory of this
         process. A round that is on file is read again: its noise is never drawn a second time.
 
         A process that is killed between a spend and its file loses that round: it stays spent, nobody has seen it, and
@@ -187,8 +187,10 @@ class Ballots:
                 f"it has a line that {ledger.path} has not noted: restore the file; without it, its rounds are lost",
                 about=self._path,
             )
-        num_kept = sum("round" in record for record in self._kept)
-        self.num_lost = ledger.spent_steps(self._votes) - num_kept
+        numbers = [record["round"] for record in self._kept if "round" in record]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise DataError("it lacks a round before others: restore the file", about=self._path)
+        self.num_lost = ledger.spent_steps(self._votes) - len(numbers)
         self.rounds = self._poll.rounds - self.num_lost
         if self.rounds < 1:
             raise UserError(

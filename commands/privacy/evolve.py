@@ -154,8 +154,11 @@ def read_rows(path: str | None) -> list[dict[str, str]]:
     """
     if path is None:
         return []
-    with open(expand_path(path), newline="", encoding="utf-8") as file:
-        rows = [dict(row) for row in csv.DictReader(file)]
+    try:
+        with open(expand_path(path), newline="", encoding="utf-8") as file:
+            rows = [dict(row) for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error):
+        raise DataError("it cannot be read as rows: give what metadata has written", about=path) from None
     if not rows or any(None in row or None in row.values() for row in rows):
         raise DataError("it has no rows, or one of another length: give what metadata has written", about=path)
     return rows
