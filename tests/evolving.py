@@ -56,7 +56,12 @@ def write_private(folder: Path, num: int = 80) -> Path:
     """Rows of the grammar with a secret, two of each user, and labels."""
     turns = list(generate(num, 3))
     rows = [
-        {"utterance": f"{turn.utterance} {SECRET}{i}", "unit": f"{SECRET}-u{i // 2}", "label": turn.domain}
+        {
+            "utterance": f"{turn.utterance} {SECRET}{i}",
+            "unit": f"{SECRET}-u{i // 2}",
+            "label": turn.domain,
+            "stars": i % 3 + 1,
+        }
         for i, turn in enumerate(turns)
     ]
     path = folder / "private.jsonl"
@@ -86,6 +91,16 @@ def call(
     words += ["--settings", json.dumps({"generator": "grammar", "rounds": 2, "variations": 2, **settings})]
     with words_alone():
         return cli.main([*words, "--privacy", json.dumps(given), *more])
+
+
+def write_rows(folder: Path, private: Path, *more: str) -> Path:
+    """Rows of attributes that the scope of the votes has paid for, at ε = 2 of its 8."""
+    (folder / "schema.yaml").write_text("stars: [1, 2, 3]\nlabel: [calendar, weather, people]\n")
+    words = ["metadata", str(private), "--out", str(folder / "rows" / "rows.csv"), "--num-rows", "6", "--epsilon", "2"]
+    words += ["--delta", "1e-5", "--target-epsilon", "8", "--scope", "evolution", "--method", "independent"]
+    words += ["--ledger", str(folder / "ledger.jsonl"), "--schema", str(folder / "schema.yaml"), "--unit", "user"]
+    assert cli.main([*words, *more]) == 0
+    return folder / "rows" / "rows.csv"
 
 
 def spent(folder: Path, stage: str = "votes") -> int:

@@ -6,11 +6,14 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from commands.pipeline.settings import Experiment
 from commands.pipeline.steps import Step
 from commands.pipeline.system import System
-from doppel.evolution.budget import Outlook, plan_votes
+from doppel.console.ledger import FILE_NAME
+from doppel.evolution.budget import STAGE, Outlook, plan_beside
+from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
 
@@ -19,7 +22,7 @@ def evolving(system: System, steps: Sequence[Step]) -> Step | None:
     return next((step for step in steps if step.argv[0] == "evolve" and step.name == system.name), None)
 
 
-def outlook(experiment: Experiment, step: Step, num_units: Mapping[str, int]) -> Outlook | None:
+def outlook(experiment: Experiment, step: Step, num_units: Mapping[str, int], run: Path) -> Outlook | None:
     """What its votes are worth.
 
     Formal guarantees:
@@ -29,6 +32,7 @@ def outlook(experiment: Experiment, step: Step, num_units: Mapping[str, int]) ->
         experiment: What is run.
         step: Which lets samples evolve.
         num_units: Path of a private file → its units.
+        run: The run folder, whose ledger may have paid for rows of attributes.
 
     Returns:
         None where nobody has counted the units.
@@ -48,8 +52,11 @@ def outlook(experiment: Experiment, step: Step, num_units: Mapping[str, int]) ->
     privacy = PrivacyArguments(**json.loads(options["--privacy"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when the files are read
-        spec = plan_votes(privacy, count, settings.rounds, str(data.get("unit") or "utterance"))
-    return replace(found, noise_multiplier=spec.noise_multiplier)
+        ledger = Ledger(run / FILE_NAME)
+        known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE)) if ledger.exists() else None
+        unit = str(data.get("unit") or "utterance")
+        sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger).noise_multiplier
+    return replace(found, noise_multiplier=sigma)
 
 
 def ready(experiment: Experiment, found: Outlook, unit: str) -> str:

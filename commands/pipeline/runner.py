@@ -272,7 +272,7 @@ class Runner:
             for sentence in [] if ready is None else ready.warnings:
                 say(f"── warning: {sentence}")
             step = evolving(used, self.waiting())
-            told = None if step is None else outlook(self.experiment, step, read.num_units)
+            told = None if step is None else outlook(self.experiment, step, read.num_units, self.run)
             if told is not None and told.advice is not None:
                 say(f"── warning: {used.name}: {told.advice}")
         return read.num_units
@@ -281,7 +281,7 @@ class Runner:
         """What each system would do, and about how long it would take on this machine."""
         for used in systems_of(self.experiment):
             step = evolving(used, self.waiting())
-            found = None if step is None else outlook(self.experiment, step, num_units)
+            found = None if step is None else outlook(self.experiment, step, num_units, self.run)
             if found is not None:
                 say(
                     ready_to_evolve(

@@ -20,7 +20,7 @@ from datamodules.sources import data_fingerprint, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError, UserError
-from doppel.evolution.budget import KIND, digest_of, plan_votes
+from doppel.evolution.budget import KIND, STAGE, digest_of, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
 from doppel.evolution.votes import Electorate, Nearness
 from doppel.files import cut_torn_line, read_json_lines
@@ -28,8 +28,8 @@ from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments, PrivacySpec
 
-#: Of the votes, and of the sizes of labels.
-STAGE, SIZES = "votes", "histogram"
+#: Stage of the sizes of labels.
+SIZES = "histogram"
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]
 
 
@@ -170,10 +170,12 @@ class Ballots:
 
     def _open(self, ledger: Ledger, privacy: PrivacyArguments) -> None:
         """Declare the votes, or find those that an interrupted run has declared, and read what was released."""
-        self._spec = plan_votes(privacy, self.num_units, self._poll.rounds, self._unit)
-        known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE))
-        if known is not None:
-            self._spec = replace(self._spec, noise_multiplier=known)
+        known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE)) if ledger.exists() else None
+        if known is None:
+            self._spec = plan_beside(privacy, self.num_units, self._poll.rounds, self._unit, ledger)
+        else:
+            plan = plan_votes(privacy, self.num_units, self._poll.rounds, self._unit)
+            self._spec = replace(plan, noise_multiplier=known)
         self._votes = self._declare(ledger, STAGE, self._spec, self._poll.rounds, KIND)
         if privacy.seed is not None:
             text = "the noise of the votes was drawn from a fixed seed, and whoever reads it can subtract the noise"

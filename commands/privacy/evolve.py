@@ -18,6 +18,7 @@ from commands.privacy.ballots import Ballots, Poll
 from commands.privacy.counted import embed
 from commands.privacy.histogram import read_labels
 from commands.privacy.kept_releases import try_folder
+from commands.privacy.rows_card import refuse_unpaid_rows
 from datamodules.sources import expand_path
 from doppel.errors import DataError
 from doppel.evolution.evolve import Plan
@@ -73,6 +74,8 @@ def evolve(
         poll = Poll(settings.rounds, settings.votes_each, nearness, names)
         alone = partial(embed, encoder=settings.encoder, batch_size=1)
         ballots = Ballots(folder, ledger, data, privacy, poll, alone)
+        if settings.rows is not None and ledger is not None and privacy is not None:
+            refuse_unpaid_rows(Path(expand_path(settings.rows)), ledger, privacy.scope)
         if ballots.num_lost:
             print(f"   {ballots.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
         answers = Answers(folder / "answers.jsonl", _identity(settings))

@@ -5,35 +5,42 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from doppel.privacy.accounting import calibrate_noise_multiplier, default_delta
 from doppel.privacy.gdp import mu_of
+from doppel.privacy.histogram import KIND as HISTOGRAM
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacyArguments, PrivacySpec
 
 #: What the ledger calls a round of votes.
-KIND = "gaussian_votes"
+KIND, STAGE = "gaussian_votes", "votes"
 #: Average votes over their noise from which which candidates are chosen is more than chance: most votes fall on few.
 CLEAR = 1.0
 
 
-def plan_votes(privacy: PrivacyArguments, num_units: int, rounds: int, unit: str) -> PrivacySpec:
+def plan_votes(
+    privacy: PrivacyArguments, num_units: int, rounds: int, unit: str, beside: Sequence[Mechanism] = ()
+) -> PrivacySpec:
     """The specification of all rounds, whose noise is calibrated once.
 
     Formal guarantees:
         A round is a Gaussian release of sensitivity 1 without subsampling
-        (:class:`~doppel.evolution.votes.Electorate`), so it is 1/σ-GDP. The budget may leave room for one more Gaussian
-        release, of noise multiplier s (``histogram_noise_multiplier``). T rounds and that are √(T/σ² + 1/s²)-GDP
-        together, exactly (Dong, Roth and Su, 2022, corollary 3.3). So σ = √(T / (μ² - 1/s²)) for the μ of (ε, δ). Where
-        the ledger's accountant finds more than ε by its rounding, or another one was asked for, σ is what that
+        (:class:`~doppel.evolution.votes.Electorate`), so it is 1/σ-GDP. T rounds beside further Gaussian releases, of
+        noise multipliers s, are √(T/σ² + Σ 1/s²)-GDP together, exactly (Dong, Roth and Su, 2022, corollary 3.3). So σ =
+        √(T / (μ² - Σ 1/s²)) for the μ of (ε, δ). Where something beside is no plain Gaussian release, where the
+        ledger's accountant finds more than ε by its rounding, or where another one was asked for, σ is what that
         accountant calibrates.
 
     Args:
-        privacy: ε, δ and accountant.
+        privacy: ε, δ and accountant; with ``histogram_noise_multiplier``, one more release in the budget.
         num_units: N.
         rounds: T.
         unit: What is protected.
+        beside: What else the budget pays for, such as rows of attributes that it has paid for already.
 
     Returns:
         The spec: q = 1, sensitivity 1, T planned steps.
@@ -41,14 +48,48 @@ def plan_votes(privacy: PrivacyArguments, num_units: int, rounds: int, unit: str
     Raises:
         CalibrationError: No noise keeps the ε.
     """
-    spec = privacy.plan(num_units, num_units, [float(rounds)], unit, None)
-    spec = replace(spec, max_grad_norm=1.0)
-    beside = sum(1 / mechanism.noise_multiplier**2 for mechanism in spec.histogram)
-    left = mu_of(spec.target_epsilon, spec.delta) ** 2 - beside
-    if left <= 0 or spec.accountant != "pld":
-        return spec
-    exact = replace(spec, noise_multiplier=math.sqrt(rounds / left))
-    return exact if exact.allows(exact.mechanisms()) else spec
+    draft = PrivacySpec(
+        target_epsilon=privacy.target_epsilon,
+        delta=default_delta(num_units) if privacy.delta is None else privacy.delta,
+        accountant=privacy.accountant,
+        unit=unit,
+        num_units=num_units,
+        batch_size=num_units,
+        max_grad_norm=1.0,
+        noise_multiplier=1.0,
+        stage_steps=(rounds,),
+        histogram_noise_multiplier=privacy.histogram_noise_multiplier,
+    )
+    beside = [*beside, *draft.histogram]
+    left = mu_of(draft.target_epsilon, draft.delta) ** 2
+    left -= sum(mechanism.steps / mechanism.noise_multiplier**2 for mechanism in beside)
+    if draft.accountant == "pld" and left > 0 and all(mechanism.sample_rate == 1.0 for mechanism in beside):
+        exact = replace(draft, noise_multiplier=math.sqrt(rounds / left))
+        if exact.allows([*beside, Mechanism(1.0, exact.noise_multiplier, rounds)]):
+            return exact
+    sigma = calibrate_noise_multiplier(
+        draft.target_epsilon, draft.delta, [(1.0, rounds)], accountant=draft.accountant, beside=beside
+    )
+    return replace(draft, noise_multiplier=sigma)
+
+
+def plan_beside(
+    privacy: PrivacyArguments, num_units: int, rounds: int, unit: str, ledger: Ledger | None
+) -> PrivacySpec:
+    """As :func:`plan_votes`, beside what the scope has spent on a ledger, such as rows of attributes.
+
+    Args:
+        privacy: ε, δ, accountant and scope.
+        num_units: N.
+        rounds: T.
+        unit: What is protected.
+        ledger: What pays; it may not be there yet, and no round of the scope is on it.
+    """
+    if ledger is None or not ledger.exists():
+        return plan_votes(privacy, num_units, rounds, unit)
+    if ledger.has_spent(privacy.scope, HISTOGRAM):  # it is among what was spent
+        privacy = replace(privacy, histogram_noise_multiplier=None)
+    return plan_votes(privacy, num_units, rounds, unit, ledger.spent(privacy.scope))
 
 
 def digest_of(record: Mapping[str, Any]) -> str:

@@ -228,6 +228,11 @@ class Ledger:
         self._file.refresh()
         return self._file.mechanism(mechanism_id).done_steps
 
+    def spent(self, scope: str) -> list[Mechanism]:
+        """What a scope has spent; nothing where it is not on file."""
+        self._file.refresh()
+        return [record.mechanism() for record in self._file.of_scope(self._prefix + scope) if record.done_steps]
+
     def noise_on_file(self, mechanism_id: str) -> float | None:
         """Noise multiplier of a mechanism that has spent a step; None where it may still be declared under another."""
         self._file.refresh()

@@ -6,12 +6,12 @@ import math
 import warnings
 
 import pytest
-from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
 from doppel.evolution.budget import Outlook, plan_votes
 from doppel.privacy.gdp import delta_of
-from doppel.privacy.mechanism import CalibrationError
+from doppel.privacy.mechanism import CalibrationError, Mechanism
 from doppel.privacy.spec import PrivacyArguments
 
 #: N → σ of ten rounds at ε = 1, 2, 4, at δ = 1/(N ln N).
@@ -41,10 +41,22 @@ def test_sigma_is_that_of_the_tables(num_units: int, place: int, epsilon: float)
 def test_rounds_leave_room_for_rows_of_attributes(num_units: int, place: int, epsilon: float) -> None:
     alone = plan_votes(PrivacyArguments(epsilon), num_units, 10, "utterance")
     mu = math.sqrt(10) / alone.noise_multiplier
-    given = PrivacyArguments(epsilon, histogram_noise_multiplier=1 / math.sqrt(0.1) / mu)
-    spec = plan_votes(given, num_units, 10, "utterance")
-    assert spec.noise_multiplier == pytest.approx(BESIDE[num_units][place], abs=0.01)
-    assert spec.allows(spec.mechanisms())
+    beside = 1 / math.sqrt(0.1) / mu
+    room = PrivacyArguments(epsilon, histogram_noise_multiplier=beside)
+    for given, paid in ((room, ()), (PrivacyArguments(epsilon), (Mechanism(1.0, beside, 1),))):
+        spec = plan_votes(given, num_units, 10, "utterance", paid)
+        assert spec.noise_multiplier == pytest.approx(BESIDE[num_units][place], abs=0.01)
+        assert spec.allows([*spec.mechanisms(), *paid])
+
+
+def test_votes_beside_a_training_get_what_it_leaves() -> None:
+    """Samples of DP-SGD and votes for them, in one scope: no closed form, so the accountant calibrates."""
+    training = Mechanism(0.05, 1.2, 60)
+    spec = plan_votes(PrivacyArguments(4.0), 5000, 2, "utterance", [training])
+    event = SelfComposedDpEvent(PoissonSampledDpEvent(0.05, GaussianDpEvent(1.2)), 60)
+    votes = SelfComposedDpEvent(GaussianDpEvent(spec.noise_multiplier), 2)
+    assert PLDAccountant().compose(event).compose(votes).get_epsilon(spec.delta) == pytest.approx(4.0, rel=5e-3)
+    assert spec.noise_multiplier > plan_votes(PrivacyArguments(4.0), 5000, 2, "utterance").noise_multiplier
 
 
 def test_another_accountant_calibrates_itself() -> None:

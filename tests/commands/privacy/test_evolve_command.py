@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
+import cli
 from commands.privacy import ballots, evolve
 from doppel.evolution.generators import answers
 from doppel.evolution.votes import Electorate
 from doppel.privacy import ledger as ledger_module
-from doppel.privacy.gdp import delta_of
+from doppel.privacy.gdp import delta_of, mu_of
 from doppel.privacy.ledger import Ledger
 from tests.evolution.openai_server import serve
-from tests.evolving import SECRET, call, everything, samples, spent, write_private
+from tests.evolving import SECRET, call, everything, samples, spent, words_alone, write_private, write_rows
 
 #: So that two runs can be compared: the noise of each round is always the same.
 FIXED = {"seed": 5}
@@ -195,9 +197,11 @@ def test_sigma_comes_from_the_ledger_where_a_step_is_on_file(tmp_path: Path, pri
         with pytest.raises(Killed):
             call(tmp_path, private)
     sigma = mechanism(tmp_path)["noise_multiplier"]
-    known = ballots.plan_votes
     with pytest.MonkeyPatch.context() as patch:  # a later version that calibrates otherwise
-        patch.setattr(ballots, "plan_votes", lambda *args: replace(known(*args), noise_multiplier=sigma / 2))
+        for name in ("plan_votes", "plan_beside"):
+            known = getattr(ballots, name)
+            halved = partial(lambda known, *args: replace(known(*args), noise_multiplier=sigma / 2), known)
+            patch.setattr(ballots, name, halved)
         assert call(tmp_path, private) == 0
     records = [json.loads(line) for line in (tmp_path / "evolution" / "votes.jsonl").read_text().splitlines()]
     assert [record["noise_multiplier"] for record in records] == [sigma, sigma] and spent(tmp_path) == 2
@@ -219,6 +223,19 @@ def test_votes_and_sizes_of_labels_are_one_budget(tmp_path: Path, private: Path)
     assert call(tmp_path, private, *more, privacy=room, per_label=True) == 0 and spent(tmp_path, "histogram") == 1
 
 
+def test_rows_of_attributes_and_votes_are_one_budget(tmp_path: Path, private: Path) -> None:
+    rows = write_rows(tmp_path, private)
+    assert call(tmp_path, private, rows=str(rows)) == 0
+    sigma, beside = mechanism(tmp_path)["noise_multiplier"], 1 / mu_of(2, 1e-5)
+    assert spent(tmp_path) == 2 and sigma == pytest.approx(
+        (2 / (mu_of(8, 1e-5) ** 2 - mu_of(2, 1e-5) ** 2)) ** 0.5, rel=1e-3
+    )
+    events = SelfComposedDpEvent(GaussianDpEvent(sigma), 2), GaussianDpEvent(beside)
+    accountant = PLDAccountant().compose(events[0]).compose(events[1])
+    assert accountant.get_epsilon(1e-5) == pytest.approx(8.0, rel=2e-3)
+    assert Ledger(tmp_path / "ledger.jsonl").epsilon("evolution") <= 8.0
+
+
 def test_a_scope_that_cannot_pay_draws_nothing(tmp_path: Path, private: Path, capsys: pytest.CaptureFixture) -> None:
     assert call(tmp_path, private, "--num-samples", "5") == 0
     other = tmp_path / "other"
@@ -238,9 +255,6 @@ def test_without_privacy_nothing_of_the_votes_is_written(tmp_path: Path, private
         "--data",
         json.dumps({"train_path": str(private), "unit": "user"}),
     ]
-    import cli
-    from tests.evolving import words_alone
-
     with words_alone():
         assert cli.main(["evolve", str(tmp_path / "evolution"), *words, "--settings", '{"generator": "grammar"}']) == 0
     assert not (tmp_path / "evolution" / "votes.jsonl").exists() and not (tmp_path / "ledger.jsonl").exists()
@@ -255,7 +269,7 @@ def test_without_privacy_nothing_of_the_votes_is_written(tmp_path: Path, private
         ({"rounds": 0}, "evolution.rounds is 0"),
         ({"clusters": 3, "per_label": True}, "without per_label"),
         ({"generator": "no/such/folder"}, "evolution.generator"),
-        ({"rows": "no/such/rows.csv"}, "no/such/rows.csv"),
+        ({"rows": "no/such/rows.csv"}, "no/such/rows.csv: they are not rows"),
     ],
 )
 def test_a_start_that_fails_spends_nothing(

@@ -19,7 +19,17 @@ from doppel.evolution.votes import Electorate
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from tests.evolution.openai_server import serve
-from tests.evolving import SECRET, call, embed, everything, make_run, samples, spent, write_private
+from tests.evolving import (
+    SECRET,
+    call,
+    embed,
+    everything,
+    make_run,
+    samples,
+    spent,
+    write_private,
+    write_rows,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -94,23 +104,38 @@ def test_no_private_text_reaches_a_generator_a_cache_or_an_error(
         return 500 if number in (3, 20) else "torn" if number == 5 else f"set a meeting about {number}"
 
     (tmp_path / "labels.txt").write_text("calendar\nweather\n")
-    (tmp_path / "rows.csv").write_text("stars,length\n5,short\n1,long\n")
+    rows = write_rows(tmp_path, private)
     more = ("--labels", str(tmp_path / "labels.txt"))
-    given: dict[str, Any] = {
-        "rows": str(tmp_path / "rows.csv"),
-        "per_label": True,
-        "privacy": {"histogram_noise_multiplier": 3.0},
-    }
+    given: dict[str, Any] = {"rows": str(rows), "per_label": True, "privacy": {"histogram_noise_multiplier": 3.0}}
     with serve(answer) as server:
         assert call(tmp_path, private, *more, generator=server.url, limits={"max_calls": 21}, **given) == 2
         assert call(tmp_path, private, *more, generator=server.url, look_ahead=1, limits={"retries": 9}, **given) == 0
     sent = b"\n".join(server.bodies).decode()
-    assert len(server.bodies) > 40 and "stars: 5" in sent and "calendar" in sent
+    assert len(server.bodies) > 40 and "stars: 2" in sent and "calendar" in sent
     told = capsys.readouterr()
     private.unlink()
     for text in (sent, everything(tmp_path), told.out, told.err):
         assert SECRET not in text
     assert not any(name in json.dumps(server.headers) for name in (SECRET, "private.jsonl"))
+
+
+def test_rows_that_the_scope_has_not_paid_for_are_refused(
+    tmp_path: Path, private: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A private table as rows would be sent word by word."""
+    (tmp_path / "table.csv").write_text(f"stars,text\n1,{SECRET}\n2,{SECRET}\n")
+    with serve(lambda number, words: "fine") as server:
+        other = tmp_path / "other"
+        other.mkdir()
+        elsewhere = write_rows(other, private)
+        rows = write_rows(tmp_path, private)
+        rows.with_name("edited.csv").write_text(rows.read_text().replace("1", SECRET))
+        rows.with_name("edited.csv.card.json").write_bytes(rows.with_name("rows.csv.card.json").read_bytes())
+        for path in (tmp_path / "table.csv", elsewhere, rows.with_name("edited.csv")):
+            assert call(tmp_path, private, generator=server.url, rows=str(path)) == 2
+            told = capsys.readouterr().err
+            assert "no ε of this run covers others" in told and SECRET not in told
+        assert server.bodies == [] and spent(tmp_path) == 0
 
 
 def test_private_texts_are_embedded_one_by_one(tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
