@@ -15,6 +15,8 @@ from doppel.errors import UserError
 #: Former name of a system and its stage → its name.
 RENAMED = {"domain": "labels"}
 
+#: Of the field ``evolution``: what changes neither votes nor texts.
+_FREE_OF_EVOLUTION = ("limits", "key_variable", "batch_size")
 #: Fields of an experiment that may change while its run goes on.
 _FREE = (
     "save_every",
@@ -133,6 +135,7 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
     for key, was, now in differences(ours, theirs):
         place, *rest = key.split(".")
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
+        is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in _FREE_OF_EVOLUTION))
         is_said = key in ("data.unit", "overrides.data.unit") and {was, now} == {
             None,
             "utterance",

@@ -38,6 +38,9 @@ class Evolution:
         per_label: Whether a text votes among the candidates of its own label, of the list ``labels``. How many samples
             a label gets is measured with ``privacy.histogram_noise_multiplier``.
         rows: Released rows of attributes for the prompts, as ``python cli.py metadata`` writes.
+        examples: Texts that people have given to be shown to the generator, with their attributes as columns. They must
+            not be in the private file.
+        num_examples: Of these, the nearest by attributes that each first question shows.
         temperature: Of the sampling.
         top_p: Likewise.
         max_new_tokens: Longest text.
@@ -60,6 +63,8 @@ class Evolution:
     encoder: str = "minilm"
     per_label: bool = False
     rows: str | None = None
+    examples: str | None = None
+    num_examples: int = 5
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int = 64

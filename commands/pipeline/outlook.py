@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from commands.pipeline.readiness import count_units
 from commands.pipeline.settings import Experiment
+from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.steps import Step
 from commands.pipeline.system import System
 from doppel.console.ledger import FILE_NAME
@@ -42,7 +44,7 @@ def outlook(experiment: Experiment, step: Step, num_units: Mapping[str, int], ru
     """
     options = dict(zip(step.argv[2::2], step.argv[3::2], strict=True))
     data, settings = json.loads(options["--data"]), experiment.evolving
-    count = num_units.get(data["train_path"])
+    count = count_units(data["train_path"], StageConfig({"data": {"init_args": data}}), num_units)
     if count is None:
         return None
     pool = experiment.num_samples * (1 + settings.variations)

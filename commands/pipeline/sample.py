@@ -139,7 +139,7 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
         del known[used.name]
         if used.name == name or not known:
             raise UserError(
-                f"{used.name} has no model to sample from: more samples need more votes, in another RUN_DIR"
+                f"{used.name} has no model to sample from: more samples need more votes, which spend on top"
             )
     for_way = {"--label": lambda s: s.learns == "label", "--topic": lambda s: s.name == "topics"}
     for_way["--trees"] = lambda s: s.has_trees

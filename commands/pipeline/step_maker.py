@@ -154,7 +154,7 @@ class StepMaker(StepBase):
         """
         experiment, settings = self.experiment, self.experiment.evolving
         if system.draw > 1:
-            raise UserError("evolution has no model to sample from: more samples need more votes, in another RUN_DIR")
+            raise UserError("evolution has no model to sample from: more samples need more votes, which spend on top")
         variant = experiment.variants.get(system.name, {})
 
         def section(name: str) -> Settings:
@@ -193,7 +193,7 @@ class StepMaker(StepBase):
                 *votes,
                 self._file(f"{folder}/answers.jsonl", "data", system),
             ],
-            reads=[train, labels, settings.rows, settings.generator if is_folder else None],
+            reads=[train, labels, settings.rows, settings.examples, settings.generator if is_folder else None],
             protected=[train],
         )
 

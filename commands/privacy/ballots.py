@@ -134,7 +134,7 @@ class Ballots:
             if any(own[name] != value for name, value in asked.items()):
                 raise DataError(
                     f"it has votes of round {number} for other candidates: the generator, its answers or its prompts "
-                    "changed since. Restore them, or give another RUN_DIR, which spends on top",
+                    "changed since; restore them",
                     about=self._path,
                 )
             return _votes(own)
@@ -196,8 +196,8 @@ class Ballots:
         self.rounds = self._poll.rounds - self.num_lost
         if self.rounds < 1:
             raise UserError(
-                "every round of votes was spent and lost, so that nothing can be chosen: give another RUN_DIR, which "
-                "spends on top of what this one has spent",
+                "every round of votes was spent and lost, so that nothing can be chosen: "
+                "give another RUN_DIR, which spends on top of what this one has spent",
                 about=self._path,
             )
 

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import warnings
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,18 +20,27 @@ from commands.privacy.counted import embed
 from commands.privacy.histogram import read_labels
 from commands.privacy.kept_releases import try_folder
 from commands.privacy.rows_card import refuse_unpaid_rows
+from datamodules.columns import Columns, reference_columns
+from datamodules.overlap import refuse_overlap
 from datamodules.sources import expand_path
+from datamodules.tables import read_records
 from doppel.errors import DataError
 from doppel.evolution.evolve import Plan
 from doppel.evolution.evolve import evolve as run_rounds
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.asking import AskedModel
+from doppel.evolution.generators.donations import Donation
 from doppel.evolution.generators.protocol import Generator
 from doppel.evolution.population import Way
 from doppel.evolution.votes import Nearness
 from doppel.files import whole_file, write_json
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
+
+PRIVATE_EXAMPLES = (
+    "evolution.examples is {path}, which says what the private file {private} does, in whatever form: examples go "
+    "to the generator word by word; take what people gave out of the private file, or name a file of other texts"
+)
 
 
 def evolve(
@@ -78,6 +88,7 @@ def evolve(
             refuse_unpaid_rows(Path(expand_path(settings.rows)), ledger, privacy.scope)
         if ballots.num_lost:
             print(f"   {ballots.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
+        donations = read_donations(settings.examples, data)
         answers = Answers(folder / "answers.jsonl", _identity(settings))
         plan = Plan(
             num_samples,
@@ -91,7 +102,7 @@ def evolve(
         )
         found = run_rounds(
             plan,
-            generator_of(settings, answers),
+            generator_of(settings, answers, donations),
             ballots,
             partial(embed, encoder=settings.encoder),
             read_rows(settings.rows),
@@ -119,7 +130,7 @@ def evolve(
     print(f"{out}: {len(found)} samples after {ballots.rounds} rounds ({noise})")
 
 
-def generator_of(settings: Evolution, answers: Answers) -> Generator:
+def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Donation]) -> Generator:
     """Who writes.
 
     Raises:
@@ -141,12 +152,12 @@ def generator_of(settings: Evolution, answers: Answers) -> Generator:
             settings.limits,
             settings.key_variable,
         )
-        return AskedModel(server, settings.words, answers)
+        return AskedModel(server, settings.words, answers, donations, settings.num_examples)
     from doppel.evolution.generators.hugging_face import FolderModel
 
     place = expand_path(settings.generator)
     model = FolderModel(place, settings.temperature, settings.top_p, settings.max_new_tokens, settings.batch_size)
-    return AskedModel(model, settings.words, answers)
+    return AskedModel(model, settings.words, answers, donations, settings.num_examples)
 
 
 def read_rows(path: str | None) -> list[dict[str, str]]:
@@ -165,6 +176,29 @@ def read_rows(path: str | None) -> list[dict[str, str]]:
     if not rows or any(None in row or None in row.values() for row in rows):
         raise DataError("it has no rows, or one of another length: give what metadata has written", about=path)
     return rows
+
+
+def read_donations(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
+    """Texts that were given to be shown to a generator: rows of a table, each with a text.
+
+    Formal guarantees:
+        A file that says what the private one does is refused (:func:`~datamodules.overlap.overlapping`): a donated text
+        is taken out of what the guarantee protects.
+
+    Raises:
+        DataError: It does, cannot be read, or has a row without text.
+    """
+    if path is None:
+        return []
+    columns = reference_columns(Columns.from_config(data))
+    refuse_overlap(path, columns, [(data["train_path"], Columns.from_config(data))], PRIVATE_EXAMPLES)
+    found = []
+    for where, values in read_records(expand_path(path)):
+        text = values.get("text") or values.get("utterance")
+        if not isinstance(text, str):
+            raise DataError('it has no "text": give each donated text with its attributes', about=where)
+        found.append(Donation(text, {name: str(value) for name, value in values.items() if value is not None}))
+    return found
 
 
 def _identity(settings: Evolution) -> str:

@@ -14,6 +14,7 @@ from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Candidate, Prompt
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.asking import AskedModel
+from doppel.evolution.generators.donations import Donation, nearest
 from doppel.evolution.generators.grammar import GrammarGenerator
 from doppel.evolution.generators.hugging_face import FolderModel
 from doppel.evolution.generators.wording import Question, Wording
@@ -144,6 +145,18 @@ def test_words_are_made_of_label_attributes_and_candidate() -> None:
     assert going_on.read(question, " more\nand a second line") == "more"
     assert wording.read(wording.ask(prompt), '\n "Book it." \n') == "Book it."
     assert wording.read(Question("", "one two", ""), "three") == "one two three"
+
+
+def test_examples_are_the_donations_nearest_to_the_prompt() -> None:
+    donations = [Donation(f"text {i}", {"stars": str(i % 5), "label": "ab"[i % 2]}) for i in range(20)]
+    prompt = Prompt("1", "a", (("stars", "2"),))
+    assert set(nearest(donations, prompt, 2)) == {"text 2", "text 12"}
+    assert len(set(nearest(donations, prompt, 7))) == 7 and len(nearest(donations, prompt, 99)) == 20
+    shown = {tuple(nearest(donations, Prompt(str(i)), 3)) for i in range(20)}
+    assert len(shown) > 15, "without attributes by chance"
+    words = Wording().ask(prompt, None, nearest(donations, prompt, 2)).words
+    assert words.endswith("- text 2\n- text 12") or words.endswith("- text 12\n- text 2")
+    assert "Examples" not in Wording().ask(prompt).words
 
 
 def test_a_wording_that_cannot_be_filled_in_is_refused() -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from doppel.evolution.candidates import Candidate, Prompt
 from doppel.evolution.generators.answers import Answers
+from doppel.evolution.generators.donations import Donation, nearest
 from doppel.evolution.generators.wording import Question, Wording
 
 
@@ -24,14 +25,25 @@ class AskedModel:
         model: Who answers.
         wording: The words.
         answers: What was answered.
+        donations: Texts that were given to be shown.
+        num_examples: Of these, the nearest to a prompt that it shows.
     """
 
-    def __init__(self, model: Model, wording: Wording, answers: Answers) -> None:
+    def __init__(
+        self,
+        model: Model,
+        wording: Wording,
+        answers: Answers,
+        donations: Sequence[Donation] = (),
+        num_examples: int = 0,
+    ) -> None:
         self._model, self._wording, self._answers = model, wording, answers
+        self._donations, self._num_examples = donations, num_examples
 
     def random(self, prompts: Sequence[Prompt]) -> list[str]:
         """A text for each prompt."""
-        return self._ask([self._wording.ask(prompt) for prompt in prompts])
+        shown = [nearest(self._donations, prompt, self._num_examples) for prompt in prompts]
+        return self._ask([self._wording.ask(prompt, None, texts) for prompt, texts in zip(prompts, shown, strict=True)])
 
     def vary(self, parents: Sequence[Candidate], prompts: Sequence[Prompt]) -> list[str]:
         """A text like each candidate."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt
 
-_FIELDS = {"random": {"about", "style"}, "vary": {"about", "style", "text", "begin"}}
+_FIELDS = {"random": {"about", "style", "examples"}, "vary": {"about", "style", "text", "begin"}}
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -34,13 +35,15 @@ class Wording:
 
     Args:
         random: For a text. ``{about}`` is its label and attributes in brackets, or nothing, ``{style}`` one of
-            ``styles``.
+            ``styles``, ``{examples}`` donated texts that are like it, a line each under a heading, or nothing.
         vary: For a text like a candidate, ``{text}``. ``{begin}`` in place of it, at the end, stands for the first
             words of the candidate, which the model goes on from: for a model that cannot be told what to do.
         styles: Sentences of which each question has one, by chance.
     """
 
-    random: str = "Write one request that somebody says to an assistant{about}. {style} Answer with the request alone."
+    random: str = (
+        "Write one request that somebody says to an assistant{about}. {style} Answer with the request alone.{examples}"
+    )
     vary: str = (
         "Say this request to an assistant{about} in other words. {style} Answer with the request alone.\n\n{text}"
     )
@@ -59,13 +62,15 @@ class Wording:
         if "{begin}" in self.vary and not self.vary.endswith("{begin}"):
             raise UserError("evolution.wording.vary has {begin}, which the model goes on from: put it at the end")
 
-    def ask(self, prompt: Prompt, parent: Candidate | None = None) -> Question:
-        """The question for a text, or for one like a candidate."""
+    def ask(self, prompt: Prompt, parent: Candidate | None = None, examples: Sequence[str] = ()) -> Question:
+        """The question for a text, which may show some examples, or for one like a candidate."""
         chance = random.Random(f"{prompt.stream}/wording")
         told = [("", prompt.label)] if prompt.label else []
         told += list(prompt.attributes)
         about = ", ".join(f"{name}: {value}" if name else str(value) for name, value in told)
         values = {"about": f" ({about})" if about else "", "style": chance.choice(self.styles) if self.styles else ""}
+        shown = "".join(f"\n- {' '.join(text.split())}" for text in examples)
+        values["examples"] = f"\n\nExamples:{shown}" if shown else ""
         template, begin = self.random, ""
         if parent is not None:
             words = parent.text.split()

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import cli
+from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.evolution_settings import CONTINUATION, SHIPPED, Evolution
 from commands.pipeline.experiment import load, save, shipped
 from commands.pipeline.synthesis import steps_of
@@ -96,6 +97,19 @@ def test_the_step_reads_one_private_file_and_says_so() -> None:
     public = load(shipped("own-data"), {"systems": ["evolution"], "data.train_path": "mine.csv", "epsilon": "inf"})
     step = steps_of(public, Path("run"))[0]
     assert "--privacy" not in step.argv and not any(file.path.endswith("votes.jsonl") for file in step.writes)
+
+
+def test_a_run_goes_on_under_a_higher_limit_and_not_with_another_generator(tmp_path: Path) -> None:
+    """Who reaches a limit is told to raise it."""
+    old = load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 10})
+    refuse_to_mix(
+        tmp_path, old, load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 20})
+    )
+    with pytest.raises(UserError, match=r"evolution\.generator=models/base, now evolution\.generator=grammar"):
+        changes = {"evolution.limits.max_calls": 10, "evolution.generator": "grammar"}
+        refuse_to_mix(tmp_path, old, load(shipped("own-data"), {"systems": ["evolution"], **changes}))
+    other = load(shipped("own-data"), {"systems": ["one_stage"]})
+    refuse_to_mix(tmp_path, other, load(shipped("own-data"), {"systems": ["one_stage", "evolution"], **changes}))
 
 
 def test_an_adaptation_trains_its_systems() -> None:

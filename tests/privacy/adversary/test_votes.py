@@ -138,6 +138,25 @@ def test_rows_that_the_scope_has_not_paid_for_are_refused(
         assert server.bodies == [] and spent(tmp_path) == 0
 
 
+def test_examples_that_the_private_file_says_too_are_refused(
+    tmp_path: Path, private: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Those that people gave are shown, and are taken out of the private file."""
+    lines = [json.loads(line) for line in private.read_text().splitlines()]
+    donated = tmp_path / "donated.csv"
+    donated.write_text("text,stars\n" + "".join(f'"{line["utterance"]}!",{line["stars"]}\n' for line in lines[:12]))
+    with serve(lambda number, words: f"answer {number}") as server:
+        assert call(tmp_path, private, generator=server.url, examples=str(donated)) == 2
+        told = capsys.readouterr().err
+        assert "evolution.examples is" in told and SECRET not in told and server.bodies == [] and spent(tmp_path) == 0
+        donated.write_text("text,stars\nplay some jazz music for me please,2\nremind me of the garden at noon,1\n")
+        assert call(tmp_path, private, generator=server.url, examples=str(donated)) == 0
+        assert all("\n- play some jazz music" in words for words in server.asked[:12])
+        donated.write_text("stars\n2\n")
+        assert call(tmp_path, private, generator=server.url, examples=str(donated)) == 2
+        assert "donated.csv" in capsys.readouterr().err
+
+
 def test_private_texts_are_embedded_one_by_one(tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a batch, rounding could let one unit change another's embedding."""
     seen: dict[bool, set[int]] = {True: set(), False: set()}
