@@ -19,29 +19,53 @@ from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
 
-def evolving(system: System, steps: Sequence[Step]) -> Step | None:
-    """The step that lets a system's samples evolve; None of a system that trains."""
-    return next((step for step in steps if step.argv[0] == "evolve" and step.name == system.name), None)
+def advice(
+    experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
+) -> list[str]:
+    """What makes the votes of a system a waste of its ε; arguments as of :func:`outlook`."""
+    found = outlook(experiment, system, steps, num_units, run)
+    return [] if found is None or found.advice is None else [f"{system.name}: {found.advice}"]
 
 
-def outlook(experiment: Experiment, step: Step, num_units: Mapping[str, int], run: Path) -> Outlook | None:
-    """What its votes are worth.
+def ready(
+    experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
+) -> str | None:
+    """What a system is about to do, in words; None where :func:`outlook` is, whose arguments these are."""
+    found = outlook(experiment, system, steps, num_units, run)
+    if found is None:
+        return None
+    noise = "NOT PRIVATE" if found.noise_multiplier is None else f"σ {found.noise_multiplier:.3f}"
+    unit, texts = experiment.section("data").get("unit") or "utterance", experiment.evolving
+    return (
+        f"ready: {system.name}, {found.num_units:,} {unit}s, {noise}, {found.text}; "
+        f"at most {texts.questions(experiment.num_samples):,} texts are written"
+    )
+
+
+def outlook(
+    experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
+) -> Outlook | None:
+    """What the votes of a system are worth.
 
     Formal guarantees:
         A function of N, which counts as public, of the budget and of the experiment.
 
     Args:
         experiment: What is run.
-        step: Which lets samples evolve.
+        system: One of its systems.
+        steps: Of the run that are not done.
         num_units: Path of a private file → its units.
         run: The run folder, whose ledger may have paid for rows of attributes.
 
     Returns:
-        None where nobody has counted the units.
+        None of a system without votes, or whose units nobody has counted.
 
     Raises:
         CalibrationError: No noise keeps the ε.
     """
+    step = next((step for step in steps if step.argv[0] == "evolve" and step.name == system.name), None)
+    if step is None:
+        return None
     options = dict(zip(step.argv[2::2], step.argv[3::2], strict=True))
     data, settings = json.loads(options["--data"]), experiment.evolving
     count = count_units(data["train_path"], StageConfig({"data": {"init_args": data}}), num_units)
@@ -51,18 +75,10 @@ def outlook(experiment: Experiment, step: Step, num_units: Mapping[str, int], ru
     found = Outlook(count, pool, settings.clusters or pool, settings.votes_each, settings.rounds, None)
     if "--privacy" not in options:
         return found
-    privacy = PrivacyArguments(**json.loads(options["--privacy"]))
+    privacy, ledger = PrivacyArguments(**json.loads(options["--privacy"])), Ledger(run / FILE_NAME)
+    known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE)) if ledger.exists() else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when the files are read
-        ledger = Ledger(run / FILE_NAME)
-        known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE)) if ledger.exists() else None
         unit = str(data.get("unit") or "utterance")
         sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger).noise_multiplier
     return replace(found, noise_multiplier=sigma)
-
-
-def ready(experiment: Experiment, found: Outlook, unit: str) -> str:
-    """What is about to be done, in words."""
-    noise = "NOT PRIVATE" if found.noise_multiplier is None else f"σ {found.noise_multiplier:.3f}"
-    texts = experiment.evolving.questions(experiment.num_samples)
-    return f"ready: evolution, {found.num_units:,} {unit}s, {noise}, {found.text}; at most {texts:,} texts are written"

@@ -14,14 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from commands.pipeline import outlook
 from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.code_copy import copy_code, version
 from commands.pipeline.estimate import forecast
 from commands.pipeline.experiment import load, save
 from commands.pipeline.local import PLACE, minutes, run_here
 from commands.pipeline.manifest import declaration, declare
-from commands.pipeline.outlook import evolving, outlook
-from commands.pipeline.outlook import ready as ready_to_evolve
 from commands.pipeline.readiness import readiness, trainings_of
 from commands.pipeline.run_folder import has_begun, hold
 from commands.pipeline.run_record import RunRecord
@@ -269,25 +268,17 @@ class Runner:
             say(f"── note: {sentence}")
         for used in systems_of(self.experiment):
             ready = readiness(self.experiment, used, self.steps, read.num_units, plans=False)
-            for sentence in [] if ready is None else ready.warnings:
+            drowns = outlook.advice(self.experiment, used, self.waiting(), read.num_units, self.run)
+            for sentence in [*([] if ready is None else ready.warnings), *drowns]:
                 say(f"── warning: {sentence}")
-            step = evolving(used, self.waiting())
-            told = None if step is None else outlook(self.experiment, step, read.num_units, self.run)
-            if told is not None and told.advice is not None:
-                say(f"── warning: {used.name}: {told.advice}")
         return read.num_units
 
     def _tell_ready(self, num_units: Mapping[str, int]) -> None:
         """What each system would do, and about how long it would take on this machine."""
         for used in systems_of(self.experiment):
-            step = evolving(used, self.waiting())
-            found = None if step is None else outlook(self.experiment, step, num_units, self.run)
-            if found is not None:
-                say(
-                    ready_to_evolve(
-                        self.experiment, found, str(self.experiment.section("data").get("unit") or "utterance")
-                    )
-                )
+            votes = outlook.ready(self.experiment, used, self.waiting(), num_units, self.run)
+            if votes is not None:
+                say(votes)
                 continue
             trainings = trainings_of(used, self.waiting())
             ready = readiness(self.experiment, used, self.steps, num_units, plans=True)

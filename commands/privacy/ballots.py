@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +21,7 @@ from doppel.errors import DataError, UserError
 from doppel.evolution.budget import KIND, STAGE, digest_of, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
 from doppel.evolution.votes import Electorate, Nearness
-from doppel.files import cut_torn_line, read_json_lines
+from doppel.files import append_json_line, cut_torn_line, read_json_lines
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments, PrivacySpec
@@ -222,12 +220,7 @@ class Ballots:
         noisy = histogram.add_noise(sums, sigma, seed)
         record = {**told, "noise_multiplier": sigma, "sums": list(noisy.values())}
         self._ledger.note_weights(mechanism, self._ledger.spent_steps(mechanism), digest_of(record))
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, f"{json.dumps(record)}\n".encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        append_json_line(self._path, record)
         self._kept.append(record)
         return record
 

@@ -125,6 +125,12 @@ def test_what_is_asked_is_the_protocols(path: Path) -> None:
     assert len({body["seed"] for body in bodies}) == 2, "answers of one seed would be one answer"
 
 
+def test_an_answer_that_is_no_text_is_asked_for_again_and_a_broken_character_is_replaced(path: Path) -> None:
+    with serve(lambda number, words: "torn" if number < 2 else "\ud83d fine") as server:
+        assert generator(server.url, path).random(PROMPTS[:1]) == ["? fine"]
+        assert len(server.asked) == 3 and generator(server.url, path).random(PROMPTS[:1]) == ["? fine"]
+
+
 def test_limits_that_make_no_sense_are_refused() -> None:
     for wrong in ({"concurrency": 0}, {"timeout": 0.0}, {"max_money": 1.0}):
         with pytest.raises(UserError, match=r"evolution\.limits"):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from doppel.errors import DataError
 from doppel.evolution.generators.wording import Question
-from doppel.files import cut_torn_line, read_json_lines
+from doppel.files import append_json_line, cut_torn_line, read_json_lines
 
 
 class Answers:
@@ -68,10 +67,5 @@ class Answers:
             self.spent[name] += record.get(name, 0)
 
     def _append(self, record: dict[str, Any]) -> None:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, f"{json.dumps(record)}\n".encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        append_json_line(self.path, record)
         self._enter(record)

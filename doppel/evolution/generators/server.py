@@ -146,6 +146,7 @@ class ServerModel:
             text = content["choices"][0]["message"]["content"]
             if not isinstance(text, str):
                 raise TypeError
+            text = text.encode("utf-8", "replace").decode()  # half of a pair of surrogates cannot be written
         except (ValueError, KeyError, IndexError, TypeError):
             answers.charge(calls=1)
             return "an answer that is none", 0.0
