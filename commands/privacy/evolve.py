@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from jsonargparse.typing import PositiveInt
 
+from callbacks.private_origins import notes_on_origins
 from commands.pipeline.evolution_settings import GRAMMAR, Evolution
 from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.ballots import Ballots, Poll
@@ -24,7 +25,7 @@ from datamodules.columns import Columns, reference_columns
 from datamodules.overlap import refuse_overlap
 from datamodules.sources import expand_path
 from datamodules.tables import read_records
-from doppel.errors import DataError
+from doppel.errors import DataError, UserError
 from doppel.evolution.evolve import Plan
 from doppel.evolution.evolve import evolve as run_rounds
 from doppel.evolution.generators.answers import Answers
@@ -34,6 +35,7 @@ from doppel.evolution.generators.protocol import Generator
 from doppel.evolution.population import Way
 from doppel.evolution.votes import Nearness
 from doppel.files import whole_file, write_json
+from doppel.privacy.card import origins_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
@@ -84,8 +86,10 @@ def evolve(
         poll = Poll(settings.rounds, settings.votes_each, nearness, names)
         alone = partial(embed, encoder=settings.encoder, batch_size=1)
         ballots = Ballots(folder, ledger, data, privacy, poll, alone)
-        if settings.rows is not None and ledger is not None and privacy is not None:
-            refuse_unpaid_rows(Path(expand_path(settings.rows)), ledger, privacy.scope)
+        if ledger is not None and privacy is not None:
+            note_origins(settings, ledger, privacy.scope)
+            if settings.rows is not None:
+                refuse_unpaid_rows(Path(expand_path(settings.rows)), ledger, privacy.scope)
         if ballots.num_lost:
             print(f"   {ballots.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
         donations = read_donations(settings.examples, data)
@@ -128,6 +132,24 @@ def evolve(
             file.write(content)
     noise = "no noise: NOT PRIVATE" if ledger is None else f"noise of standard deviation {told['noise_multiplier']:.3f}"
     print(f"{out}: {len(found)} samples after {ballots.rounds} rounds ({noise})")
+
+
+def note_origins(settings: Evolution, ledger: Ledger, scope: str) -> None:
+    """Note in the ledger what its ε does not cover of a generator in a folder, as the card there says.
+
+    Raises:
+        UserError: It learnt without privacy from what nobody declared public, or its card tells of other weights.
+    """
+    if settings.generator == GRAMMAR or settings.is_server:
+        return
+    for origin in (origins := origins_of(Path(expand_path(settings.generator)))):
+        if origin["private"] is None and origin["is_public"] is False:
+            raise UserError(
+                f"evolution.generator comes from {origin['path']}, which was trained without privacy on data that "
+                "nobody declared public: no ε would cover what it writes; name another model"
+            )
+    for text, voids in notes_on_origins(ledger, scope, origins):
+        ledger.add_caveat(scope, text, voids)
 
 
 def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Donation]) -> Generator:

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from source_modules import ROOT, imported, modules
 import cli
 from doppel.evolution.votes import Electorate
 from doppel.privacy import histogram
+from doppel.privacy.card import not_private_card, write_card
 from doppel.privacy.ledger import Ledger
 from tests.evolution.openai_server import serve
 from tests.evolving import (
@@ -155,6 +157,18 @@ def test_examples_that_the_private_file_says_too_are_refused(
         donated.write_text("stars\n2\n")
         assert call(tmp_path, private, generator=server.url, examples=str(donated)) == 2
         assert "donated.csv" in capsys.readouterr().err
+
+
+def test_a_generator_that_learnt_from_people_without_privacy_is_refused(
+    tmp_path: Path, private: Path, tiny_model: str, capsys: pytest.CaptureFixture
+) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    wording = {"random": "", "vary": "{begin}"}
+    write_card(model, not_private_card(None, []))
+    assert call(tmp_path, private, generator=str(model), wording=wording, max_new_tokens=4) == 2
+    assert "no ε would cover what it writes" in capsys.readouterr().err and spent(tmp_path) == 0
+    write_card(model, not_private_card(True, []))
+    assert call(tmp_path, private, generator=str(model), wording=wording, max_new_tokens=4) == 0
 
 
 def test_private_texts_are_embedded_one_by_one(tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
