@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from commands.privacy.sealed_release import SealedRelease
 from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.sources import data_fingerprint, expand_path
@@ -53,15 +54,17 @@ class Ballots:
 
     Formal guarantees:
         A round is one Gaussian release of sensitivity 1 (:class:`~doppel.evolution.votes.Electorate`), its noise drawn
-        by :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. Its spend is in the ledger
-        *before* a ballot is counted. σ is calibrated for all rounds once; where a step is on file, it is the one that
-        the file says, and a schedule of another length is refused before anything is drawn. What is written down is the
-        noisy result, after the ledger has noted its fingerprint. The ballots and their sums stay in the memory of this
-        process. A round that is on file is read again: its noise is never drawn a second time.
+        by :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. σ is calibrated for all
+        rounds once; where a step is on file, it is the one that the file says, and a schedule of another length is
+        refused before anything is drawn. Ballots and sums stay in the memory of this process. The noisy sums leave it
+        sealed, and the line of the ledger that pays for them opens them
+        (:class:`~commands.privacy.sealed_release.SealedRelease`): a process that is killed at any moment has either
+        paid and released, or neither. A round that was paid for is read again, and its noise is never drawn a second
+        time.
 
-        A process that is killed between a spend and its file loses that round: it stays spent, nobody has seen it, and
-        the population has a round less. Whoever deletes a line of the file gains nothing: the ledger counts steps, so
-        the round is lost to them too. Lines that the ledger has not noted are refused.
+        Whoever deletes what was released gains nothing: the ledger counts steps, so the round is lost to them, and the
+        population has a round less. So it is where the line of the ledger itself was torn by a crash. Lines that the
+        ledger has not noted are refused.
 
         Each text is embedded by itself, so that no rounding in a batch lets one unit change another's ballot.
 
@@ -91,6 +94,7 @@ class Ballots:
             raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
         self._ledger, self._privacy, self._poll, self._embed = ledger, privacy, poll, embed
         self._path, self._unit = folder / "votes.jsonl", str(data.get("unit") or "utterance")
+        self._sealed = SealedRelease(folder / "votes.sealed")
         turns = _turns(data, needs_label=poll.labels is not None)
         self._turns = turns
         self.num_units = len({turn.unit for turn in turns})
@@ -136,11 +140,10 @@ class Ballots:
                     about=self._path,
                 )
             return _votes(own)
-        electorate = self._electorate  # embeds, which spends nothing
+        if self._ledger is not None and not self._ledger.affordable(self._votes):
+            self._ledger.spend(self._votes)  # refuses and says why, before the texts are embedded in vain
         where = None if self._poll.labels is None else labels
-        if self._ledger is not None:
-            self._ledger.spend(self._votes)
-        sums = electorate.sums(bins_BD, where, self._poll.votes_each, self._poll.nearness)
+        sums = self._electorate.sums(bins_BD, where, self._poll.votes_each, self._poll.nearness)
         told = {**asked, "votes_each": self._poll.votes_each}
         return _votes(self._release(told, sums, self._votes, self.noise_multiplier))
 
@@ -156,7 +159,6 @@ class Ballots:
                 mechanism, sigma = self._declare(self._ledger, SIZES, spec, 1, histogram.KIND), spec.noise_multiplier
                 if self._ledger.spent_steps(mechanism):
                     return dict.fromkeys(bins, 1.0)
-                self._ledger.spend(mechanism)
             rows = ((turn.unit, {turn.label: 1.0} if turn.label else {}) for turn in self._turns)
             own = self._release({"labels": bins}, histogram.unit_sums(rows, bins), mechanism, sigma)
         return dict(zip(own["labels"], own["sums"], strict=True))
@@ -187,6 +189,10 @@ class Ballots:
                 f"it has a line that {ledger.path} has not noted: restore the file; without it, its rounds are lost",
                 about=self._path,
             )
+        sealed = self._sealed.open(ledger.opens(privacy.scope))
+        if sealed is not None and sealed["record"] not in self._kept:
+            self._keep(ledger, sealed["mechanism"], sealed["record"])
+        self._sealed.discard()
         numbers = [record["round"] for record in self._kept if "round" in record]
         if numbers != list(range(1, len(numbers) + 1)):
             raise DataError("it lacks a round before others: restore the file", about=self._path)
@@ -213,16 +219,22 @@ class Ballots:
     def _release(
         self, told: Mapping[str, Any], sums: Mapping[str, float], mechanism: str, sigma: float | None
     ) -> dict[str, Any]:
-        """Sums with noise, noted and kept; without privacy as they are, and kept nowhere."""
+        """Sums with noise, paid for and kept; without privacy as they are, and kept nowhere."""
         if self._ledger is None or self._privacy is None or sigma is None:
             return {**told, "sums": list(sums.values())}
         seed = None if self._privacy.seed is None else self._privacy.seed + len(self._kept)
         noisy = histogram.add_noise(sums, sigma, seed)
         record = {**told, "noise_multiplier": sigma, "sums": list(noisy.values())}
-        self._ledger.note_weights(mechanism, self._ledger.spent_steps(mechanism), digest_of(record))
+        self._ledger.spend(mechanism, self._sealed.seal({"mechanism": mechanism, "record": record}))
+        self._keep(self._ledger, mechanism, record)
+        return record
+
+    def _keep(self, ledger: Ledger, mechanism: str, record: dict[str, Any]) -> None:
+        """Write down a release that was paid for."""
+        ledger.note_weights(mechanism, ledger.spent_steps(mechanism), digest_of(record))
         append_json_line(self._path, record)
         self._kept.append(record)
-        return record
+        self._sealed.discard()
 
     @cached_property
     def _electorate(self) -> Electorate:

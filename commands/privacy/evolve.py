@@ -59,8 +59,8 @@ def evolve(
     """Let texts of a public model evolve by the votes of private ones.
 
     The generator writes texts, private texts vote for the nearest of them, the votes get noise, and the chosen texts
-    are varied for the next round. No private text reaches the generator. Each round is written to the ledger before
-    it is counted. What was released lies in FOLDER/votes.jsonl, what the generator answered in FOLDER/answers.jsonl:
+    are varied for the next round. No private text reaches the generator, and no round is read before the ledger has
+    paid for it. What was released lies in FOLDER/votes.jsonl, what the generator answered in FOLDER/answers.jsonl:
     the same command again asks for nothing twice and spends nothing twice.
 
     Args:

@@ -7,7 +7,7 @@ The file holds JSON lines of eight types, each chained to the lines before it (s
   accountant, unit. Written once per scope; again, under other terms, only while the scope has spent nothing.
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
   units, planned steps, data fingerprint. Again only while it has spent nothing.
-- `spend`: one step of a mechanism that is about to run.
+- `spend`: one step of a mechanism that is about to run; or one that is sealed on disk, and the key that opens it.
 - `weights`: mechanism, steps and full SHA-256 of the weights of a checkpoint, written before the checkpoint is on disk.
 - `copy`: this file goes on from a copy of the ledger that it names, under a name of its own.
 - `repair`: how a line torn by a crash was counted.
@@ -15,10 +15,11 @@ The file holds JSON lines of eight types, each chained to the lines before it (s
   something about the private data without noise.
 
 Formal guarantees:
-    A spend is on disk (fsync) *before* its step runs, and is refused if the scope's composed epsilon would
-    pass its target; so at every moment, crash or not, the released steps are a subset of those on file and
-    each scope is (target epsilon, delta)-differentially private under adding or removing one unit. Steps that
-    a crash rolled back stay spent: their noise was drawn and may have been seen. A file whose lines were changed or
+    A spend is on disk (fsync) *before* its step runs, or before anybody can read what it released, and is refused
+    if the scope's composed epsilon would pass its target; so at every moment, crash or not, the released steps are a
+    subset of those on file and each scope is (target epsilon, delta)-differentially private under adding or removing
+    one unit. Steps that a crash rolled back stay spent: their noise was drawn and may have been seen. A file whose
+    lines were changed or
     removed is refused, and so is a checkpoint of steps that are not on file, or of other weights than those that the
     training saved after these steps (`gap`): a `weights` line proves which weights came of the lines before it, to the
     strength of SHA-256, and says nothing else of a checkpoint (such as the state of its optimiser). Two copies of one
@@ -154,8 +155,13 @@ class Ledger:
             self._opened[mechanism_id] = self._file.mechanism(mechanism_id).fields
         return mechanism_id
 
-    def spend(self, mechanism_id: str) -> None:
+    def spend(self, mechanism_id: str, opens: str | None = None) -> None:
         """Record one step that is about to run. Call it *before* the private data are touched.
+
+        Args:
+            mechanism_id: The mechanism that pays.
+            opens: Key of what the step releases, where it was drawn and sealed before: nobody can read it until this
+                line is on disk, and everybody can from then on.
 
         Raises:
             BudgetExceededError: If the scope would pass its target; nothing is written.
@@ -171,7 +177,8 @@ class Ledger:
                     about=self.path,
                 )
             self._guard.admit(known)
-            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
+            key = {} if opens is None else {"opens": opens}
+            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **key})
 
     def note_weights(self, mechanism_id: str, num_steps: int, fingerprint: str) -> None:
         """Record the weights of a checkpoint that is about to be saved, or what else was released; once.
@@ -213,6 +220,11 @@ class Ledger:
         self._file.refresh()
         own = self._file.of_scope(self._prefix + scope)
         return {fingerprint for record in own for _, fingerprint in record.weights}
+
+    def opens(self, scope: str) -> list[str]:
+        """Keys of the sealed releases that a scope has paid for."""
+        self._file.refresh()
+        return [key for record in self._file.of_scope(self._prefix + scope) for key in record.opens]
 
     def affordable(self, mechanism_id: str) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.

@@ -20,6 +20,7 @@ from dp_accounting.pld import PLDAccountant
 
 import cli
 from commands.privacy import ballots, evolve
+from commands.privacy.sealed_release import SealedRelease
 from doppel.evolution.generators import answers
 from doppel.evolution.votes import Electorate
 from doppel.privacy import ledger as ledger_module
@@ -96,42 +97,85 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int,
     monkeypatch.setattr(owner, name, called)
 
 
+def torn(path: Path, record: object) -> None:
+    """A crash while a line is written."""
+    with path.open("ab") as file:
+        file.write(json.dumps(record).encode()[:50])
+    raise Killed
+
+
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 @pytest.mark.parametrize(
-    ("where", "lost"),
+    "where",
     [
-        (lambda patch: kill_at(patch, ballots.Ballots, "count", 1), 0),
-        (lambda patch: kill_at(patch, ballots.Ballots, "count", 1, after=True), 0),
-        (lambda patch: kill_at(patch, ballots.Ballots, "count", 2), 0),
-        (lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2), 0),
-        (lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 1, after=True), 1),
-        (lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2, after=True), 1),
-        (lambda patch: kill_at(patch, Electorate, "sums", 2, after=True), 1),
-        (lambda patch: kill_at(patch, ballots.histogram, "add_noise", 1, after=True), 1),
-        (lambda patch: kill_at(patch, ledger_module.Ledger, "note_weights", 1, after=True), 1),
-        (lambda patch: kill_at(patch, evolve, "write_json", 1), 0),
-        (lambda patch: kill_at(patch, evolve, "whole_file", 1), 0),
+        lambda patch: kill_at(patch, ballots.Ballots, "count", 1),
+        lambda patch: kill_at(patch, ballots.Ballots, "count", 1, after=True),
+        lambda patch: kill_at(patch, ballots.Ballots, "count", 2),
+        lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2),
+        lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 1, after=True),
+        lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2, after=True),
+        lambda patch: kill_at(patch, Electorate, "sums", 2, after=True),
+        lambda patch: kill_at(patch, ballots.histogram, "add_noise", 1, after=True),
+        lambda patch: kill_at(patch, ledger_module.Ledger, "note_weights", 1, after=True),
+        lambda patch: kill_at(patch, ballots, "append_json_line", 1),
+        lambda patch: kill_at(patch, ballots, "append_json_line", 2, after=True),
+        lambda patch: patch.setattr(ballots, "append_json_line", torn),
+        lambda patch: kill_at(patch, SealedRelease, "seal", 1, after=True),
+        lambda patch: kill_at(patch, SealedRelease, "discard", 3),
+        lambda patch: kill_at(patch, evolve, "write_json", 1),
+        lambda patch: kill_at(patch, evolve, "whole_file", 1),
     ],
 )
 def test_killed_anywhere_the_budget_is_the_same_and_no_round_is_drawn_twice(
-    tmp_path: Path, where: Callable[[pytest.MonkeyPatch], None], lost: int
+    tmp_path: Path, where: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    whole.mkdir(), torn.mkdir()
+    """And the population is the same, whether the round was spent or not when the kill came."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir(), cut.mkdir()
     assert call(whole, write_private(whole), privacy=FIXED) == 0
     with pytest.MonkeyPatch.context() as patch:
         where(patch)
         with pytest.raises(Killed):
-            call(torn, write_private(torn), privacy=FIXED)
-    assert call(torn, torn / "private.jsonl", privacy=FIXED) == 0
-    assert spent(torn) == 2 and mechanism(torn)["planned_steps"] == 2
-    rounds = [json.loads(line)["round"] for line in (torn / "evolution" / "votes.jsonl").read_text().splitlines()]
-    assert rounds == list(range(1, 3 - lost))
-    assert len(samples(torn)) == 12 and (samples(torn) == samples(whole)) == (lost == 0)
-    assert call(torn, torn / "private.jsonl", privacy=FIXED) == 0 and spent(torn) == 2
+            call(cut, write_private(cut), privacy=FIXED)
+    assert call(cut, cut / "private.jsonl", privacy=FIXED) == 0
+    assert spent(cut) == 2 and mechanism(cut)["planned_steps"] == 2
+    rounds = [json.loads(line)["round"] for line in (cut / "evolution" / "votes.jsonl").read_text().splitlines()]
+    assert rounds == [1, 2] and not (cut / "evolution" / "votes.sealed").exists()
+    assert samples(cut) == samples(whole)
+    assert call(cut, cut / "private.jsonl", privacy=FIXED) == 0 and spent(cut) == 2
 
 
-def test_a_line_torn_by_a_crash_is_a_lost_round(tmp_path: Path, private: Path) -> None:
+def test_what_is_sealed_cannot_be_read_before_the_ledger_pays(tmp_path: Path, private: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, ledger_module.Ledger, "spend", 1)
+        with pytest.raises(Killed):
+            call(tmp_path, private)
+    sealed = tmp_path / "evolution" / "votes.sealed"
+    assert sealed.stat().st_mode & 0o077 == 0 and b"sums" not in sealed.read_bytes() and spent(tmp_path) == 0
+    release, ledger = SealedRelease(sealed), Ledger(tmp_path / "ledger.jsonl")
+    assert release.open(ledger.opens("evolution")) is None and release.open(["00" * 32, "no key"]) is None
+    assert call(tmp_path, private) == 0 and spent(tmp_path) == 2 and not sealed.exists()
+    key = release.seal({"sums": [1.5]})
+    assert release.open([*ledger.opens("evolution"), key]) == {"sums": [1.5]} and len(ledger.opens("evolution")) == 2
+    sealed.write_bytes(sealed.read_bytes()[:-1] + b"x")
+    assert release.open([key]) is None
+
+
+def test_a_line_of_the_ledger_that_a_crash_tore_is_a_lost_round(tmp_path: Path, private: Path) -> None:
+    """The step counts, and its key is gone."""
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, ledger_module.Ledger, "spend", 1, after=True)
+        with pytest.raises(Killed):
+            call(tmp_path, private)
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(path.read_bytes()[:-90])
+    (tmp_path / "ledger.jsonl.head").unlink()
+    assert call(tmp_path, private) == 0
+    told = json.loads((tmp_path / "synthetic_evolution.jsonl.evolution.json").read_text())
+    assert (told["num_rounds"], told["num_lost_rounds"]) == (1, 1) and len(samples(tmp_path)) == 12
+
+
+def test_a_line_of_votes_that_is_gone_is_a_lost_round(tmp_path: Path, private: Path) -> None:
     assert call(tmp_path, private) == 0
     path = tmp_path / "evolution" / "votes.jsonl"
     content = path.read_bytes()
