@@ -15,25 +15,23 @@ The file holds JSON lines of eight types, each chained to the lines before it (s
   something about the private data without noise.
 
 Formal guarantees:
-    A spend is on disk (fsync) *before* its step runs, or before anybody can read what it released, and is refused
-    if the scope's composed epsilon would pass its target; so at every moment, crash or not, the released steps are a
+    A spend is on disk (fsync) *before* its step runs, or before anybody can read what it released, and is refused if
+    the scope's composed epsilon would pass its target; so at every moment, crash or not, the released steps are a
     subset of those on file and each scope is (target epsilon, delta)-differentially private under adding or removing
     one unit. Steps that a crash rolled back stay spent: their noise was drawn and may have been seen. A file whose
-    lines were changed or
-    removed is refused, and so is a checkpoint of steps that are not on file, or of other weights than those that the
-    training saved after these steps (`gap`): a `weights` line proves which weights came of the lines before it, to the
-    strength of SHA-256, and says nothing else of a checkpoint (such as the state of its optimiser). Two copies of one
-    file do not both pass for all that was spent: the one that is written to second has a `copy` line and a caveat, and
-    one that is never written to again is `outrun`. That holds where both are written under one key folder
-    (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. A mechanism without a step on file has
-    released nothing: a step's line is written before its data are drawn, and a torn line counts as a step. So a start
-    that failed before its first step may be declared anew under other terms, and the budget of a scope with it, if no
-    mechanism of the scope has a step; from the first step on both are fixed. A process that declared the old terms and
-    still runs is refused at its next step (`spend`), so no step is ever charged at a noise that it did not have.
-    Mechanisms are never assumed
-    to touch disjoint data: everything in a scope composes, and `epsilon(None)` composes everything in the
-    file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at rate q, norm at most
-    C, noise sigma * C, public divisor).
+    lines were changed or removed is refused, and so is a checkpoint of steps that are not on file, or of other weights
+    than those that the training saved after these steps (`gap`): a `weights` line proves which weights came of the
+    lines before it, to the strength of SHA-256, and says nothing else of a checkpoint (such as the state of its
+    optimiser). Two copies of one file do not both pass for all that was spent: the one that is written to second has a
+    `copy` line and a caveat, and one that is never written to again is `outrun`. That holds where both are written
+    under one key folder (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. A mechanism without a
+    step on file has released nothing: a step's line is written before its data are drawn, and a torn line counts as a
+    step. So a start that failed before its first step may be declared anew under other terms, and the budget of a scope
+    with it, if no mechanism of the scope has a step; from the first step on both are fixed. A process that declared the
+    old terms and still runs is refused at its next step (`spend`), so no step is ever charged at a noise that it did
+    not have. Mechanisms are never assumed to touch disjoint data: everything in a scope composes, and `epsilon(None)`
+    composes everything in the file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at
+    rate q, norm at most C, noise sigma * C, public divisor).
 """
 
 from __future__ import annotations
