@@ -50,6 +50,7 @@ MORE = {
         "histogram": "commands.privacy.histogram:histogram",
         "attributes": "commands.privacy.attributes:attributes",
         "calibrate": "commands.privacy.calibrate:calibrate",
+        "evolve": "commands.privacy.evolve:evolve",
         "keep-best": "commands.quality.keep_best:keep_best",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
         "report": "commands.quality.report:report",

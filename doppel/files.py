@@ -74,6 +74,22 @@ def write_json_lines(path: str | Path, records: Iterable[object]) -> None:
         file.writelines(f"{json.dumps(record, ensure_ascii=False)}\n".encode() for record in records)
 
 
+def append_json_line(path: Path, record: object) -> None:
+    """Append one JSON value to a file that its owner alone may read; it is on disk (fsync) when this returns."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
+        file.write(f"{json.dumps(record, ensure_ascii=False)}\n".encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cut off a last line without its end, which a crash tore from a file that is appended to."""
+    content = path.read_bytes()
+    whole, newline, torn = content.rpartition(b"\n")
+    if torn:
+        os.truncate(path, len(whole) + len(newline))
+
+
 def read_json_lines(path: str | Path, content: bytes | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read the objects of a file of JSON lines, with the number of their line from 1; blank lines are skipped.
 

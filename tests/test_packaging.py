@@ -35,12 +35,18 @@ def undeclared(room: str, declared: list[str]) -> set[str]:
 
 CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 #: Parts of the library that need more than its dependencies → the extras that bring it.
-PARTS = {"doppel.metrics": ("metrics", "mauve"), "doppel.selection": ("text",), "doppel.topics": ("text",)}
+PARTS = {
+    "doppel.metrics": ("metrics", "mauve"),
+    "doppel.selection": ("text",),
+    "doppel.topics": ("text",),
+    "doppel.evolution": ("evolution",),
+}
 
 
 @pytest.mark.parametrize("room", ROOMS[:-1])
 def test_what_a_room_imports_is_declared(room: str) -> None:
-    extras = [requirement for name in ("metrics", "text", "opacus", "train", "minilm") for requirement in EXTRAS[name]]
+    names = ("metrics", "text", "evolution", "opacus", "train", "minilm")
+    extras = [requirement for name in names for requirement in EXTRAS[name]]
     assert undeclared(room, [*CORE, *extras]) == set()  # who lacks minilm is told
 
 

@@ -27,13 +27,12 @@ from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
 from commands.pipeline.private_files import of_data, of_runs
-from commands.pipeline.run_folder import claim, hold, last_checkpoint, refuse_to_begin_again, wandb_id
+from commands.pipeline.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
 from commands.pipeline.stage_config import StageConfig
 from datamodules.data_module import TrainingDataModule, may_be_told
 from datamodules.overlap import Source
 from doppel.allocator import keep_freed_memory
 from doppel.errors import UserError
-from doppel.privacy.ledger import join
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import ClosedStep
@@ -312,24 +311,6 @@ class DoppelCLI(LightningCLI):
         if config.privacy is not None:
             config.privacy.ledger_path = ledger_of_run(run_dir, config.privacy.ledger_path)
             config.privacy.stage = config.privacy.stage or run_dir.name
-
-
-def ledger_of_run(run_dir: Path, given: str | None) -> str:
-    """The ledger of a stage, which its run has joined if it serves many runs.
-
-    Args:
-        run_dir: Folder of the stage, RUN/STAGE.
-        given: What the configuration asks for; None: $DOPPEL_LEDGER where the run begins, else RUN/ledger.jsonl.
-    """
-    own = run_dir.parent / "ledger.jsonl"
-    shared = given or (None if own.exists() else os.environ.get("DOPPEL_LEDGER"))
-    if shared is None:
-        return str(own)
-    path = Path(os.path.expandvars(shared))
-    if path.parent == run_dir:  # an audit has a ledger of its own
-        return str(path)
-    join(own, path)
-    return str(own)
 
 
 def _is_nowhere(config: Any) -> bool:

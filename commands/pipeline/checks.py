@@ -15,6 +15,8 @@ from doppel.errors import UserError
 #: Former name of a system and its stage → its name.
 RENAMED = {"domain": "labels"}
 
+#: Of the field ``evolution``: what changes neither votes nor texts.
+_FREE_OF_EVOLUTION = ("limits", "key_variable", "batch_size")
 #: Fields of an experiment that may change while its run goes on.
 _FREE = (
     "save_every",
@@ -72,6 +74,11 @@ def check(experiment: Experiment, path: Path) -> None:
             "leave it out",
             about=path,
         )
+    evolves = "evolution" in experiment.systems
+    if evolves and experiment.evolving.per_label and experiment.labels is None:
+        raise UserError("evolution.per_label needs the list of all labels: give labels, or leave it out", about=path)
+    if evolves and experiment.adaptation is not None:
+        raise UserError("an adaptation trains its systems, and evolution trains nothing: leave it out", about=path)
     wanted = experiment.calibration
     if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
         raise UserError("a calibration of utterances draws from all of them: leave out candidates", about=path)
@@ -130,6 +137,7 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
     for key, was, now in differences(ours, theirs):
         place, *rest = key.split(".")
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
+        is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in _FREE_OF_EVOLUTION))
         is_said = key in ("data.unit", "overrides.data.unit") and {was, now} == {
             None,
             "utterance",

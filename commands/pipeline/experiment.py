@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from commands.pipeline.checks import check
+from commands.pipeline.evolution_settings import Evolution
 from commands.pipeline.settings import SECTIONS, Adaptation, Attributes, Calibration, Experiment, Topics
 from commands.pipeline.systems import USUAL
 from commands.pipeline.yaml_files import ROOT, build, fill_in, listed, merge, read_yaml
@@ -58,11 +59,17 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     filled = fill_in(content, {**os.environ, **content["environment"]}, str(path))
     values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
-    parts = {"adaptation": Adaptation, "calibration": Calibration, "topics": Topics, "attributes": Attributes}
+    parts: dict[str, Callable[[Any], Any]] = {
+        "adaptation": lambda read: Adaptation(**vars(read)),
+        "calibration": lambda read: Calibration(**vars(read)),
+        "topics": lambda read: Topics(**vars(read)),
+        "attributes": lambda read: Attributes(**vars(read)),
+        "evolution": Evolution.of,
+    }
     for key, part in parts.items():
         if values[key] is not None:
             try:
-                values[key] = part(**vars(values[key]))
+                values[key] = part(values[key])
             except UserError as error:
                 raise UserError(str(error), about=path) from None
     experiment = Experiment(**values)

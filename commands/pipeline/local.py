@@ -20,6 +20,7 @@ PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
 #: Rough seconds of the kinds, from which the time left is guessed.
 _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
+_WHAT_OF = {"calibrate": "counting and drawing", "attributes": "counting and drawing", "evolve": "writing and voting"}
 
 
 def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_verbose: bool = False) -> int:
@@ -47,11 +48,11 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
                 say(f"{head}: done already, skipped")
                 continue
             left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if is_measured else ""
-            counts = step.name.startswith(("calibrate_", "marginals"))
-            what = "counting and drawing" if counts else _WHAT[step.kind]
+            what = next((words for verb, words in _WHAT_OF.items() if step.argv[0] == verb), _WHAT[step.kind])
             say(f"{head}: {what}{left}")
             started = time.time()
-            is_told = is_verbose or (step.kind != "metrics" and step.name != "report")  # by the last lines of the run
+            # metrics and the report are told by the last lines of the run
+            is_told = is_verbose or step.argv[0] == "evolve" or (step.kind != "metrics" and step.name != "report")
             command = [python, str(ROOT / "cli.py"), *step.argv]
             stdout = None if is_told else subprocess.DEVNULL
             status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, forks if is_worth_it else None)

@@ -103,7 +103,7 @@ def readiness(
     found: Readiness | None = None
     for step in trainings:
         config = StageConfig(step.config or {})
-        count = _count(private_file(experiment, step), config, num_units)
+        count = count_units(private_file(experiment, step), config, num_units)
         if count is None:
             return None
         batch_size = config.data.get("batch_size") or usual_batch_size(count)
@@ -219,8 +219,8 @@ def private_file(experiment: Experiment, training: Step) -> str:
     return str((experiment.section("data") if experiment.write_parses else config.data).get("train_path"))
 
 
-def _count(path: str, config: StageConfig, num_units: Mapping[str, int]) -> int | None:
-    """N of a training: the units of its file, or those that are selected."""
+def count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) -> int | None:
+    """N of a configuration: the units of its file, or those that are selected; None where nobody has counted them."""
     data = config.data
     if path not in num_units:  # such as the private part of a split that is still to be made
         return None

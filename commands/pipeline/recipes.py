@@ -42,6 +42,11 @@ def by_topics(make: StepMaker, system: System) -> list[Step]:
     return [make.fit(system, "one_stage", make.topics), *make.utterances(system, "one_stage", make.topics)]
 
 
+def evolution(make: StepMaker, system: System) -> list[Step]:
+    """Texts of a public model, which evolve by the noisy votes of private ones."""
+    return [make.evolve(system)]
+
+
 def two_stage(make: StepMaker, system: System, changes: Settings | None = None) -> list[Step]:
     """p(y), then p(x | y): trees, then utterances for them."""
     shares = make.calibration(system)

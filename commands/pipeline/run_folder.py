@@ -11,9 +11,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from callbacks.slurm_job import SlurmJob
+from doppel.console.ledger import FILE_NAME, SITE
 from doppel.errors import UserError
 from doppel.files import write_text
-from doppel.privacy.ledger import Ledger
+from doppel.privacy.ledger import Ledger, join
 
 OWNER = "owner.json"
 WANDB_ID = "wandb_id"
@@ -75,6 +76,24 @@ def has_begun(run: Path) -> bool:
         or any(run.glob("*/checkpoints/*.ckpt"))
         or (ledger.exists() and ledger.has_steps())
     )
+
+
+def ledger_of_run(run_dir: Path, given: str | None) -> str:
+    """The ledger of a stage, which its run has joined if it serves many runs.
+
+    Args:
+        run_dir: Folder of the stage, RUN/STAGE.
+        given: What the configuration asks for; None: $DOPPEL_LEDGER where the run begins, else RUN/ledger.jsonl.
+    """
+    own = run_dir.parent / FILE_NAME
+    shared = given or (None if own.exists() else os.environ.get(SITE))
+    if shared is None:
+        return str(own)
+    path = Path(os.path.expandvars(shared))
+    if path.parent == run_dir:  # an audit has a ledger of its own
+        return str(path)
+    join(own, path)
+    return str(own)
 
 
 def last_checkpoint(run_dir: Path) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from commands.pipeline import outlook
 from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.code_copy import copy_code, version
 from commands.pipeline.estimate import forecast
@@ -247,7 +248,8 @@ class Runner:
                 declare(step, self.run)
 
     def _trains(self) -> bool:
-        return any(step.kind == "fit" for step in self.waiting())
+        """Whether a step is left that reads private text to learn from it."""
+        return any(step.kind == "fit" or step.argv[0] == "evolve" for step in self.waiting())
 
     def _check_data(self) -> dict[str, int]:
         """Read the user's files before anything starts, so that a bad line, or a batch that wastes ε, is found now.
@@ -266,13 +268,18 @@ class Runner:
             say(f"── note: {sentence}")
         for used in systems_of(self.experiment):
             ready = readiness(self.experiment, used, self.steps, read.num_units, plans=False)
-            for sentence in [] if ready is None else ready.warnings:
+            drowns = outlook.advice(self.experiment, used, self.waiting(), read.num_units, self.run)
+            for sentence in [*([] if ready is None else ready.warnings), *drowns]:
                 say(f"── warning: {sentence}")
         return read.num_units
 
     def _tell_ready(self, num_units: Mapping[str, int]) -> None:
         """What each system would do, and about how long it would take on this machine."""
         for used in systems_of(self.experiment):
+            votes = outlook.ready(self.experiment, used, self.waiting(), num_units, self.run)
+            if votes is not None:
+                say(votes)
+                continue
             trainings = trainings_of(used, self.waiting())
             ready = readiness(self.experiment, used, self.steps, num_units, plans=True)
             if trainings and ready is not None:

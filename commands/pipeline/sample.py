@@ -137,6 +137,12 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
         UserError: There is none, or its run has not come so far.
     """
     known = {used.name: used for used in systems.systems_of(experiment) if used.learns}
+    for used in [used for used in known.values() if used.models_of is None and not used.stages]:
+        del known[used.name]
+        if used.name == name or not known:
+            raise UserError(
+                f"{used.name} has no model to sample from: more samples need more votes, which spend on top"
+            )
     for_way = {"--label": lambda s: s.learns == "label", "--topic": lambda s: s.name == "topics"}
     for_way["--trees"] = lambda s: s.has_trees
     fitting = [own for own, used in known.items() if way is None or for_way[way](used)]

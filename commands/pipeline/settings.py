@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from commands.pipeline.evolution_settings import Evolution
 from commands.pipeline.yaml_files import Settings, merge
 from doppel.errors import UserError
 
@@ -163,6 +164,7 @@ class Experiment:
         topics: How the system ``topics`` labels utterances that have no label.
         attributes: What the system ``attributes`` measures of each request; the comparison then tells of every system
             how near the samples' attributes are to those of the reference.
+        evolution: How the system ``evolution`` lets texts of a public model evolve.
         exact_histogram: Draw the labels, or attributes, as they are in the data, as the paper does: NOT PRIVATE, and
             said to be so.
         calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
@@ -209,6 +211,7 @@ class Experiment:
     labels: str | None = None
     topics: Topics | None = None
     attributes: Attributes | None = None
+    evolution: Evolution | None = None
     exact_histogram: bool = False
     calibration: Calibration | None = None
     parser: str | None = None
@@ -224,6 +227,11 @@ class Experiment:
     def is_private(self) -> bool:
         """Whether its language models train under differential privacy."""
         return math.isfinite(self.epsilon)
+
+    @property
+    def evolving(self) -> Evolution:
+        """How the system ``evolution`` works."""
+        return self.evolution or Evolution()
 
     def epochs_of(self, settings: str) -> float:
         """Epochs of a training.

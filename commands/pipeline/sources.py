@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from commands.pipeline.evolution_settings import GRAMMAR
 from commands.pipeline.names import read_names
 from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.supported import read_supported
@@ -105,6 +106,8 @@ def check_sources(experiment: Experiment) -> None:
         raise UserError(_PRIVATE_REFERENCE.format(path=reference, private=train))
     if "topics" in experiment.systems:
         _check_topics(experiment.topics or Topics(), train)
+    if "evolution" in experiment.systems:
+        _check_encoder("the system evolution needs", experiment.evolving.encoder)
 
 
 def read_sources(experiment: Experiment) -> Read:
@@ -124,7 +127,8 @@ def read_sources(experiment: Experiment) -> Read:
     data, adaptation = experiment.section("data"), experiment.adaptation
     learnt = {used.learns for used in systems_of(experiment)}
     needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
-    needs += ["label"] if "labels" in experiment.systems else []
+    per_label = "evolution" in experiment.systems and experiment.evolving.per_label
+    needs += ["label"] if "labels" in experiment.systems or per_label else []
     unit: Unit | None = data.get("unit") or ("utterance" if data.get("is_public") else None)
     columns, is_over_long = Columns.from_config(data), _over_long(experiment)
     guarantee: dict[str, Any] = {
@@ -139,7 +143,7 @@ def read_sources(experiment: Experiment) -> Read:
         for settings in (data, *(_settings(experiment, used.name) for used in systems_of(experiment))):
             theirs = (Columns.from_config(settings), settings.get("unit") or unit, bool(settings.get("truncate")))
             paths[settings["train_path"]] = theirs
-        labels = read_labels(Path(experiment.labels)) if experiment.labels and "labels" in experiment.systems else None
+        labels = read_labels(Path(experiment.labels)) if experiment.labels and "label" in needs else None
         for path, (their_columns, their_unit, truncate) in paths.items():
             checks = {"is_over_long": is_over_long, "labels": labels, "truncate": truncate, **guarantee}
             checked = check(path, their_unit, needs, their_columns, **checks)
@@ -208,6 +212,12 @@ def check_files(experiment: Experiment) -> None:
     given["labels"] = experiment.labels if "labels" in experiment.systems else None
     given["attributes.schema"] = None if experiment.attributes is None else experiment.attributes.schema
     given["topics.texts"] = _texts_of_topics(experiment)
+    if "evolution" in experiment.systems:
+        evolution = experiment.evolving
+        given["labels"] = experiment.labels if evolution.per_label else given["labels"]
+        given |= {"evolution.rows": evolution.rows, "evolution.examples": evolution.examples}
+        is_folder = evolution.generator != GRAMMAR and not evolution.is_server
+        given["evolution.generator"] = evolution.generator if is_folder else None
     if adaptation is not None:
         given |= {"adaptation.train": adaptation.train, "adaptation.test": adaptation.test}
     for name, path in given.items():

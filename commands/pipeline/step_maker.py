@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
+from commands.pipeline.evolution_settings import GRAMMAR
 from commands.pipeline.settings import Attributes, Calibration, Topics
 from commands.pipeline.step_base import StepBase
 from commands.pipeline.steps import File, Role, Step
 from commands.pipeline.system import System, candidates_of, pool_of
 from commands.pipeline.yaml_files import Settings, merge
+from doppel.errors import UserError
 
 Shares = Calibration | Topics
+#: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
+_ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_train_units")
+_BUDGET = ("delta", "accountant", "ledger_path", "seed", "histogram_noise_multiplier")
+_SIZES = 10.0
 
 
 class StepMaker(StepBase):
@@ -172,6 +179,57 @@ class StepMaker(StepBase):
                 self.attributes.schema,
                 train,
             ],
+            protected=[train],
+        )
+
+    def evolve(self, system: System) -> Step:
+        """Samples that a public model writes and private votes choose; no model is trained.
+
+        Raises:
+            UserError: A later draw is asked for: it would need votes of its own.
+        """
+        experiment, settings = self.experiment, self.experiment.evolving
+        if system.draw > 1:
+            raise UserError("evolution has no model to sample from: more samples need more votes, which spend on top")
+        variant = experiment.variants.get(system.name, {})
+
+        def section(name: str) -> Settings:
+            return merge(getattr(experiment, name), variant.get(name, {}), experiment.overrides.get(name, {}))
+
+        data, privacy = section("data"), None
+        data = {name: data[name] for name in _ROWS if data.get(name) is not None}
+        if self.train_path is not None:
+            data = {**data, "train_path": self.train_path, "columns": None}
+        if experiment.is_private:
+            given = {name: value for name, value in section("privacy").items() if name in _BUDGET}
+            noise = given.get("histogram_noise_multiplier") or (_SIZES if settings.per_label else None)
+            budget = {"target_epsilon": experiment.epsilon, "scope": system.scope}
+            privacy = {**given, **budget, **({} if noise is None else {"histogram_noise_multiplier": noise})}
+        folder, train = system.name, data["train_path"]
+        is_folder = settings.generator != GRAMMAR and not settings.is_server
+        labels = experiment.labels if settings.per_label else None
+        options = {
+            "out": self.run / system.synthetic,
+            "num_samples": experiment.num_samples,
+            "data": json.dumps(data),
+            "settings": json.dumps(dataclasses.asdict(settings)),
+            "privacy": None if privacy is None else json.dumps(privacy),
+            "labels": labels,
+            "seed": experiment.seed,
+        }
+        votes = [self._file(f"{folder}/votes.jsonl", "metrics", system)] if experiment.is_private else []
+        return self.tool(
+            system.name,
+            "metrics",
+            ["evolve", self.run / folder],
+            options,
+            writes=[
+                self._file(system.synthetic, system.role, system),
+                self._file(f"{system.synthetic}.evolution.json", "metrics", system),
+                *votes,
+                self._file(f"{folder}/answers.jsonl", "data", system),
+            ],
+            reads=[train, labels, settings.rows, settings.examples, settings.generator if is_folder else None],
             protected=[train],
         )
 

@@ -52,6 +52,13 @@ SYSTEMS = {
             "utterance",
             about="it writes requests, and topics are as frequent as in the data",
         ),
+        System(
+            "evolution",
+            "private evolution",
+            recipes.evolution,
+            learns="utterance",
+            about="a public model writes requests, and private ones vote, under noise, for those that are like them",
+        ),
         _MAIN,
         _with_trees("shuffled", "2-stage, shuffled trees", recipes.shuffled),
         _with_trees("unconstrained", "2-stage without grammar", recipes.unconstrained, models_of=_MAIN),

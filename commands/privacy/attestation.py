@@ -14,10 +14,15 @@ from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.steps import RELEASED
 from commands.pipeline.systems import system
 from doppel.errors import UserError
+from doppel.evolution.budget import KIND as VOTES
+from doppel.evolution.budget import digest_of
+from doppel.files import read_json_lines
 from doppel.privacy.checkpoint import privacy_state, read_stored, weights_fingerprint
 from doppel.privacy.ledger import Ledger
 
 FILE_NAME = "ledger.jsonl"
+#: The command that lets samples evolve by private votes.
+EVOLVE = "evolve"
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,9 @@ class Attestation:
     Formal guarantees:
         Samples are covered if the chain of files back from them ends, on every branch, in a checkpoint whose steps
         the ledger has paid for in the scope of the samples, in files that no private one was read for, or in shares
-        that a histogram of that scope has paid for. What is behind a paid checkpoint needs no look: sampling and all
-        after it is post-processing.
+        that a histogram of that scope has paid for. Samples that evolved by votes are covered if the ledger has noted
+        them, and every round of votes behind them, in that scope. What is behind a paid checkpoint needs no look:
+        sampling and all after it is post-processing.
 
     Args:
         record: The run.
@@ -118,6 +124,8 @@ class Attestation:
 
     def _tells_unpaid(self, entry: Entry) -> bool:
         is_private = bool(entry.private_inputs) or entry.is_sealed
+        if entry.verb == EVOLVE:
+            return is_private and not self._has_voted(entry.scope)
         counts = entry.verb in ("histogram", "attributes", "calibrate")
         return is_private and not (counts and self._has_counted(entry.scope))
 
@@ -138,6 +146,10 @@ class Attestation:
 
         return scope is not None and any(self.ledger.has_spent(scope, kind) for kind in (KIND, MARGINALS))
 
+    def _has_voted(self, scope: str | None) -> bool:
+        """Whether a round of votes has been paid for in a scope."""
+        return scope is not None and self.ledger.exists() and self.ledger.has_spent(scope, VOTES)
+
     def _gaps(self, made: Entry) -> list[str]:
         """Why the ledger does not cover a release, in words that follow its name."""
         manifest, waiting = self.record.manifest, [made.path]
@@ -150,6 +162,10 @@ class Attestation:
                 continue
             seen.add(entry.path)
             is_private = bool(entry.private_inputs) or entry.is_sealed
+            if entry.verb == EVOLVE:
+                is_paid = True
+                found += self._evolved(entry, made.scope)
+                continue
             if entry.role == "checkpoint" and (entry.scope is not None or is_private):
                 is_paid = True
                 found += filter(None, [self._gap(entry, made.scope)])
@@ -163,6 +179,19 @@ class Attestation:
             waiting += entry.inputs
         if not is_paid:
             found.append(f"was sampled from weights that the manifest does not name: {made.step} read none of this run")
+        return found
+
+    def _evolved(self, entry: Entry, scope: str | None) -> list[str]:
+        """Why the ledger does not cover what evolved by votes."""
+        if entry.scope != scope or not self._has_voted(scope):
+            return [f"evolved by votes of {entry.step}, of which the ledger holds none that {scope} has paid for"]
+        noted = self.ledger.noted_in(str(scope))
+        votes = [self.record.manifest.path(own) for own in self.record.manifest.find("metrics", step=entry.step)]
+        paths = [path for path in votes if path.suffix == ".jsonl" and path.is_file()]
+        records = [record for path in paths for _, record in read_json_lines(path)]
+        found = [] if entry.sha256 in noted else ["is not what the ledger has noted of the last round"]
+        if not records or any(digest_of(record) not in noted for record in records):
+            found.append(f"evolved by other votes than those that the ledger says were released in {scope}")
         return found
 
     def _gap(self, made: Entry, scope: str | None) -> str | None:
@@ -190,7 +219,7 @@ def taken_as_given(bases: Iterable[str | None], versions: Iterable[str | None]) 
     """What no card checks, in words that follow "not checked".
 
     Args:
-        bases: Base models of the trainings.
+        bases: Base models of the trainings, and generators of texts.
         versions: Commits of the code that ran.
     """
     named = ", ".join(dict.fromkeys("/".join(name.split("/")[-2:]) for name in bases if name))

@@ -115,6 +115,29 @@ def check_rows(rows: Path) -> tuple[str, list[str]]:
     return statement, [*prevents, *filter(None, [ledger.outrun])]
 
 
+def refuse_unpaid_rows(rows: Path, ledger: Ledger, scope: str) -> None:
+    """Refuse rows that a scope has not paid for, such as a private table.
+
+    Formal guarantees:
+        Rows are taken only with their card, as ``metadata`` has written both, and if the ledger has noted their
+        releases in this very scope. So whatever is made of them is covered by the ε of the scope.
+
+    Raises:
+        UserError: They are others.
+    """
+    try:
+        card = json.loads(card_of(rows).read_text(encoding="utf-8"))
+        is_own = card["sha256"] == _digest(rows) and _digest(releases_of(rows)) in ledger.noted_in(scope)
+    except (OSError, ValueError, KeyError, TypeError):
+        is_own = False
+    if not is_own:
+        raise UserError(
+            f"they are not rows as `metadata` has written them with --scope {scope} and --ledger {ledger.path}: no ε "
+            "of this run covers others",
+            about=rows,
+        )
+
+
 def _statement(summary: Mapping[str, Any], name: str) -> str:
     """What a scope, and the ledger, has spent by now."""
     scope = summary["scopes"][name]

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from commands.pipeline.evolution_settings import generator_of
 from commands.pipeline.manifest import REPORTS, Entry
 from commands.pipeline.run_record import RunRecord, read_json
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.attestation import FILE_NAME, Attestation, taken_as_given
+from commands.privacy.attestation import EVOLVE, FILE_NAME, Attestation, taken_as_given
 from commands.privacy.chain import TEXTS, drawn_by_others, not_drawn
 from commands.privacy.rows_card import check_rows
 from doppel.errors import UserError
@@ -313,6 +314,7 @@ def _not_checked(attestation: Attestation, checkpoints: list[dict[str, Any]]) ->
     """What the card takes as given, in words that follow "not checked"."""
     record = attestation.record
     bases = [config.model.get("base_model") for config in record.trainings]
+    bases += [generator_of(record.experiment)] if record.manifest.find("release", verb=EVOLVE) else []
     stages = dict.fromkeys(os.path.dirname(os.path.dirname(told["file"])) for told in checkpoints)
     missing = [f"{stage}/config.yaml" for stage in stages if not (record.folder / stage / "config.yaml").is_file()]
     entries = record.manifest.files.values()
@@ -346,7 +348,8 @@ def render_card(content: Mapping[str, Any]) -> str:
         noise = f"σ = {scope['noise_multiplier']:.4g}, {sum(scope['steps'].values())} steps"
         lines.append(f"{name}: ε = {told} {terms}, {noise}" if told else f"{name}: NOT PRIVATE")
     for told in content["samples"]:
-        lines.append(f"{told['file']}: {told['lines']} samples of {' and '.join(told['checkpoints'])}")
+        origin = " and ".join(told["checkpoints"]) or "a public model, chosen by private votes"
+        lines.append(f"{told['file']}: {told['lines']} samples of {origin}")
     lines += [f"checkpoint {told['file']}: {told['steps']} steps, paid" for told in content["checkpoints"]]
     lines += [f"not covered: {text}" for text in content["not_covered"]]
     lines.append(f"Not checked: {'; '.join(content['not_checked'])}.")

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commands.pipeline.evolution_settings import generator_of
 from commands.pipeline.lengths import BASE_MODEL
 from commands.pipeline.private_files import run_folders
 from commands.pipeline.run_record import RunRecord
@@ -121,6 +122,10 @@ def bases_of(samples: Path) -> list[str]:
         names += [name for entry in made for name in entry.inputs if name.endswith(".ckpt")]
         stages = list(dict.fromkeys((folder / name).parents[1] for name in names))  # another run's have absolute names
         configs = [StageConfig.read(stage) for stage in stages if (stage / "config.yaml").is_file()]
+        if any(entry.verb == "evolve" for entry in made):  # by a public model, which may be a judge; no server is one
+            generator = generator_of(record.experiment)
+            found.append(generator if Path(place_of(generator)).is_dir() else BASE_MODEL)
+            continue
         found += [str(base) for config in configs or record.trainings if (base := config.model.get("base_model"))]
     return list(dict.fromkeys(found))
 

@@ -22,9 +22,10 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
     """
     data, privacy = report["data"], report["privacy"]
     units = f" ({data['num_units']} units)" if data.get("num_units") else ""
+    how = f"{report['base_model']} trained on" if report["base_model"] else "by votes of"
     lines = [
-        f"{report['experiment'] or 'This run'}, seed {report['seed']}: {report['base_model']} trained on "
-        f"{data['train']}{units}; {report['num_samples'] or 'some'} samples a system",
+        f"{report['experiment'] or 'This run'}, seed {report['seed']}: {how} {data['train']}{units}; "
+        f"{report['num_samples'] or 'some'} samples a system",
         _table(report).text(),
     ]
     if privacy is None:

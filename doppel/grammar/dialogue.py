@@ -79,6 +79,25 @@ def generate(num_turns: int, seed: int, skew: float = 1.0) -> Iterator[Generated
     return _generate(num_turns, seed, skew)
 
 
+def one_turn(rng: random.Random, skew: float = 1.0) -> GeneratedTurn:
+    """A turn at a random place of a dialogue, of which nothing else is drawn.
+
+    Args:
+        rng: Of which ``random()`` alone is called: first for the intent, then for the request from left to right.
+        skew: As of :func:`generate`.
+    """
+    follows = {intent: _Table(weights) for intent, weights in FOLLOWS.items()}
+    openings = _Table(OPENINGS, skew)
+    intent = openings.draw(rng)
+    for _ in range(int(rng.random() * MAX_TURNS)):
+        after = follows[intent].draw(rng)
+        if after == END:
+            break
+        intent = openings.draw(rng) if after == "again" else after
+    utterance, parse = style.finish(*_grammar(skew).expand(intent, rng), rng)
+    return GeneratedTurn(utterance, parse, "", DOMAINS[intent])
+
+
 def _generate(num_turns: int, seed: int, skew: float) -> Iterator[GeneratedTurn]:
     grammar = _grammar(skew)
     openings = _Table(OPENINGS, skew)

@@ -48,6 +48,7 @@ class MechanismRecord:
         fields: Every other recorded field.
         done_steps: Steps on file, those charged for torn lines included.
         weights: (steps, fingerprint) of the weights of every checkpoint that was saved.
+        opens: Keys of sealed releases that steps have paid for.
     """
 
     id: str
@@ -56,6 +57,7 @@ class MechanismRecord:
     fields: dict[str, Any]
     done_steps: int = 0
     weights: set[tuple[int, str]] = field(default_factory=set)
+    opens: list[str] = field(default_factory=list)
 
     @property
     def planned_steps(self) -> int:
@@ -364,6 +366,8 @@ class LedgerFile:
                 if int(record["steps"]) < 1:
                     raise self._damaged("it spends less than one step")
                 self._charge({record["mechanism"]: int(record["steps"])})
+                if "opens" in record:
+                    self.mechanisms[record["mechanism"]].opens.append(str(record["opens"]))
             case "weights":
                 known, steps = self.mechanisms[record["mechanism"]], int(record["steps"])
                 if not 0 < steps <= known.done_steps:

@@ -7,7 +7,7 @@ The file holds JSON lines of eight types, each chained to the lines before it (s
   accountant, unit. Written once per scope; again, under other terms, only while the scope has spent nothing.
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
   units, planned steps, data fingerprint. Again only while it has spent nothing.
-- `spend`: one step of a mechanism that is about to run.
+- `spend`: one step of a mechanism that is about to run; or one that is sealed on disk, and the key that opens it.
 - `weights`: mechanism, steps and full SHA-256 of the weights of a checkpoint, written before the checkpoint is on disk.
 - `copy`: this file goes on from a copy of the ledger that it names, under a name of its own.
 - `repair`: how a line torn by a crash was counted.
@@ -15,24 +15,23 @@ The file holds JSON lines of eight types, each chained to the lines before it (s
   something about the private data without noise.
 
 Formal guarantees:
-    A spend is on disk (fsync) *before* its step runs, and is refused if the scope's composed epsilon would
-    pass its target; so at every moment, crash or not, the released steps are a subset of those on file and
-    each scope is (target epsilon, delta)-differentially private under adding or removing one unit. Steps that
-    a crash rolled back stay spent: their noise was drawn and may have been seen. A file whose lines were changed or
-    removed is refused, and so is a checkpoint of steps that are not on file, or of other weights than those that the
-    training saved after these steps (`gap`): a `weights` line proves which weights came of the lines before it, to the
-    strength of SHA-256, and says nothing else of a checkpoint (such as the state of its optimiser). Two copies of one
-    file do not both pass for all that was spent: the one that is written to second has a `copy` line and a caveat, and
-    one that is never written to again is `outrun`. That holds where both are written under one key folder
-    (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. A mechanism without a step on file has
-    released nothing: a step's line is written before its data are drawn, and a torn line counts as a step. So a start
-    that failed before its first step may be declared anew under other terms, and the budget of a scope with it, if no
-    mechanism of the scope has a step; from the first step on both are fixed. A process that declared the old terms and
-    still runs is refused at its next step (`spend`), so no step is ever charged at a noise that it did not have.
-    Mechanisms are never assumed
-    to touch disjoint data: everything in a scope composes, and `epsilon(None)` composes everything in the
-    file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at rate q, norm at most
-    C, noise sigma * C, public divisor).
+    A spend is on disk (fsync) *before* its step runs, or before anybody can read what it released, and is refused if
+    the scope's composed epsilon would pass its target; so at every moment, crash or not, the released steps are a
+    subset of those on file and each scope is (target epsilon, delta)-differentially private under adding or removing
+    one unit. Steps that a crash rolled back stay spent: their noise was drawn and may have been seen. A file whose
+    lines were changed or removed is refused, and so is a checkpoint of steps that are not on file, or of other weights
+    than those that the training saved after these steps (`gap`): a `weights` line proves which weights came of the
+    lines before it, to the strength of SHA-256, and says nothing else of a checkpoint (such as the state of its
+    optimiser). Two copies of one file do not both pass for all that was spent: the one that is written to second has a
+    `copy` line and a caveat, and one that is never written to again is `outrun`. That holds where both are written
+    under one key folder (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. A mechanism without a
+    step on file has released nothing: a step's line is written before its data are drawn, and a torn line counts as a
+    step. So a start that failed before its first step may be declared anew under other terms, and the budget of a scope
+    with it, if no mechanism of the scope has a step; from the first step on both are fixed. A process that declared the
+    old terms and still runs is refused at its next step (`spend`), so no step is ever charged at a noise that it did
+    not have. Mechanisms are never assumed to touch disjoint data: everything in a scope composes, and `epsilon(None)`
+    composes everything in the file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at
+    rate q, norm at most C, noise sigma * C, public divisor).
 """
 
 from __future__ import annotations
@@ -154,8 +153,13 @@ class Ledger:
             self._opened[mechanism_id] = self._file.mechanism(mechanism_id).fields
         return mechanism_id
 
-    def spend(self, mechanism_id: str) -> None:
+    def spend(self, mechanism_id: str, opens: str | None = None) -> None:
         """Record one step that is about to run. Call it *before* the private data are touched.
+
+        Args:
+            mechanism_id: The mechanism that pays.
+            opens: Key of what the step releases, where it was drawn and sealed before: nobody can read it until this
+                line is on disk, and everybody can from then on.
 
         Raises:
             BudgetExceededError: If the scope would pass its target; nothing is written.
@@ -171,7 +175,8 @@ class Ledger:
                     about=self.path,
                 )
             self._guard.admit(known)
-            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1})
+            key = {} if opens is None else {"opens": opens}
+            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **key})
 
     def note_weights(self, mechanism_id: str, num_steps: int, fingerprint: str) -> None:
         """Record the weights of a checkpoint that is about to be saved, or what else was released; once.
@@ -208,6 +213,17 @@ class Ledger:
         self._file.refresh()
         return {fingerprint for steps, fingerprint in self._file.mechanism(mechanism_id).weights if steps == num_steps}
 
+    def noted_in(self, scope: str) -> set[str]:
+        """All fingerprints that :meth:`note_weights` has recorded of the mechanisms of a scope."""
+        self._file.refresh()
+        own = self._file.of_scope(self._prefix + scope)
+        return {fingerprint for record in own for _, fingerprint in record.weights}
+
+    def opens(self, scope: str) -> list[str]:
+        """Keys of the sealed releases that a scope has paid for."""
+        self._file.refresh()
+        return [key for record in self._file.of_scope(self._prefix + scope) for key in record.opens]
+
     def affordable(self, mechanism_id: str) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
 
@@ -221,6 +237,17 @@ class Ledger:
         """Steps of this mechanism on file, those lost to a crash included."""
         self._file.refresh()
         return self._file.mechanism(mechanism_id).done_steps
+
+    def spent(self, scope: str) -> list[Mechanism]:
+        """What a scope has spent; nothing where it is not on file."""
+        self._file.refresh()
+        return [record.mechanism() for record in self._file.of_scope(self._prefix + scope) if record.done_steps]
+
+    def noise_on_file(self, mechanism_id: str) -> float | None:
+        """Noise multiplier of a mechanism that has spent a step; None where it may still be declared under another."""
+        self._file.refresh()
+        known = self._file.mechanisms.get(mechanism_id)
+        return float(known.fields["noise_multiplier"]) if known is not None and known.done_steps else None
 
     def has_steps(self) -> bool:
         """Whether a step of this run is on file."""

@@ -74,6 +74,18 @@ def test_the_page_says_who_may_read_each_file_that_a_step_leaves(name: str, more
     assert all(reader(file.path) == "who holds the run" for file in files if file.role == "checkpoint" and file.scope)
 
 
+def test_the_page_says_who_may_read_each_file_of_an_evolution() -> None:
+    files = [
+        file
+        for s in steps_of(load(shipped("quickstart"), {"systems": ["evolution"]}), Path("run"))
+        for file in s.writes
+    ]
+    read = {file.path: reader(file.path) for file in files}
+    assert read["synthetic_evolution.jsonl"] == "anybody"
+    inside = {"evolution/votes.jsonl", "evolution/answers.jsonl", "synthetic_evolution.jsonl.evolution.json"}
+    assert {read[path] for path in inside} == {"who holds the run"} and None not in read.values()
+
+
 @pytest.mark.parametrize("path", ["private.jsonl", "notes.txt", "evaluation/private.csv", "more/data/private.json"])
 def test_what_is_not_of_the_run_is_nobodys(path: str) -> None:
     assert reader(path) is None

@@ -145,7 +145,7 @@ def test_no_message_advises_to_forget_what_was_spent(shipped: str) -> None:
 def test_the_command_line_takes_the_site_s_ledger_and_keeps_to_it(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from commands.lightning.cli import ledger_of_run
+    from commands.pipeline.run_folder import ledger_of_run
 
     monkeypatch.setenv("DOPPEL_LEDGER", str(shared))
     run = tmp_path / "run"

@@ -1,0 +1,120 @@
+"""What an experiment can set of the system ``evolution``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from doppel.errors import UserError
+from doppel.evolution.generators.limits import Limits
+from doppel.evolution.generators.wording import Wording
+
+#: Generator that is the embedded grammar.
+GRAMMAR = "grammar"
+#: What asks a model that only goes on with a text; the shipped base has a prefix for what it is to write.
+CONTINUATION, SHIPPED = Wording("", "{begin}"), Wording(" utterance<|bos|>", " utterance<|bos|> {begin}")
+#: Folder of the shipped base.
+BASE = "models/base"
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """How the system ``evolution`` lets texts evolve by private votes: see ``docs/methods.md``.
+
+    Args:
+        generator: Who writes: ``grammar``, a folder of a causal language model, or the URL of a server that speaks
+            OpenAI's protocol, such as ``http://127.0.0.1:8080/v1``. It must be public: nothing pays for what it learnt.
+        model: What the server calls its model.
+        rounds: Rounds of votes, T. The noise is calibrated for all of them.
+        variations: Variations of each chosen text, for the next round.
+        votes_each: Nearest candidates that each private text votes for, k.
+        look_ahead: Variations of each candidate whose mean embedding is voted for in place of its own; 0: its own.
+        way: ``rank`` keeps the candidates with most votes, ``probability`` each as often as its share of them says.
+        threshold: Votes up to which a candidate has none, H, for ``probability`` and clusters.
+        clusters: Clusters of candidates that are voted for in their place: fewer, so that votes show above the noise.
+        nearness: ``cosine`` or ``l2``.
+        encoder: Sentence encoder: ``minilm``, a folder, or a hub name.
+        per_label: Whether a text votes among the candidates of its own label, of the list ``labels``. How many samples
+            a label gets is measured with ``privacy.histogram_noise_multiplier``.
+        rows: Released rows of attributes for the prompts, as ``python cli.py metadata`` writes.
+        examples: Texts that people have given to be shown to the generator, with their attributes as columns. They must
+            not be in the private file.
+        num_examples: Of these, the nearest by attributes that each first question shows.
+        temperature: Of the sampling.
+        top_p: Likewise.
+        max_new_tokens: Longest text.
+        batch_size: Questions that go through a model of a folder together.
+        wording: How a model is asked; null: what suits the generator.
+        limits: What a server may be asked, and what that may cost.
+        key_variable: Environment variable with the key of the server's account.
+    """
+
+    generator: str = BASE
+    model: str = ""
+    rounds: int = 3
+    variations: int = 3
+    votes_each: int = 1
+    look_ahead: int = 0
+    way: str = "rank"
+    threshold: float = 0.0
+    clusters: int | None = None
+    nearness: str = "cosine"
+    encoder: str = "minilm"
+    per_label: bool = False
+    rows: str | None = None
+    examples: str | None = None
+    num_examples: int = 5
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 64
+    batch_size: int = 64
+    wording: Wording | None = None
+    limits: Limits = field(default_factory=Limits)
+    key_variable: str = "OPENAI_API_KEY"
+
+    def __post_init__(self) -> None:
+        least = {"rounds": 1, "variations": 0, "votes_each": 1, "look_ahead": 0, "max_new_tokens": 1, "batch_size": 1}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise UserError(f"evolution.{name} is {getattr(self, name)}: give at least {bound}")
+        for name, known in (("way", ("rank", "probability")), ("nearness", ("cosine", "l2"))):
+            if getattr(self, name) not in known:
+                raise UserError(f"evolution.{name} is {getattr(self, name)!r}: give {' or '.join(known)}")
+        if not self.temperature > 0 or not 0 < self.top_p <= 1:
+            raise UserError("evolution: temperature is above 0, top_p above 0 and at most 1")
+        if self.clusters is not None and (self.clusters < 2 or self.per_label):
+            raise UserError("evolution.clusters is at least 2, and without per_label")
+
+    @classmethod
+    def of(cls, values: Any) -> Evolution:
+        """From what the parser of experiments has read."""
+        fields = dict(vars(values))
+        for name, part in (("wording", Wording), ("limits", Limits)):
+            if fields.get(name) is not None:
+                fields[name] = part(**vars(fields[name]))
+        return cls(**fields)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether the generator is a server."""
+        return self.generator.startswith(("http://", "https://"))
+
+    @property
+    def words(self) -> Wording:
+        """How a model is asked."""
+        if self.wording is not None:
+            return self.wording
+        if self.is_server:
+            return Wording()
+        return SHIPPED if self.generator.rstrip("/").endswith(BASE) else CONTINUATION
+
+    def questions(self, num_samples: int) -> int:
+        """Texts that the generator writes at most."""
+        pool = num_samples * (1 + self.variations)
+        return num_samples * (1 + self.variations * self.rounds) + self.look_ahead * pool * self.rounds
+
+
+def generator_of(experiment: Mapping[str, Any]) -> str:
+    """Who writes the texts of an evolution, by the fields of its experiment."""
+    return str((experiment.get("evolution") or {}).get("generator") or Evolution.generator)

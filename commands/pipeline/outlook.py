@@ -1,0 +1,84 @@
+"""What an evolution by votes is about to do, told before anything is spent: rounds, candidates, votes beside noise."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from commands.pipeline.readiness import count_units
+from commands.pipeline.settings import Experiment
+from commands.pipeline.stage_config import StageConfig
+from commands.pipeline.steps import Step
+from commands.pipeline.system import System
+from doppel.console.ledger import FILE_NAME
+from doppel.evolution.budget import STAGE, Outlook, plan_beside
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacyArguments
+
+
+def advice(
+    experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
+) -> list[str]:
+    """What makes the votes of a system a waste of its ε; arguments as of :func:`outlook`."""
+    found = outlook(experiment, system, steps, num_units, run)
+    return [] if found is None or found.advice is None else [f"{system.name}: {found.advice}"]
+
+
+def ready(
+    experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
+) -> str | None:
+    """What a system is about to do, in words; None where :func:`outlook` is, whose arguments these are."""
+    found = outlook(experiment, system, steps, num_units, run)
+    if found is None:
+        return None
+    noise = "NOT PRIVATE" if found.noise_multiplier is None else f"σ {found.noise_multiplier:.3f}"
+    unit, texts = experiment.section("data").get("unit") or "utterance", experiment.evolving
+    return (
+        f"ready: {system.name}, {found.num_units:,} {unit}s, {noise}, {found.text}; "
+        f"at most {texts.questions(experiment.num_samples):,} texts are written"
+    )
+
+
+def outlook(
+    experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
+) -> Outlook | None:
+    """What the votes of a system are worth.
+
+    Formal guarantees:
+        A function of N, which counts as public, of the budget and of the experiment.
+
+    Args:
+        experiment: What is run.
+        system: One of its systems.
+        steps: Of the run that are not done.
+        num_units: Path of a private file → its units.
+        run: The run folder, whose ledger may have paid for rows of attributes.
+
+    Returns:
+        None of a system without votes, or whose units nobody has counted.
+
+    Raises:
+        CalibrationError: No noise keeps the ε.
+    """
+    step = next((step for step in steps if step.argv[0] == "evolve" and step.name == system.name), None)
+    if step is None:
+        return None
+    options = dict(zip(step.argv[2::2], step.argv[3::2], strict=True))
+    data, settings = json.loads(options["--data"]), experiment.evolving
+    count = count_units(data["train_path"], StageConfig({"data": {"init_args": data}}), num_units)
+    if count is None:
+        return None
+    pool = experiment.num_samples * (1 + settings.variations)
+    found = Outlook(count, pool, settings.clusters or pool, settings.votes_each, settings.rounds, None)
+    if "--privacy" not in options:
+        return found
+    privacy, ledger = PrivacyArguments(**json.loads(options["--privacy"])), Ledger(run / FILE_NAME)
+    known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE)) if ledger.exists() else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the files are read
+        unit = str(data.get("unit") or "utterance")
+        sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger).noise_multiplier
+    return replace(found, noise_multiplier=sigma)

@@ -1,0 +1,256 @@
+"""The private side of an evolution: reads the private texts, pays for each round of votes, keeps what was released."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commands.privacy.sealed_release import SealedRelease
+from datamodules.columns import Columns
+from datamodules.selection import Selection
+from datamodules.sources import data_fingerprint, expand_path
+from datamodules.tables import read_turns
+from datamodules.turn import Field, Turn, Unit
+from doppel.errors import DataError, UserError
+from doppel.evolution.budget import KIND, STAGE, digest_of, plan_beside, plan_votes
+from doppel.evolution.candidates import Candidate, fingerprint
+from doppel.evolution.votes import Electorate, Nearness
+from doppel.files import append_json_line, cut_torn_line, read_json_lines
+from doppel.privacy import histogram
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacyArguments, PrivacySpec
+
+#: Stage of the sizes of labels.
+SIZES = "histogram"
+Embed = Callable[[Sequence[str]], NDArray[np.floating]]
+
+
+@dataclass(frozen=True)
+class Poll:
+    """How a round is voted.
+
+    Attributes:
+        rounds: T.
+        votes_each: k.
+        nearness: What near means.
+        labels: Public labels among whose candidates their texts vote; None: labels do not matter.
+    """
+
+    rounds: int
+    votes_each: int = 1
+    nearness: Nearness = "cosine"
+    labels: Sequence[str] | None = None
+
+
+class Ballots:
+    """Noisy votes of private texts, each round paid for and drawn once: :class:`~doppel.evolution.evolve.Polls`.
+
+    Formal guarantees:
+        A round is one Gaussian release of sensitivity 1 (:class:`~doppel.evolution.votes.Electorate`), its noise drawn
+        by :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. σ is calibrated for all
+        rounds once; where a step is on file, it is the one that the file says, and a schedule of another length is
+        refused before anything is drawn. Ballots and sums stay in the memory of this process. The noisy sums leave it
+        sealed, and the line of the ledger that pays for them opens them
+        (:class:`~commands.privacy.sealed_release.SealedRelease`): a process that is killed at any moment has either
+        paid and released, or neither. A round that was paid for is read again, and its noise is never drawn a second
+        time.
+
+        Whoever deletes what was released gains nothing: the ledger counts steps, so the round is lost to them, and the
+        population has a round less. So it is where the line of the ledger itself was torn by a crash. Lines that the
+        ledger has not noted are refused.
+
+        Each text is embedded by itself, so that no rounding in a batch lets one unit change another's ballot.
+
+    Args:
+        folder: RUN/evolution, where ``votes.jsonl`` lies.
+        ledger: What pays; None: no noise, NOT PRIVATE, and nothing is written.
+        data: Arguments of the data module: file, unit, columns, selection.
+        privacy: Budget; None exactly where ``ledger`` is.
+        poll: How a round is voted.
+        embed: Embeds texts, each by itself.
+
+    Attributes:
+        rounds: Rounds of the population: those of the schedule, but for those that were lost.
+        num_lost: Rounds that were spent and not kept.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        ledger: Ledger | None,
+        data: Mapping[str, Any],
+        privacy: PrivacyArguments | None,
+        poll: Poll,
+        embed: Embed,
+    ) -> None:
+        if data.get("limit_train_units") is not None:
+            raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
+        self._ledger, self._privacy, self._poll, self._embed = ledger, privacy, poll, embed
+        self._path, self._unit = folder / "votes.jsonl", str(data.get("unit") or "utterance")
+        self._sealed = SealedRelease(folder / "votes.sealed")
+        turns = _turns(data, needs_label=poll.labels is not None)
+        self._turns = turns
+        self.num_units = len({turn.unit for turn in turns})
+        columns = Columns.from_config(data)
+        self._fingerprint = data_fingerprint(expand_path(data["train_path"]), Selection.from_config(data), columns)
+        self._kept: list[dict[str, Any]] = []
+        self.rounds, self.num_lost, self._votes = poll.rounds, 0, ""
+        if ledger is not None and privacy is not None:
+            self._open(ledger, privacy)
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """σ; None without privacy."""
+        return None if self._ledger is None else self._spec.noise_multiplier
+
+    @property
+    def steps(self) -> int:
+        """Steps of votes that are spent."""
+        return 0 if self._ledger is None else self._ledger.spent_steps(self._votes)
+
+    def count(
+        self, number: int, pool: Sequence[Candidate], bins_BD: NDArray[np.floating], labels: Sequence[str | None]
+    ) -> list[float]:
+        """Noisy votes of a round.
+
+        Args:
+            number: Of the round, from 1.
+            pool: Its candidates, which tell it from other rounds.
+            bins_BD: Embeddings of what is voted for.
+            labels: Of what is voted for.
+
+        Raises:
+            DataError: The file has this round of another pool.
+            BudgetExceededError: The budget does not afford it; nothing was counted.
+        """
+        asked = {"round": number, "pool": fingerprint(pool), "num_bins": len(bins_BD)}
+        own = next((record for record in self._kept if record.get("round") == number), None)
+        if own is not None:
+            if any(own[name] != value for name, value in asked.items()):
+                raise DataError(
+                    f"it has votes of round {number} for other candidates: the generator, its answers or its prompts "
+                    "changed since; restore them",
+                    about=self._path,
+                )
+            return _votes(own)
+        if self._ledger is not None and not self._ledger.affordable(self._votes):
+            self._ledger.spend(self._votes)  # refuses and says why, before the texts are embedded in vain
+        where = None if self._poll.labels is None else labels
+        sums = self._electorate.sums(bins_BD, where, self._poll.votes_each, self._poll.nearness)
+        told = {**asked, "votes_each": self._poll.votes_each}
+        return _votes(self._release(told, sums, self._votes, self.noise_multiplier))
+
+    def sizes(self) -> dict[str, float] | None:
+        """Noisy numbers of units by label, released once; equal ones where that release was lost."""
+        if self._poll.labels is None:
+            return None
+        own = next((record for record in self._kept if "labels" in record), None)
+        if own is None:
+            bins, mechanism, sigma = list(self._poll.labels), "", None
+            if self._ledger is not None and self._privacy is not None:
+                spec = self._privacy.plan_histogram(self.num_units, self._unit)
+                mechanism, sigma = self._declare(self._ledger, SIZES, spec, 1, histogram.KIND), spec.noise_multiplier
+                if self._ledger.spent_steps(mechanism):
+                    return dict.fromkeys(bins, 1.0)
+            rows = ((turn.unit, {turn.label: 1.0} if turn.label else {}) for turn in self._turns)
+            own = self._release({"labels": bins}, histogram.unit_sums(rows, bins), mechanism, sigma)
+        return dict(zip(own["labels"], own["sums"], strict=True))
+
+    def note(self, sha256: str) -> None:
+        """Note the samples that are about to be written."""
+        if self._ledger is not None:
+            self._ledger.note_weights(self._votes, self.steps, sha256)
+
+    def _open(self, ledger: Ledger, privacy: PrivacyArguments) -> None:
+        """Declare the votes, or find those that an interrupted run has declared, and read what was released."""
+        known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE)) if ledger.exists() else None
+        if known is None:
+            self._spec = plan_beside(privacy, self.num_units, self._poll.rounds, self._unit, ledger)
+        else:
+            plan = plan_votes(privacy, self.num_units, self._poll.rounds, self._unit)
+            self._spec = replace(plan, noise_multiplier=known)
+        self._votes = self._declare(ledger, STAGE, self._spec, self._poll.rounds, KIND)
+        if privacy.seed is not None:
+            text = "the noise of the votes was drawn from a fixed seed, and whoever reads it can subtract the noise"
+            ledger.add_caveat(privacy.scope, text, voids=True)
+        if self._path.exists():
+            cut_torn_line(self._path)
+            self._kept = [record for _, record in read_json_lines(self._path)]
+        noted = ledger.noted_in(privacy.scope)
+        if any(digest_of(record) not in noted for record in self._kept):
+            raise DataError(
+                f"it has a line that {ledger.path} has not noted: restore the file; without it, its rounds are lost",
+                about=self._path,
+            )
+        sealed = self._sealed.open(ledger.opens(privacy.scope))
+        if sealed is not None and sealed["record"] not in self._kept:
+            self._keep(ledger, sealed["mechanism"], sealed["record"])
+        self._sealed.discard()
+        numbers = [record["round"] for record in self._kept if "round" in record]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise DataError("it lacks a round before others: restore the file", about=self._path)
+        self.num_lost = ledger.spent_steps(self._votes) - len(numbers)
+        self.rounds = self._poll.rounds - self.num_lost
+        if self.rounds < 1:
+            raise UserError(
+                "every round of votes was spent and lost, so that nothing can be chosen: "
+                "give another RUN_DIR, which spends on top of what this one has spent",
+                about=self._path,
+            )
+
+    def _declare(self, ledger: Ledger, stage: str, spec: PrivacySpec, planned_steps: int, kind: str) -> str:
+        assert self._privacy is not None
+        return ledger.open_mechanism(
+            scope=self._privacy.scope,
+            stage=stage,
+            spec=spec,
+            planned_steps=planned_steps,
+            data_fingerprint=self._fingerprint,
+            kind=kind,
+        )
+
+    def _release(
+        self, told: Mapping[str, Any], sums: Mapping[str, float], mechanism: str, sigma: float | None
+    ) -> dict[str, Any]:
+        """Sums with noise, paid for and kept; without privacy as they are, and kept nowhere."""
+        if self._ledger is None or self._privacy is None or sigma is None:
+            return {**told, "sums": list(sums.values())}
+        seed = None if self._privacy.seed is None else self._privacy.seed + len(self._kept)
+        noisy = histogram.add_noise(sums, sigma, seed)
+        record = {**told, "noise_multiplier": sigma, "sums": list(noisy.values())}
+        self._ledger.spend(mechanism, self._sealed.seal({"mechanism": mechanism, "record": record}))
+        self._keep(self._ledger, mechanism, record)
+        return record
+
+    def _keep(self, ledger: Ledger, mechanism: str, record: dict[str, Any]) -> None:
+        """Write down a release that was paid for."""
+        ledger.note_weights(mechanism, ledger.spent_steps(mechanism), digest_of(record))
+        append_json_line(self._path, record)
+        self._kept.append(record)
+        self._sealed.discard()
+
+    @cached_property
+    def _electorate(self) -> Electorate:
+        vectors = self._embed([turn.utterance for turn in self._turns])
+        labels = None if self._poll.labels is None else [turn.label for turn in self._turns]
+        return Electorate(vectors, [turn.unit for turn in self._turns], labels)
+
+
+def _votes(record: Mapping[str, Any]) -> list[float]:
+    """Votes from sums, in which each of the k votes of a text weighs 1/√k."""
+    return [sum_ * math.sqrt(record["votes_each"]) for sum_ in record["sums"]]
+
+
+def _turns(data: Mapping[str, Any], needs_label: bool) -> list[Turn]:
+    """The private rows."""
+    path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
+    needs: tuple[Field, ...] = ("label",) if needs_label else ()
+    turns = read_turns(path, unit, needs=needs, columns=Columns.from_config(data))
+    return Selection.from_config(data).apply(turns, path, unit)

@@ -1,0 +1,229 @@
+"""Samples that evolve by private votes: the step of the system ``evolution``."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from jsonargparse.typing import PositiveInt
+
+from callbacks.private_origins import notes_on_origins
+from commands.pipeline.evolution_settings import GRAMMAR, Evolution
+from commands.pipeline.run_folder import hold, ledger_of_run
+from commands.privacy.ballots import Ballots, Poll
+from commands.privacy.counted import embed
+from commands.privacy.histogram import read_labels
+from commands.privacy.kept_releases import try_folder
+from commands.privacy.rows_card import refuse_unpaid_rows
+from datamodules.columns import Columns, reference_columns
+from datamodules.overlap import refuse_overlap
+from datamodules.sources import expand_path
+from datamodules.tables import read_records
+from doppel.errors import DataError, UserError
+from doppel.evolution.evolve import Plan
+from doppel.evolution.evolve import evolve as run_rounds
+from doppel.evolution.generators.answers import Answers
+from doppel.evolution.generators.asking import AskedModel
+from doppel.evolution.generators.donations import Donation
+from doppel.evolution.generators.protocol import Generator
+from doppel.evolution.population import Way
+from doppel.evolution.votes import Nearness
+from doppel.files import whole_file, write_json
+from doppel.privacy.card import origins_of
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacyArguments
+
+PRIVATE_EXAMPLES = (
+    "evolution.examples is {path}, which says what the private file {private} does, in whatever form: examples go "
+    "to the generator word by word; take what people gave out of the private file, or name a file of other texts"
+)
+
+
+def evolve(
+    folder: Path,
+    *,
+    out: Path,
+    num_samples: PositiveInt,
+    data: dict[str, Any],
+    settings: Evolution,
+    privacy: PrivacyArguments | None = None,
+    labels: Path | None = None,
+    seed: int = 1,
+) -> None:
+    """Let texts of a public model evolve by the votes of private ones.
+
+    The generator writes texts, private texts vote for the nearest of them, the votes get noise, and the chosen texts
+    are varied for the next round. No private text reaches the generator, and no round is read before the ledger has
+    paid for it. What was released lies in FOLDER/votes.jsonl, what the generator answered in FOLDER/answers.jsonl:
+    the same command again asks for nothing twice and spends nothing twice.
+
+    Args:
+        folder: Folder of this step, RUN/evolution.
+        out: JSON lines of samples to write.
+        num_samples: Samples.
+        data: Arguments of the data module, as JSON: train_path, unit, columns.
+        settings: The field "evolution" of the experiment, as JSON.
+        privacy: Budget, as JSON; left out, votes have no noise: NOT PRIVATE.
+        labels: File of all labels there are, one a line; a public list.
+        seed: Public seed of prompts, clusters and draws, never of the noise.
+
+    Raises:
+        UserError: An input cannot be used, or the generator fails.
+        BudgetExceededError: The budget does not afford a round.
+    """
+    names = read_labels(labels) if labels is not None and settings.per_label else None
+    warnings.filterwarnings("ignore", r"delta \S+ is large", UserWarning)  # said when the files are read
+    try_folder(folder)
+    with hold(folder):
+        ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
+        nearness = cast("Nearness", settings.nearness)
+        poll = Poll(settings.rounds, settings.votes_each, nearness, names)
+        alone = partial(embed, encoder=settings.encoder, batch_size=1)
+        ballots = Ballots(folder, ledger, data, privacy, poll, alone)
+        if ledger is not None and privacy is not None:
+            note_origins(settings, ledger, privacy.scope)
+            if settings.rows is not None:
+                refuse_unpaid_rows(Path(expand_path(settings.rows)), ledger, privacy.scope)
+        if ballots.num_lost:
+            print(f"   {ballots.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
+        donations = read_donations(settings.examples, data)
+        answers = Answers(folder / "answers.jsonl", _identity(settings))
+        plan = Plan(
+            num_samples,
+            settings.variations,
+            settings.look_ahead,
+            cast("Way", settings.way),
+            settings.threshold,
+            settings.clusters,
+            nearness,
+            seed,
+        )
+        found = run_rounds(
+            plan,
+            generator_of(settings, answers, donations),
+            ballots,
+            partial(embed, encoder=settings.encoder),
+            read_rows(settings.rows),
+            lambda sentence: print(f"   {sentence}", flush=True),
+        )
+        lines = [
+            {"utterance": own.text, **({"label": own.prompt.label} if names else {}), "stage": "evolution"}
+            for own in found
+        ]
+        content = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+        ballots.note(hashlib.sha256(content).hexdigest())
+        told = {
+            "num_samples": len(found),
+            "num_repeated": len(found) - len({own.text for own in found}),
+            "num_rounds": ballots.rounds,
+            "num_lost_rounds": ballots.num_lost,
+            "noise_multiplier": ballots.noise_multiplier,
+            "num_answers": len(answers),
+            **{f"spent_{name}": value for name, value in answers.spent.items()},
+        }
+        write_json(f"{out}.evolution.json", told)
+        with whole_file(out) as file:
+            file.write(content)
+    noise = "no noise: NOT PRIVATE" if ledger is None else f"noise of standard deviation {told['noise_multiplier']:.3f}"
+    print(f"{out}: {len(found)} samples after {ballots.rounds} rounds ({noise})")
+
+
+def note_origins(settings: Evolution, ledger: Ledger, scope: str) -> None:
+    """Note in the ledger what its ε does not cover of a generator in a folder, as the card there says.
+
+    Raises:
+        UserError: It learnt without privacy from what nobody declared public, or its card tells of other weights.
+    """
+    if settings.generator == GRAMMAR or settings.is_server:
+        return
+    for origin in (origins := origins_of(Path(expand_path(settings.generator)))):
+        if origin["private"] is None and origin["is_public"] is False:
+            raise UserError(
+                f"evolution.generator comes from {origin['path']}, which was trained without privacy on data that "
+                "nobody declared public: no ε would cover what it writes; name another model"
+            )
+    for text, voids in notes_on_origins(ledger, scope, origins):
+        ledger.add_caveat(scope, text, voids)
+
+
+def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Donation]) -> Generator:
+    """Who writes.
+
+    Raises:
+        UserError: A model cannot be loaded.
+    """
+    if settings.generator == GRAMMAR:
+        from doppel.evolution.generators.grammar import GrammarGenerator
+
+        return GrammarGenerator()
+    if settings.is_server:
+        from doppel.evolution.generators.server import ServerModel
+
+        server = ServerModel(
+            settings.generator,
+            settings.model,
+            settings.temperature,
+            settings.top_p,
+            settings.max_new_tokens,
+            settings.limits,
+            settings.key_variable,
+        )
+        return AskedModel(server, settings.words, answers, donations, settings.num_examples)
+    from doppel.evolution.generators.hugging_face import FolderModel
+
+    place = expand_path(settings.generator)
+    model = FolderModel(place, settings.temperature, settings.top_p, settings.max_new_tokens, settings.batch_size)
+    return AskedModel(model, settings.words, answers, donations, settings.num_examples)
+
+
+def read_rows(path: str | None) -> list[dict[str, str]]:
+    """Rows of attributes, as ``metadata`` writes them; none where no file is named.
+
+    Raises:
+        DataError: The file has none.
+    """
+    if path is None:
+        return []
+    try:
+        with open(expand_path(path), newline="", encoding="utf-8") as file:
+            rows = [dict(row) for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error):
+        raise DataError("it cannot be read as rows: give what metadata has written", about=path) from None
+    if not rows or any(None in row or None in row.values() for row in rows):
+        raise DataError("it has no rows, or one of another length: give what metadata has written", about=path)
+    return rows
+
+
+def read_donations(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
+    """Texts that were given to be shown to a generator: rows of a table, each with a text.
+
+    Formal guarantees:
+        A file that says what the private one does is refused (:func:`~datamodules.overlap.overlapping`): a donated text
+        is taken out of what the guarantee protects.
+
+    Raises:
+        DataError: It does, cannot be read, or has a row without text.
+    """
+    if path is None:
+        return []
+    columns = reference_columns(Columns.from_config(data))
+    refuse_overlap(path, columns, [(data["train_path"], Columns.from_config(data))], PRIVATE_EXAMPLES)
+    found = []
+    for where, values in read_records(expand_path(path)):
+        text = values.get("text") or values.get("utterance")
+        if not isinstance(text, str):
+            raise DataError('it has no "text": give each donated text with its attributes', about=where)
+        found.append(Donation(text, {name: str(value) for name, value in values.items() if value is not None}))
+    return found
+
+
+def _identity(settings: Evolution) -> str:
+    """All that an answer depends on but its question."""
+    names = ("generator", "model", "temperature", "top_p", "max_new_tokens")
+    return json.dumps([getattr(settings, name) for name in names])

@@ -1,0 +1,190 @@
+"""The rounds of private evolution: write, vote, choose, vary (AugPE: Xie et al., 2024, algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppel.errors import UserError
+from doppel.evolution.candidates import Candidate, Prompt, distinct
+from doppel.evolution.generators.protocol import Generator
+from doppel.evolution.population import Way, choose, largest_remainder, spread
+from doppel.evolution.votes import Nearness
+
+Vectors = NDArray[np.floating]
+Embed = Callable[[Sequence[str]], Vectors]
+_NO_TEXT = "the generator wrote no usable text{}: read some of its answers, and mend its prompts"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a population evolves.
+
+    Attributes:
+        num_samples: Candidates that a round chooses.
+        variations: Of each chosen candidate; they and what was chosen, less copies, are the pool of the next round.
+        look_ahead: Variations of each candidate whose mean embedding is voted for in place of its own; 0 for its own.
+        way: How candidates are chosen by their votes.
+        threshold: H, in votes: up to it they count for nothing.
+        clusters: Clusters of candidates that are voted for in their place; None: candidates themselves.
+        nearness: What near means.
+        seed: Public seed of prompts, clusters and draws.
+    """
+
+    num_samples: int
+    variations: int
+    look_ahead: int = 0
+    way: Way = "rank"
+    threshold: float = 0.0
+    clusters: int | None = None
+    nearness: Nearness = "cosine"
+    seed: int = 0
+
+
+class Polls(Protocol):
+    """Where votes come from; :class:`commands.privacy.ballots.Ballots` is one.
+
+    Attributes:
+        rounds: Rounds of the population, those that were counted already included.
+    """
+
+    rounds: int
+
+    def sizes(self) -> Mapping[str, float] | None:
+        """Noisy numbers of private texts by label; None: labels do not matter."""
+
+    def count(
+        self, number: int, pool: Sequence[Candidate], bins_BD: Vectors, labels: Sequence[str | None]
+    ) -> list[float]:
+        """Noisy votes of what is voted for in a round, by their embeddings and labels; ``pool`` tells rounds apart."""
+
+
+def evolve(
+    plan: Plan,
+    generator: Generator,
+    polls: Polls,
+    embed: Embed,
+    rows: Sequence[Mapping[str, str]] = (),
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> list[Candidate]:
+    """Let a population evolve.
+
+    Formal guarantees:
+        The private texts are not among the arguments. What comes of them are noisy votes and noisy sizes, which
+        ``polls`` has paid for. A prompt is made of the plan, of public labels, of released rows, and of texts that the
+        generator wrote before; so it is public or post-processing, whoever reads it: a server, a cache, an error.
+
+    Args:
+        plan: How.
+        generator: Who writes.
+        polls: Where votes come from.
+        embed: Embeds texts of the generator.
+        rows: Released rows of attributes, one for each first text, in turn; none: without.
+        tell: Called with a sentence for the console after each round.
+
+    Returns:
+        The chosen candidates, ``plan.num_samples`` of them.
+
+    Raises:
+        UserError: The generator wrote no text, or none for a label.
+    """
+    due = _due(plan, polls.sizes())
+    wanted = [label for label, num in due.items() for _ in range(num)]
+    prompts = [
+        Prompt(f"{plan.seed}/0/{place}", label, tuple(rows[place % len(rows)].items()) if rows else ())
+        for place, label in enumerate(wanted)
+    ]
+    chosen = _written(generator.random(prompts), prompts)
+    tell(f"{len(chosen)} of {len(prompts)} first texts")
+    for number in range(1, polls.rounds + 1):
+        pool = distinct([*chosen, *_vary(generator, chosen, plan.variations, f"{plan.seed}/{number - 1}")])
+        _check(pool, due)
+        vectors = _vectors(plan, generator, embed, pool, number)
+        chosen = [pool[place] for place in _vote(plan, polls, number, pool, vectors, due)]
+        kept = len({id(candidate) for candidate in chosen})
+        tell(f"round {number} of {polls.rounds}: {kept} of {len(pool)} candidates")
+    return chosen
+
+
+def _due(plan: Plan, sizes: Mapping[str, float] | None) -> dict[str | None, int]:
+    """How many candidates are chosen for each label."""
+    if sizes is None:
+        return {None: plan.num_samples}
+    return dict(zip(sizes, largest_remainder(list(sizes.values()), plan.num_samples), strict=True))
+
+
+def _written(texts: Sequence[str], prompts: Sequence[Prompt]) -> list[Candidate]:
+    """What a generator wrote; an empty text is none."""
+    answers = zip((text.strip() for text in texts), prompts, strict=True)
+    return [Candidate(text, prompt) for text, prompt in answers if text]
+
+
+def _check(pool: Sequence[Candidate], due: Mapping[str | None, int]) -> None:
+    """Refuse a pool that lacks what is to be chosen of it."""
+    there = {candidate.prompt.label for candidate in pool}
+    for label, num in due.items():
+        if num and label not in there:
+            raise UserError(_NO_TEXT.format("" if label is None else f" for the label {label!r}"))
+
+
+def _vary(generator: Generator, parents: Sequence[Candidate], times: int, stream: str) -> list[Candidate]:
+    """Variations of candidates; one that came out empty is left out, and its parent stays."""
+    asked = [
+        (parent, Prompt(f"{stream}/{place}/{time}", parent.prompt.label, parent.prompt.attributes))
+        for place, parent in enumerate(parents)
+        for time in range(1, times + 1)
+    ]
+    prompts = [prompt for _, prompt in asked]
+    return _written(generator.vary([parent for parent, _ in asked], prompts), prompts) if asked else []
+
+
+def _vectors(plan: Plan, generator: Generator, embed: Embed, pool: Sequence[Candidate], number: int) -> Vectors:
+    """What stands for each candidate in a round: its embedding, or the mean of those of some variations."""
+    if not plan.look_ahead:
+        return embed([candidate.text for candidate in pool])
+    total: Vectors | None = None
+    for time in range(plan.look_ahead):
+        prompts = [
+            Prompt(f"{plan.seed}/{number}/ahead/{i}/{time}", c.prompt.label, c.prompt.attributes)
+            for i, c in enumerate(pool)
+        ]
+        texts = generator.vary(pool, prompts)
+        found = embed([text.strip() or candidate.text for text, candidate in zip(texts, pool, strict=True)])
+        total = found if total is None else total + found
+    assert total is not None
+    return total / plan.look_ahead
+
+
+def _vote(
+    plan: Plan, polls: Polls, number: int, pool: Sequence[Candidate], vectors: Vectors, due: Mapping[str | None, int]
+) -> list[int]:
+    """Places in the pool of the candidates that a round chooses."""
+    labels = [candidate.prompt.label for candidate in pool]
+    members = {label: [place for place, own in enumerate(labels) if own == label] for label in due}
+    if plan.clusters is not None and plan.clusters < len(pool):
+        centers, groups = _clusters(vectors, plan.clusters, plan.seed + number)
+        votes = polls.count(number, pool, centers, [None] * len(groups))
+        return spread(votes, groups, plan.num_samples, plan.threshold)
+    votes = polls.count(number, pool, vectors, labels)
+    found = []
+    for label, num in due.items():
+        own = [votes[place] for place in members[label]]
+        picked = choose(own, num, plan.way, plan.threshold, plan.seed + number) if num else []
+        found += [members[label][place] for place in picked]
+    return found
+
+
+def _clusters(vectors: Vectors, num: int, seed: int) -> tuple[Vectors, list[list[int]]]:
+    """Centres of clusters of candidates, and the candidates of each, the nearest to its centre first."""
+    from sklearn.cluster import KMeans
+
+    found = KMeans(num, n_init=1, random_state=seed).fit(vectors)
+    away = np.linalg.norm(vectors - found.cluster_centers_[found.labels_], axis=1)
+    order = np.argsort(away, kind="stable")
+    groups = [[int(place) for place in order if found.labels_[place] == cluster] for cluster in range(num)]
+    kept = [cluster for cluster in range(num) if groups[cluster]]
+    return found.cluster_centers_[kept], [groups[cluster] for cluster in kept]

@@ -1,0 +1,166 @@
+"""Generators: the grammar, a model in a folder, and how they are asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from doppel.errors import DataError, UserError
+from doppel.evolution.candidates import Candidate, Prompt
+from doppel.evolution.generators.answers import Answers
+from doppel.evolution.generators.asking import AskedModel
+from doppel.evolution.generators.donations import Donation, nearest
+from doppel.evolution.generators.grammar import GrammarGenerator
+from doppel.evolution.generators.hugging_face import FolderModel
+from doppel.evolution.generators.wording import Question, Wording
+from doppel.grammar import generate
+
+QUESTIONS = [
+    Question(words, "", f"s{i}") for i, words in enumerate(["turn on", "a much longer text than the others are", ""])
+]
+
+
+def prompts(num: int, name: str = "x", label: str | None = None) -> list[Prompt]:
+    return [Prompt(f"{name}/{i}", label) for i in range(num)]
+
+
+def test_the_grammar_answers_a_prompt_alike_whoever_is_asked_beside_it() -> None:
+    asked = prompts(20)
+    texts = GrammarGenerator().random(asked)
+    assert texts == [GrammarGenerator().random([prompt])[0] for prompt in asked] and len(set(texts)) > 15
+
+
+def test_a_variation_of_the_grammar_shares_the_begin_and_is_another_request() -> None:
+    generator = GrammarGenerator()
+    parents = [Candidate(text, prompt) for text, prompt in zip(generator.random(prompts(60)), prompts(60), strict=True)]
+    varied = generator.vary(parents, prompts(60, "vary"))
+    assert sum(text != parent.text for text, parent in zip(varied, parents, strict=True)) > 30
+    first = [
+        parent.text.lower().split()[0] == text.lower().split()[0] for parent, text in zip(parents, varied, strict=True)
+    ]
+    other = [
+        a.text.lower().split()[0] == b.lower().split()[0] for a, b in zip(parents, varied[1:] + varied[:1], strict=True)
+    ]
+    assert sum(first) > 2 * sum(other)
+    assert generator.vary(parents, prompts(60, "vary")) == varied
+    assert generator.vary(varied_of(varied), prompts(60, "again")) != varied, "what was varied can be varied again"
+    assert GrammarGenerator().vary(parents[:1], prompts(1)) == [""], "a text of unknown origin has no variation"
+
+
+def varied_of(texts: Sequence[str]) -> list[Candidate]:
+    return [Candidate(text, Prompt(str(i))) for i, text in enumerate(texts)]
+
+
+def test_the_grammar_writes_for_a_label() -> None:
+    begins = {" ".join(t.utterance.lower().split()[:2]) for t in generate(20_000, 1) if t.domain == "weather"}
+
+    def like_weather(label: str) -> int:
+        texts = GrammarGenerator().random(prompts(40, label=label))
+        return sum(" ".join(text.lower().split()[:2]) in begins for text in texts)
+
+    assert like_weather("weather") > 30 > 15 > like_weather("people")
+    assert GrammarGenerator().random(prompts(1, label="no topic of the grammar")) == [""]
+
+
+def test_a_batch_of_a_folders_model_equals_single_calls(tiny_model: str) -> None:
+    """Left padding with masks and positions: the fault of others is neither."""
+    model = FolderModel(tiny_model, max_new_tokens=12, device="cpu")
+    rows = [model._tokenizer(q.words, add_special_tokens=False)["input_ids"] for q in QUESTIONS]
+    assert len({len(row) for row in rows}) == 3
+    together = model.write(rows, [q.stream for q in QUESTIONS])
+    assert together == [model.write([row], [q.stream])[0] for row, q in zip(rows, QUESTIONS, strict=True)]
+    assert together != model.write(rows, ["other", "streams", "here"])
+
+
+def test_the_logits_of_a_padded_row_are_those_of_the_row_alone(tiny_model: str) -> None:
+    """Sampling could hide a small error: near zero temperature, each token is the likeliest one, as without padding."""
+    model = FolderModel(tiny_model, temperature=1e-6, max_new_tokens=10, device="cpu")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    reference = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+    rows = [tokenizer(q.words, add_special_tokens=False)["input_ids"] for q in QUESTIONS[:2]]
+    for row, text in zip(rows, model.write(rows, ["a", "b"]), strict=True):
+        ids, own = list(row), []
+        for _ in range(10):  # without a cache, without padding
+            token = int(reference(torch.tensor([ids])).logits[0, -1].argmax())
+            if token == tokenizer.eos_token_id:
+                break
+            ids.append(token)
+            own.append(token)
+        assert text == tokenizer.decode(own, skip_special_tokens=True)
+
+
+def test_the_nucleus_is_kept_and_a_long_question_is_cut_at_its_begin(tiny_model: str) -> None:
+    model = FolderModel(tiny_model, top_p=1e-9, max_new_tokens=5, device="cpu")
+    assert model.write([[5, 6]], ["a"]) == model.write([[5, 6]], ["b"]), "one token is left"
+    long = list(range(3, 90)) * 20
+    assert model.write([long], ["a"]) == model.write([long[-model._longest :]], ["a"])
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"evolution\.generator"):
+        FolderModel(tmp_path)
+
+
+def test_what_was_answered_is_not_asked_again(tmp_path: Path, tiny_model: str) -> None:
+    wording, path = Wording("say{about}:", "{begin}", []), tmp_path / "answers.jsonl"
+    first = AskedModel(FolderModel(tiny_model, max_new_tokens=4, device="cpu"), wording, Answers(path, "m"))
+    texts = first.random(prompts(5))
+    lines = path.read_text().splitlines()
+    assert len(lines) == 5 and all(json.loads(line)["key"] for line in lines) and path.stat().st_mode & 0o077 == 0
+    with open(path, "a") as file:
+        file.write('{"key": "torn by a cra')
+    again = AskedModel(Refuses(), wording, Answers(path, "m"))
+    assert again.random(prompts(5)) == texts and path.read_text().splitlines() == lines
+    with pytest.raises(AssertionError, match="asked"):
+        again.random(prompts(6))
+    with pytest.raises(AssertionError, match="asked"):
+        AskedModel(Refuses(), wording, Answers(path, "another temperature")).random(prompts(1))
+    path.write_text('{"no": "answer"}\n')
+    with pytest.raises(DataError, match=r"answers\.jsonl:1: no answer"):
+        Answers(path, "m")
+
+
+class Refuses:
+    """A model that must not be asked."""
+
+    def answer(self, questions: Sequence[Question], answers: Answers) -> None:
+        raise AssertionError(f"asked {len(questions)} questions")
+
+
+def test_words_are_made_of_label_attributes_and_candidate() -> None:
+    wording = Wording("Write{about}. {style}", "{style} Vary{about}: {text}", ["Be short."])
+    prompt = Prompt("1", "calendar", (("stars", "5"), ("length", "short")))
+    assert wording.ask(prompt).words == "Write (calendar, stars: 5, length: short). Be short."
+    parent = Candidate("book {about} it {text}", prompt)
+    assert wording.ask(Prompt("2"), parent).words == "Be short. Vary: book {about} it {text}", "a text is no template"
+    going_on = Wording("<s>", "<s> {begin}")
+    begins = {going_on.ask(Prompt(str(i)), Candidate("one two three", prompt)).words for i in range(40)}
+    assert begins == {"<s>", "<s> one", "<s> one two"}
+    question = going_on.ask(Prompt("1"), Candidate("one", prompt))
+    assert going_on.read(question, " more\nand a second line") == "more"
+    assert wording.read(wording.ask(prompt), '\n "Book it." \n') == "Book it."
+    assert wording.read(Question("", "one two", ""), "three") == "one two three"
+
+
+def test_examples_are_the_donations_nearest_to_the_prompt() -> None:
+    donations = [Donation(f"text {i}", {"stars": str(i % 5), "label": "ab"[i % 2]}) for i in range(20)]
+    prompt = Prompt("1", "a", (("stars", "2"),))
+    assert set(nearest(donations, prompt, 2)) == {"text 2", "text 12"}
+    assert len(set(nearest(donations, prompt, 7))) == 7 and len(nearest(donations, prompt, 99)) == 20
+    shown = {tuple(nearest(donations, Prompt(str(i)), 3)) for i in range(20)}
+    assert len(shown) > 15, "without attributes by chance"
+    words = Wording().ask(prompt, None, nearest(donations, prompt, 2)).words
+    assert words.endswith("- text 2\n- text 12") or words.endswith("- text 12\n- text 2")
+    assert "Examples" not in Wording().ask(prompt).words
+
+
+def test_a_wording_that_cannot_be_filled_in_is_refused() -> None:
+    with pytest.raises(UserError, match=r"wording\.random has \{text\}"):
+        Wording(random="{text}")
+    with pytest.raises(UserError, match="put it at the end"):
+        Wording(vary="{begin} and on")

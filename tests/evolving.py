@@ -1,0 +1,146 @@
+"""Small evolutions for tests: a private file, an encoder of a few words, and runs whose steps are in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import yaml
+
+import cli
+from commands.pipeline import runner as runner_module
+from commands.pipeline.experiment import load
+from commands.pipeline.manifest import enter
+from commands.pipeline.slurm import load_site
+from commands.privacy import evolve
+from doppel.grammar import generate
+
+WORDS = (
+    "weather",
+    "rain",
+    "meeting",
+    "lunch",
+    "cancel",
+    "delete",
+    "manager",
+    "who",
+    "tomorrow",
+    "set",
+    "create",
+    "answer",
+)
+#: In every private text, and in nothing that anybody may read.
+SECRET = "zanzibarquux"
+
+
+def embed(texts: Sequence[str], encoder: str = "", batch_size: int = 64) -> np.ndarray:
+    """Which of some words a text has, and how long it is."""
+    rows = [[*(float(word in text.lower()) for word in WORDS), len(text) / 200, 0.1] for text in texts]
+    vectors = np.array(rows, dtype=np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@contextmanager
+def words_alone() -> Iterator[None]:
+    """Texts are embedded by these words, so that no encoder is loaded."""
+    with mock.patch.object(evolve, "embed", embed):
+        yield
+
+
+def write_private(folder: Path, num: int = 80) -> Path:
+    """Rows of the grammar with a secret, two of each user, and labels."""
+    turns = list(generate(num, 3))
+    rows = [
+        {
+            "utterance": f"{turn.utterance} {SECRET}{i}",
+            "unit": f"{SECRET}-u{i // 2}",
+            "label": turn.domain,
+            "stars": i % 3 + 1,
+        }
+        for i, turn in enumerate(turns)
+    ]
+    path = folder / "private.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def call(
+    folder: Path,
+    private: Path,
+    *more: str,
+    data: dict[str, Any] | None = None,
+    privacy: dict[str, Any] | None = None,
+    **settings: Any,
+) -> int:
+    """``evolve`` in ``folder/evolution``, of two rounds at ε = 8 unless it says otherwise."""
+    given = {"target_epsilon": 8.0, "delta": 1e-5, "scope": "evolution", **(privacy or {})}
+    words = [
+        "evolve",
+        str(folder / "evolution"),
+        "--out",
+        str(folder / "synthetic_evolution.jsonl"),
+        "--num-samples",
+        "12",
+    ]
+    words += ["--data", json.dumps({"train_path": str(private), "unit": "user", **(data or {})})]
+    words += ["--settings", json.dumps({"generator": "grammar", "rounds": 2, "variations": 2, **settings})]
+    with words_alone():
+        return cli.main([*words, "--privacy", json.dumps(given), *more])
+
+
+def write_rows(folder: Path, private: Path, *more: str) -> Path:
+    """Rows of attributes that the scope of the votes has paid for, at ε = 2 of its 8."""
+    (folder / "schema.yaml").write_text("stars: [1, 2, 3]\nlabel: [calendar, weather, people]\n")
+    words = ["metadata", str(private), "--out", str(folder / "rows" / "rows.csv"), "--num-rows", "6", "--epsilon", "2"]
+    words += ["--delta", "1e-5", "--target-epsilon", "8", "--scope", "evolution", "--method", "independent"]
+    words += ["--ledger", str(folder / "ledger.jsonl"), "--schema", str(folder / "schema.yaml"), "--unit", "user"]
+    assert cli.main([*words, *more]) == 0
+    return folder / "rows" / "rows.csv"
+
+
+def spent(folder: Path, stage: str = "votes") -> int:
+    """Steps of a stage on file."""
+    path = folder / "ledger.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return sum(line["type"] == "spend" and line["mechanism"].endswith(stage) for line in lines)
+
+
+def samples(folder: Path) -> list[str]:
+    """Texts of the samples."""
+    lines = (folder / "synthetic_evolution.jsonl").read_text().splitlines()
+    return [json.loads(line)["utterance"] for line in lines]
+
+
+def everything(folder: Path) -> str:
+    """All that lies in a folder, as text."""
+    return "\n".join(path.read_text(errors="replace") for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def make_run(folder: Path, **fields: Any) -> Path:
+    """A finished run of the system, without metrics; its folder."""
+    private = write_private(folder)
+    experiment = {
+        "systems": ["evolution"],
+        "num_samples": 12,
+        "data": {"train_path": str(private), "unit": "user"},
+        "evolution": {"generator": "grammar", "rounds": 2, "variations": 2},
+        "privacy": {"delta": 1e-5},
+        **fields,
+    }
+    (folder / "mine.yaml").write_text(yaml.safe_dump(experiment))
+    run = folder / "run"
+    with mock.patch.object(runner_module, "check_sources"):  # which asks for a sentence encoder
+        runner = runner_module.Runner(load(folder / "mine.yaml"), run, load_site(None, {}))
+    runner._write(overwrite=True)
+    for step in runner.steps[:-1]:
+        with words_alone():
+            assert cli.main(list(step.argv)) == 0, step.name
+        enter(run, step.name)
+        (run / ".done").mkdir(exist_ok=True)
+        (run / ".done" / step.name).write_text("1\n")
+    return run
