@@ -276,7 +276,7 @@ class SyntheticWriter(BasePredictionWriter):
         rank_zero_info(
             f"{self.output_path}: wrote {len(records)} samples"
             + (f", {rate:.1f} a second" if rate else "")
-            + (f". {sum(dropped.values())} more texts were thrown away: {told}." if told else ".")
+            + (f". Thrown away and drawn again: {told}." if told else ".")
             + (f" {missing} samples are missing, for which no text would do." if missing else "")
         )
 

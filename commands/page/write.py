@@ -14,6 +14,7 @@ import yaml
 from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import render
+from commands.page.pictures import PAGE
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
 from commands.page.tree_paths import tree_paths
@@ -21,15 +22,13 @@ from commands.pipeline.manifest import Entry, enter_report
 from commands.pipeline.names import Names, read_names
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import in_order, system
-from commands.privacy.attestation import FILE_NAME
+from commands.privacy.attestation import Attestation
 from commands.privacy.chain import strangers
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_text
-from doppel.privacy.ledger import Ledger
 
-PAGE = "report.html"
 #: Utterances of one system on the page; the files hold all.
 _MOST = 2000
 
@@ -39,6 +38,7 @@ def write_page(
     report: Mapping[str, Any] | None,
     card: Mapping[str, Any] | None = None,
     *,
+    attestation: Attestation | None = None,
     supported: Sequence[str] | None = None,
     names: str | None = None,
     with_private: bool = False,
@@ -58,6 +58,7 @@ def write_page(
         record: The run.
         report: As :func:`commands.quality.report.build_report` makes it; None where the run was not evaluated.
         card: Of :func:`commands.privacy.verify.card`, if it is at hand.
+        attestation: Of the run, where its checkpoints have been opened already, for a card that is not at hand.
         supported: What the assistant supports, in place of what the experiment says.
         names: A public file of what people call functions, labels and topics, likewise.
         with_private: Also show the figures that are not private.
@@ -126,12 +127,12 @@ def write_page(
             totals={name: len(own) for name, own in shown.items()},
             files={name: ", ".join(entry.path for entry in own) for name, own in files.items()},
             lacks={s.label or s.tree or "": _lacks(s, called, support) for own in shown.values() for s in own},
-            privacy=privacy(record, card),
+            privacy=privacy(record, card, attestation),
             figures=quality.figures(metrics, with_private),
             measured=[system(name).label for name in metrics],
             notes=[*sum(wrong.values(), []), *_notes(metrics, with_private), *_later_notes(later)],
-            frequency=quality.frequency_picture(human, measured[main], called) if human else None,
-            lengths=quality.length_picture(human, measured) if human else None,
+            frequency=quality.frequency_picture(record, human, measured[main], called) if human else None,
+            lengths=quality.length_picture(record, human, measured) if human else None,
             no_human=no_human,
             warnings=[sentence for name in systems for sentence in run_numbers.warnings(record, name)],
             num_human=len(human),
@@ -143,7 +144,9 @@ def write_page(
     return path, support.notes
 
 
-def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def privacy(
+    record: RunRecord, card: Mapping[str, Any] | None = None, attestation: Attestation | None = None
+) -> dict[str, Any]:
     """What a page says of privacy: the card that ``python cli.py verify`` signs, or why there is none.
 
     Returns:
@@ -154,10 +157,11 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
     if not record.is_private:
         return {**none, "reasons": ["the run was started with ε = inf: its models trained without privacy"]}
     try:
-        card = card or card_of(record, renews=True)
+        attestation = attestation or Attestation(record)
+        card = card or card_of(record, attestation, renews=True)
     except UserError as error:
         return {**none, "reasons": [str(error)]}
-    scopes, summary = card["scopes"].values(), Ledger(record.folder / FILE_NAME).summary()
+    scopes, summary = card["scopes"].values(), attestation.ledger.summary()
     return {
         "is_private": bool(scopes) and all("epsilon_by_accountant" in scope for scope in scopes),
         "is_signed": card["signed"],

@@ -268,15 +268,16 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
 def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
     """Renew card and page, and say what came of it; exit status."""
     from commands.page.write import write_page  # what no --help waits for
+    from commands.privacy.attestation import Attestation
     from commands.privacy.verify import card, write_card
     from commands.quality.report import build_report
 
-    content = None
-    if (record.folder / "ledger.jsonl").exists():
-        content = card(record, renews=True)
+    content, attestation = None, Attestation(record)
+    if attestation.ledger.exists():
+        content = card(record, attestation, renews=True)
         write_card(content, record.folder)
     try:
-        report = build_report(record)
+        report = build_report(record, attestation)
     except UserError:  # nothing was measured
         report = None
     num = (record.folder / drawn.synthetic).read_bytes().count(b"\n")

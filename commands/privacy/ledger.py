@@ -9,10 +9,12 @@ from pathlib import Path
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.slurm import load_site
 from commands.privacy.attestation import attested
+from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
 from doppel.privacy.ledger import Ledger
 
 
+@no_collection()
 def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
     """What a run has spent, per mechanism and composed, and whether that covers what it sampled.
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from doppel.console.collection import no_collection
 from doppel.console.command import call, load, reads_words
 from doppel.errors import UserError
 
@@ -52,7 +53,8 @@ def main(commands: Groups, about: str, prog: str, argv: Sequence[str] | None = N
             nearest = difflib.get_close_matches(name, targets, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"`{prog} --help` lists them"
             raise UserError(f"there is no command {name!r}: {hint}")
-        function = load(targets[name])
+        with no_collection():
+            function = load(targets[name])
         return (function(rest) or 0) if reads_words(function) else call(function, rest, f"{prog} {name}")
     except (UserError, ValueError, OSError) as error:
         message = _message(error)

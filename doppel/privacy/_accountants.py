@@ -151,6 +151,9 @@ def _opacus(name: str) -> Any:
     for module in (package, base):
         sys.modules.setdefault(module.__name__, module)
     try:
+        analysis: Any = import_module("_opacus_accountants.analysis.rdp")
+        if not hasattr(analysis._compute_rdp, "cache_info"):  # prv asks for each divergence of one step twice or more
+            analysis._compute_rdp = functools.lru_cache(maxsize=4096)(analysis._compute_rdp)
         return import_module(f"_opacus_accountants.{name}")
     except (ImportError, AttributeError):  # a release that is made otherwise
         return import_module(f"opacus.accountants.{name}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import console_commands
 import pytest
 
+from doppel.console.collection import no_collection
 from doppel.console.dispatch import main, overview
+from doppel.errors import UserError
 
 COMMANDS = {"Look": {"measure": "console_commands:measure", "words": "console_commands:words"}}
 MORE = {"Steps": {"refuse": "console_commands:refuse"}}
@@ -101,3 +104,21 @@ def test_steps_are_listed_on_demand_and_can_always_be_called(capsys: pytest.Capt
     assert "Steps:\n  refuse " in capsys.readouterr().out
     assert run("refus") == 2
     assert "refuse" in capsys.readouterr().err
+
+
+def test_the_collector_rests_and_works_again() -> None:
+    @no_collection()
+    def is_on(error: bool = False) -> bool:
+        if error:
+            raise UserError("refused")
+        return gc.isenabled()
+
+    assert not is_on() and gc.isenabled()
+    with pytest.raises(UserError):
+        is_on(error=True)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        assert not is_on() and not gc.isenabled()
+    finally:
+        gc.enable()

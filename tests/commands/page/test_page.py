@@ -7,6 +7,7 @@ import re
 import shlex
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_content import Element, make_samples, read_html
@@ -18,8 +19,10 @@ from commands.page.html import TEMPLATES
 from commands.pipeline.experiment import load
 from commands.pipeline.names import read_names
 from commands.pipeline.steps import File
+from commands.privacy import attestation
 from doppel.grammar import generate
 from doppel.lispress import function_types
+from doppel.privacy.checkpoint import read_stored
 
 LEFT_OUT = ("AttendeeListHasRecipient", "UpdateCommitEventWrapper", "DeleteCommitEventWrapper")
 NAMES = "configs/names/smcalflow.yaml"
@@ -413,3 +416,19 @@ def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
     assert any("own features against ε" in label and "0.28 at ε = 8" in label for label in labels)
     assert not [path for path in read.all("path") if path.attributes["d"] == "M"], "a line without a point"
     assert len(read.all("script")) == 1
+
+
+def test_every_checkpoint_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    made = make_run(run, metrics={"two_stage": {}})
+    sample(run, "two_stage")
+    evaluate(run, "two_stage", made["metrics"]["two_stage"])
+    opened: list[Path] = []
+
+    def read(path: Path) -> dict[str, Any]:
+        opened.append(path)
+        return read_stored(path)
+
+    monkeypatch.setattr(attestation, "read_stored", read)
+    page(run)
+    assert opened and len(opened) == len(set(opened))
