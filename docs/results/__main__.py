@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -12,6 +12,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from commands.quality.frame import pool, read_csv
 from commands.quality.measures import measure
 from commands.quality.tables import beside_paper, draw, markdown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "results.md"
@@ -61,6 +64,21 @@ def main() -> None:
     of = ["mauve_minilm", "mauve_smollm2_135m", "word_overlap", "parsed_chi_square", "parsed_function_overlap"]
     shown = best["setting"].isna() & best["system"].isin(["one_stage", "two_stage"]) & best["metric"].isin(of)
     draw(best[shown]).savefig(HERE / "smcalflow-best-small.png", dpi=110, bbox_inches="tight")
+    draw_losses(read_csv(HERE / "pretrain-135m.csv")).savefig(HERE / "pretrain-135m.png", dpi=110, bbox_inches="tight")
+
+
+def draw_losses(frame: pd.DataFrame) -> Figure:
+    """Loss on held-out public text against the tokens that were read (``loss@TOKENS``), a line for each setting."""
+    import seaborn as sns
+    from matplotlib.figure import Figure
+
+    lines = frame.assign(tokens=frame["metric"].str.partition("@")[2].astype(int))
+    figure = Figure(figsize=(6, 3.4))
+    axes = figure.subplots()
+    sns.lineplot(lines, x="tokens", y="value", hue="setting", style="setting", markers=True, dashes=False, ax=axes)
+    axes.set(xlabel="tokens read", ylabel="nats a token, held-out public text")
+    axes.legend(title=None)
+    return figure
 
 
 if __name__ == "__main__":
