@@ -122,6 +122,8 @@ SHOWN = [
     *("exact_match", "exact_match@missing", "exact_match@rest", "api_precision@missing", "api_recall@missing"),
     f"mauve_{OWN_BASE}",
 ]
+#: Metrics that each attribute has too, ``attribute_jsd_stars``.
+_OF_ATTRIBUTES = ("attribute_jsd", "attribute_adherence")
 #: Where several stand for one thing, the first that there is.
 INSTEAD = {
     "parsed_chi_square": ("chi_square",),
@@ -133,7 +135,11 @@ def measure(name: str) -> Measure:
     """A metric by its name in reports; after an ``@`` stands on which turns. One without a name has four digits."""
     known, _, part = name.partition("@")
     found = MEASURES.get(known)
-    if found is None:
+    own = next((of for of in _OF_ATTRIBUTES if found is None and known.startswith(f"{of}_")), None)
+    if own is not None:
+        attribute = known.removeprefix(f"{own}_").replace("_", " ")
+        found = replace(MEASURES[own], label=f"{MEASURES[own].label}, {attribute}")
+    elif found is None:
         judge = known.removeprefix("mauve_")
         found = Measure(known, known.replace("_", " "), digits=None) if judge == known else _mauve(judge)
     told = {"": "", "missing": ", missing function"}.get(part, f", {part}")

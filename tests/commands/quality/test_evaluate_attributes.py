@@ -13,6 +13,7 @@ import pytest
 
 import cli
 from commands.privacy import counted
+from commands.quality.measures import measure
 from datamodules.attribute_codes import AttributeCodes
 from doppel.metrics.attributes import adherence, jensen_shannon
 from doppel.tables.schema import Column, Schema
@@ -91,6 +92,12 @@ def test_a_reference_without_the_columns_and_samples_without_prompts_have_what_c
     assert values["attribute_jsd_length"] == values["attribute_jsd"] < 0.05
     assert values["attribute_adherence"] is None and "attribute_jsd_kind" not in values
     assert any("'Kind' is not read" in note and "no columns" in note for note in values["notes"])
+
+
+def test_the_figure_of_one_attribute_is_shown_as_that_of_all() -> None:
+    assert measure("attribute_adherence_review_stars").show(0.5) == "50.0 %"
+    assert measure("attribute_adherence_review_stars").label == "adherence, review stars"
+    assert measure("attribute_adherence_chance").label == "adherence by chance"
 
 
 def test_the_divergence_is_in_bits_and_not_its_root() -> None:
