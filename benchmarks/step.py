@@ -191,8 +191,8 @@ def report(found: dict[str, list[dict[str, float]]]) -> str:
     rows = [
         [
             name,
-            f"{statistics.median(line[_SECONDS] for line in lines):.1f}",
-            f"{pace(lines):.0f}",
+            f"{statistics.median(line[_SECONDS] for line in lines):.3g}",
+            f"{pace(lines):.3g}",
             f"{lines[-1][_PEAK]:.1f}",
             f"{now / pace(lines):.2f}",
         ]
