@@ -100,7 +100,7 @@ def test_every_shipped_experiment_can_be_submitted_at_every_epsilon(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     skip_without_encoder(name)
-    own = ["--set", *OWN] if name == "own-data" else []
+    own = ["--set", *OWN] if name in ("own-data", "yelp-attributes") else []
     for epsilon in ("3", "inf"):
         assert launch(name, tmp_path / "run", "--dry-run", f"--epsilon={epsilon}", *own) == 0
         jobs = jobs_in(capsys.readouterr().out)
@@ -394,5 +394,8 @@ def test_a_configuration_that_does_not_parse_is_not_submitted(
 )
 def test_every_stage_of_a_shipped_experiment_is_one_that_the_trainings_parse(name: str, tmp_path: Path) -> None:
     skip_without_encoder(name)
-    assert launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name == "own-data" else [])) == 0
+    assert (
+        launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name in ("own-data", "yelp-attributes") else []))
+        == 0
+    )
     assert not (tmp_path / "run").exists()
