@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from doppel.privacy.accounting import calibrate_noise_multiplier, default_delta
+from doppel.privacy.accounting import calibrate_noise_multiplier
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.histogram import KIND as HISTOGRAM
 from doppel.privacy.ledger import Ledger
@@ -48,18 +48,8 @@ def plan_votes(
     Raises:
         CalibrationError: No noise keeps the ε.
     """
-    draft = PrivacySpec(
-        target_epsilon=privacy.target_epsilon,
-        delta=default_delta(num_units) if privacy.delta is None else privacy.delta,
-        accountant=privacy.accountant,
-        unit=unit,
-        num_units=num_units,
-        batch_size=num_units,
-        max_grad_norm=1.0,
-        noise_multiplier=1.0,
-        stage_steps=(rounds,),
-        histogram_noise_multiplier=privacy.histogram_noise_multiplier,
-    )
+    draft = privacy.plan_releases(num_units, unit, 1.0, rounds)
+    draft = replace(draft, histogram_noise_multiplier=privacy.histogram_noise_multiplier)
     beside = [*beside, *draft.histogram]
     left = mu_of(draft.target_epsilon, draft.delta) ** 2
     left -= sum(mechanism.steps / mechanism.noise_multiplier**2 for mechanism in beside)

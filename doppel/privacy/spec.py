@@ -127,6 +127,10 @@ class PrivacyArguments:
         noise = self.histogram_noise(num_units)
         if noise is None:
             raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
+        return self.plan_releases(num_units, unit, noise)
+
+    def plan_releases(self, num_units: int, unit: str, noise_multiplier: float, steps: int = 1) -> PrivacySpec:
+        """The specification of releases at q = 1, sensitivity 1, under the budget of their scope."""
         return PrivacySpec(
             target_epsilon=self.target_epsilon,
             delta=default_delta(num_units) if self.delta is None else self.delta,
@@ -135,8 +139,8 @@ class PrivacyArguments:
             num_units=num_units,
             batch_size=num_units,
             max_grad_norm=1.0,
-            noise_multiplier=noise,
-            stage_steps=(1,),
+            noise_multiplier=noise_multiplier,
+            stage_steps=(steps,),
         )
 
 
