@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.pipeline.stage_config import StageConfig
+from commands.pipeline.yaml_files import ROOT
+from datamodules.sources import expand_path
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,10 +32,17 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
     if "base_model" not in init:
         raise UserError(f"{file} is a {config.content['model']['class_path']}, which is no language model of ours")
     form = ("base_model", "max_length", "linearisation", "task_prefix", "slots")
+    given = {name: init[name] for name in form if name in init}
     model = UtteranceLM(
-        **{name: init[name] for name in form if name in init},
+        **given | {"base_model": str(place_of(init["base_model"]))},
         lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
         test_metrics=False,
     )
     WarmStart.read(str(file), model.codec).load_into(model.model)
     return model
+
+
+def place_of(model: str) -> Path:
+    """Where a model is: a folder, from here or beside the code; else its name, which may be one on the hub."""
+    path = Path(expand_path(model)).expanduser()
+    return ROOT / path if not path.is_dir() and (ROOT / path).is_dir() else path

@@ -8,14 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commands.lightning.trained_model import place_of
 from commands.pipeline.evolution_settings import generator_of
 from commands.pipeline.lengths import BASE_MODEL
 from commands.pipeline.private_files import run_folders
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
-from commands.pipeline.yaml_files import ROOT
 from commands.quality.measures import OWN_BASE
-from datamodules.sources import expand_path
 from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 
@@ -145,12 +144,6 @@ def comes_from(base: str, judge: str) -> bool:
     if any(origin.resolve() == places[1].resolve() for origin in origins):
         return True
     return places[1].is_dir() and _kept(places[0]) == _kept(places[1])
-
-
-def place_of(model: str) -> Path:
-    """Where a model is: a folder, from here or beside the code; else its name, which may be one on the hub."""
-    path = Path(expand_path(model)).expanduser()
-    return ROOT / path if not path.is_dir() and (ROOT / path).is_dir() else path
 
 
 def _kept(folder: Path) -> tuple[object, ...]:

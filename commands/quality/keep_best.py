@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commands.lightning.trained_model import place_of
 from commands.pipeline.private_files import of_runs, refuse_parser
-from commands.quality.judges import place_of
 from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns, labels_of, reference_columns
 from datamodules.overlap import refuse_overlap

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from commands.lightning.trained_model import place_of
 from commands.pipeline.lengths import BASE_MODEL
-from commands.quality.judges import place_of
 
 
 def next_token_metrics(

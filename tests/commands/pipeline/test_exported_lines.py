@@ -15,6 +15,7 @@ from commands.lightning.trained_model import trained_model
 from commands.pipeline.experiment import load
 from commands.pipeline.stage_config import StageConfig
 from datamodules.codec import Codec
+from doppel.errors import UserError
 from lightning_modules.sampling import SamplingArguments, sample_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -68,3 +69,17 @@ def test_the_lines_name_no_folder_of_the_machine(run: Path, tmp_path: Path, capl
     readme = (tmp_path / "out" / "README.md").read_text()
     assert str(tmp_path) not in readme and "under its grammar" in readme
     assert readme.startswith("# out\n\nPRIVATE: ")
+
+
+def test_a_base_that_was_named_from_the_checkout_is_found_from_elsewhere(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = StageConfig.read(run / "one_stage")
+    base = Path(config.model["base_model"]).resolve()
+    config.model["base_model"] = base.name
+    checkpoint = (run / "one_stage" / "checkpoints" / "last.ckpt").resolve()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="cannot load"):
+        trained_model(checkpoint, config)
+    monkeypatch.setattr("commands.lightning.trained_model.ROOT", base.parent)
+    assert trained_model(checkpoint, config).codec.tokenizer.is_fast

@@ -27,7 +27,7 @@ def models(tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch) -> 
         shutil.copytree(tiny_model, tmp_path / name)
     config = tmp_path / "models" / "base" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 9999}))
-    monkeypatch.setattr(judging, "ROOT", tmp_path)
+    monkeypatch.setattr("commands.lightning.trained_model.ROOT", tmp_path)
     monkeypatch.setattr(judging, "find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)
     return tmp_path
