@@ -24,6 +24,7 @@ from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
 from lightning_modules.sampling import Sample, SamplingArguments
+from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 
 class StopAfter(Callback):
@@ -299,6 +300,10 @@ def test_an_index_is_never_written_twice(output: Path) -> None:
         sample(output, data=PromptData([None] * NUM_SAMPLES, obedient=False))
 
 
+def two_ranks() -> LogicalBatchDDPStrategy:
+    return LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo")
+
+
 @pytest.mark.ddp
 def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> None:
     # One sample came from the third rank of an earlier run; its second was torn.
@@ -307,7 +312,7 @@ def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> No
     line = part_line(3, record)
     output.with_name("trees.jsonl.rank2.jsonl.part").write_text(line + line[:20].replace("3", "4"))
     seed_everything(1)
-    sample(output, strategy="ddp_spawn", devices=2)
+    sample(output, strategy=two_ranks(), devices=2)
     texts = [r["parse"] for r in read(output)]
     assert len(texts) == NUM_SAMPLES
     assert texts.pop(3) == "(Yield)"
@@ -323,6 +328,6 @@ def test_a_rank_without_work_waits_for_the_others(output: Path) -> None:
     part = output.with_name("trees.jsonl.rank0.jsonl.part")
     part.write_text("".join(part_line(i, record) for i in range(NUM_SAMPLES) if i != 5))
     data = PromptDataModule(num_samples=NUM_SAMPLES, batch_size=4)
-    sample(output, strategy="ddp_spawn", devices=2, data=data)
+    sample(output, strategy=two_ranks(), devices=2, data=data)
     assert [r["parse"] == "(Yield)" for r in read(output)].count(True) >= NUM_SAMPLES - 1
     assert len(read(output)) == NUM_SAMPLES and not part.exists()
