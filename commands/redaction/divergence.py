@@ -119,7 +119,7 @@ def divergence(
     orders = () if delta is None else (1.0, *map(float, np.geomspace(_LOWEST, highest, _NUM_ORDERS - 1)))
     settings = Settings(alpha, k, estimator, pca, references, bootstrap, subsample, null, delta, seed, orders)
     if are_vectors[0]:
-        found = [compared("vectors", *(_vectors(path) for path in (a, b)), settings)]
+        found = [compared("vectors", _vectors(a), _vectors(b), settings)]
     else:
         sides = [[turn.utterance for turn in _texts(path, columns)] for path in (a, b)]
         found = []
