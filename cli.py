@@ -37,6 +37,9 @@ COMMANDS = {
     "Annotate": {
         "choose": "commands.annotate.choose:choose",
     },
+    "Redaction": {
+        "divergence": "commands.redaction.divergence:divergence",
+    },
     "Data": {
         "download": "commands.data.download:download",
     },

@@ -64,7 +64,24 @@ def main() -> None:
     of = ["mauve_minilm", "mauve_smollm2_135m", "word_overlap", "parsed_chi_square", "parsed_function_overlap"]
     shown = best["setting"].isna() & best["system"].isin(["one_stage", "two_stage"]) & best["metric"].isin(of)
     draw(best[shown]).savefig(HERE / "smcalflow-best-small.png", dpi=110, bbox_inches="tight")
+    draw_orders(read_csv(HERE / "divergence.csv")).savefig(HERE / "divergence.png", dpi=110, bbox_inches="tight")
     draw_losses(read_csv(HERE / "pretrain-135m.csv")).savefig(HERE / "pretrain-135m.png", dpi=110, bbox_inches="tight")
+
+
+def draw_orders(frame: pd.DataFrame) -> Figure:
+    """Divergence against its order (``divergence@ORDER``), a line for each setting, over all seeds."""
+    import seaborn as sns
+    from matplotlib.figure import Figure
+
+    rows = frame[frame["metric"].str.startswith("divergence@")]
+    lines = rows.assign(order=rows["metric"].str.partition("@")[2].astype(float))
+    figure = Figure(figsize=(6, 3.4))
+    axes = figure.subplots()
+    sns.lineplot(lines, x="order", y="value", hue="setting", style="setting", markers=True, dashes=False, ax=axes)
+    axes.set(xscale="log", yscale="log", xlabel="order α", ylabel="Rényi divergence, nats")
+    axes.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
+    axes.legend(title=None)
+    return figure
 
 
 def draw_losses(frame: pd.DataFrame) -> Figure:

@@ -1,0 +1,90 @@
+"""How long a divergence takes, and what its estimates say where the truth is known.
+
+    python -m benchmarks.divergence time
+    python -m benchmarks.divergence truth --out docs/results/divergence.csv
+
+The second one draws sets from two normal distributions in two dimensions that are one unit apart, so that D_α = α/2,
+and estimates it for orders up to 64: as the neighbours say, which flattens, and with what they miss added. The ε of a
+line above stands beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from benchmarks._harness import machine, versions
+from commands.quality.frame import COLUMNS, write_csv
+from doppel.redaction.divergence import Comparison
+from doppel.redaction.hull import best_line
+
+#: The document's orders go up to 64; so many neighbours make the highest one steady.
+_ORDERS = (1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+_NEIGHBOURS = 128
+_DELTA = 1e-5
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print; write what is true beside what is estimated."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    of_time = kinds.add_parser("time", help="one divergence of order 2 of two sets of vectors")
+    of_time.add_argument("--num", type=int, default=20_000, help="vectors in each set")
+    of_time.add_argument("--dimensions", type=int, default=384)
+    of_time.add_argument("--references", type=int, default=4)
+    of_truth = kinds.add_parser("truth", help="estimates beside the truth")
+    of_truth.add_argument("--num", type=int, default=2000, help="vectors in each set")
+    of_truth.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    of_truth.add_argument("--out", type=Path, required=True, help="CSV file to write")
+    options = parser.parse_args(argv)
+    if options.kind == "time":
+        _time(options.num, options.dimensions, options.references)
+    else:
+        rows = [row for seed in options.seeds for row in _rows(options.num, seed)]
+        write_csv(pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64"}), options.out)
+        print(pd.DataFrame(rows).pivot_table("value", "metric", "setting", sort=False).round(3).to_string())
+
+
+def _time(num: int, dimensions: int, references: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, num, dimensions), dtype=np.float32)
+    b[:, 0] += 1
+    print(f"{machine('cpu')}, {torch.get_num_threads()} threads; {versions()}")
+    for drawn in (0, references):
+        start, cpu = time.perf_counter(), time.process_time()
+        found = max(Comparison(a, b, references=drawn).divergences(2))
+        wall, busy = time.perf_counter() - start, time.process_time() - cpu
+        sizes = f"{num} × {num} × {dimensions}, {drawn} normal pairs"
+        print(f"{sizes}: D_2 = {found:.3f} (truth 1), {wall:.0f} s, {busy:.0f} CPU s")
+
+
+def _rows(num: int, seed: int) -> list[dict[str, Any]]:
+    """What is estimated for one draw, beside the truth."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.standard_normal((2, num, 2))
+    b[:, 0] += 1
+    made = Comparison(a, b, k=_NEIGHBOURS, seed=seed)
+    curves = {
+        "truth": {order: order / 2 for order in _ORDERS},
+        "as the neighbours say": {o: max(each.divergence() for each in made.uncorrected(o)) for o in _ORDERS},
+        "with what they miss": {order: max(made.divergences(order)) for order in _ORDERS},
+    }
+    common = {"experiment": "divergence", "system": "redaction", "data": "normal, unit shift", "num_samples": num}
+    rows = []
+    for setting, curve in curves.items():
+        values = {f"divergence@{order:g}": value for order, value in curve.items()}
+        values["epsilon_estimate"] = best_line(curve, _DELTA).epsilon_estimate
+        for metric, value in values.items():
+            rows.append({**common, "setting": setting, "seed": seed, "metric": metric, "value": round(value, 4)})
+    return rows
+
+
+if __name__ == "__main__":
+    main()

