@@ -55,6 +55,10 @@ MORE = {
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
         "report": "commands.quality.report:report",
     },
+    "Redaction": {
+        "redact": "commands.redaction.redact:redact",
+        "attack": "commands.redaction.attack:attack",
+    },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",
     },

@@ -1,0 +1,1 @@
+"""Commands of redaction, which hides words and gives no guarantee."""
