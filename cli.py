@@ -37,6 +37,10 @@ COMMANDS = {
     "Annotate": {
         "choose": "commands.annotate.choose:choose",
     },
+    "Redaction": {
+        "redact": "commands.redaction.redact:redact",
+        "attack": "commands.redaction.attack:attack",
+    },
     "Data": {
         "download": "commands.data.download:download",
     },
@@ -54,10 +58,6 @@ MORE = {
         "keep-best": "commands.quality.keep_best:keep_best",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
         "report": "commands.quality.report:report",
-    },
-    "Redaction": {
-        "redact": "commands.redaction.redact:redact",
-        "attack": "commands.redaction.attack:attack",
     },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",

@@ -53,7 +53,7 @@ class Selection:
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> Selection:
         """The selection of a data module, from its arguments in a saved configuration."""
-        values = {field.name: init_args.get(field.name) for field in fields(cls)}
+        values: dict[str, Any] = {field.name: init_args.get(field.name) for field in fields(cls)}
         return cls(**{**values, "redact": Redaction.from_config(values["redact"])})
 
     @property

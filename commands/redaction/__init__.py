@@ -1,1 +1,1 @@
-"""Commands of redaction, which hides words and gives no guarantee."""
+"""Commands that redact text, and measure what redaction hides."""

@@ -104,11 +104,13 @@ def replayed(samples: Iterable[str], strings: Sequence[str]) -> list[dict[str, A
         raise DataError("there is no string to look for, or an empty one: give one a line")
     exact = [re.compile(rf"(?<!\w){re.escape(string)}(?!\w)") for string in plain]
     folded = [re.compile(rf"(?<!\w){re.escape(string.casefold())}(?!\w)") for string in plain]
-    found = [{"string": string, "verbatim": 0, "in_any_case": 0} for string in plain]
+    counts = np.zeros((len(plain), 2), dtype=int)
     for sample in samples:
         text = " ".join(sample.split())
         small = text.casefold()
-        for row, one, any_case in zip(found, exact, folded, strict=True):
-            row["verbatim"] = int(row["verbatim"]) + (one.search(text) is not None)
-            row["in_any_case"] = int(row["in_any_case"]) + (any_case.search(small) is not None)
-    return [dict(row) for row in found]
+        for row, one, any_case in zip(counts, exact, folded, strict=True):
+            row += one.search(text) is not None, any_case.search(small) is not None
+    return [
+        {"string": string, "verbatim": verbatim, "in_any_case": in_any_case}
+        for string, (verbatim, in_any_case) in zip(plain, counts.tolist(), strict=True)
+    ]
