@@ -20,7 +20,7 @@ PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 #: Local part and domain as people write them; and seven digits or more with what stands between those of a number.
 _EXPRESSIONS: dict[Pattern, re.Pattern[str]] = {
     "email": re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+"),
-    "phone": re.compile(r"(?<![\w.,])\+?\(?\d(?:[ ().\-/]{0,2}\d){6,14}(?!\w)"),
+    "phone": re.compile(r"(?<![\w.,])\+?\(?\d(?:[ ().\-/]{0,2}\d){6,}(?!\w)"),
     "number": re.compile(r"\d"),
 }
 #: Where the names of a model lie, and what pip calls what installs it with its library.

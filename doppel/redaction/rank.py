@@ -68,12 +68,14 @@ class WordClassifier:
 class LogisticRanker:
     """|coefficient · TF-IDF| of each word in its text.
 
+    Weights are rounded, so that machines whose arithmetic differs in the last digits hide the same words.
+
     Args:
         classifier: Of both sets.
     """
 
     def __init__(self, classifier: WordClassifier) -> None:
-        self._weights = {key: abs(coef) * classifier.idf[key] for key, coef in classifier.coef.items()}
+        self._weights = {key: round(abs(coef) * classifier.idf[key], 6) for key, coef in classifier.coef.items()}
 
     def scores(self, words: Sequence[str]) -> Floats:
         """See :class:`~doppel.redaction.mask.Ranker`; all words of a text have one scale, which is left out."""
@@ -97,5 +99,6 @@ class OcclusionRanker:
         keys = [key_of(word) for word in words]
         counts = Counter(keys)
         whole = self._classifier.log_odds(counts)
-        change = {key: abs(whole - self._classifier.log_odds(counts - Counter([key]))) for key in counts}
+        without = {key: self._classifier.log_odds(counts - Counter([key])) for key in counts}
+        change = {key: round(abs(whole - log_odds), 6) for key, log_odds in without.items()}
         return np.array([change[key] for key in keys])

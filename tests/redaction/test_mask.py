@@ -79,6 +79,7 @@ def test_a_redacted_text_can_be_redacted_again() -> None:
         ("email", "meet @noon at a@b", "meet @noon at a@b"),
         ("phone", "call +1 (555) 123-4567 now", f"call {MASK} now"),
         ("phone", "call 555-1234567.", f"call {MASK}"),
+        ("phone", "card 4111 1111 1111 1111 ok", f"card {MASK} ok"),
         ("phone", "on 2026 at 12:30 for 1,200 people", "on 2026 at 12:30 for 1,200 people"),
         ("number", "two at 12:30 for $1,200 in B2", f"two at {MASK} for {MASK} in {MASK}"),
     ],
