@@ -39,6 +39,8 @@ COMMANDS = {
     },
     "Redaction": {
         "divergence": "commands.redaction.divergence:divergence",
+        "redact": "commands.redaction.redact:redact",
+        "attack": "commands.redaction.attack:attack",
     },
     "Data": {
         "download": "commands.data.download:download",

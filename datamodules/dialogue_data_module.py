@@ -14,6 +14,7 @@ from datamodules.encoded_turns import load_encoded
 from datamodules.loader import Loader
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.overlap import Source, refuse_overlap
+from datamodules.redaction import Redaction
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
 from datamodules.sources import data_fingerprint, expand_path, is_embedded
@@ -80,6 +81,8 @@ class DialogueDataModule(TrainingDataModule):
             then one for the shuffled rows, not for people (see :class:`~datamodules.selection.Selection`).
         keep_share: Train on about this share of the units, chosen by a hash of their names, or of what they hold where
             the unit is ``utterance``.
+        redact: What is hidden of each training row before it is tokenised; null for nothing. It is no privacy and no
+            part of the guarantee (see :class:`~datamodules.redaction.Redaction`). Evaluation data stay whole.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class DialogueDataModule(TrainingDataModule):
         is_public: bool = False,
         columns: Columns | None = None,
         truncate: bool = False,
+        redact: Redaction | None = None,
     ) -> None:
         super().__init__(val_path, test_path)
         check_limits(
@@ -128,7 +132,7 @@ class DialogueDataModule(TrainingDataModule):
         self.sampling_seed = sampling_seed
         self.fixed_shapes = fixed_shapes
         self.truncate = truncate
-        self.selection = Selection(keep_function, shuffle_trees, keep_share)
+        self.selection = Selection(keep_function, shuffle_trees, keep_share, Redaction.from_config(redact))
         self.columns = Columns.from_config({"columns": columns})
         check_unit(unit, self.columns)
         self._units: EncodedUnits | None = None
@@ -137,6 +141,8 @@ class DialogueDataModule(TrainingDataModule):
         """Read, tokenise and group the training turns."""
         if self.privacy_caveat:
             log.warning(self.privacy_caveat)
+        if self.selection.redact is not None:
+            self.selection.redact.refuse_private(self._private())
         unit = self.unit if self.is_public else self._given_unit
         encoded = load_encoded(self.train_path, self.require_codec(), unit, self.selection, self.columns, self.truncate)
         units = EncodedUnits(encoded, self.limit_train_units)
@@ -163,11 +169,15 @@ class DialogueDataModule(TrainingDataModule):
         if not self._tells(name):
             return
         columns = reference_columns(self.columns)
+        private = [*self._private(), *self.also_private]
+        refuse_overlap(path, columns, private, _PRIVATE_EVALUATION.replace("NAME", name))
+
+    def _private(self) -> list[Source]:
+        """Its files that are not declared public."""
         private: list[Source] = [] if self.is_public else [(self.train_path, self.columns)]
-        other, its_path = ("test", self.test_path) if name == "val" else ("val", self.val_path)
-        if its_path is not None and not self._tells(other):
-            private.append((its_path, columns))
-        refuse_overlap(path, columns, [*private, *self.also_private], _PRIVATE_EVALUATION.replace("NAME", name))
+        paths = {"val": self.val_path, "test": self.test_path}
+        others = [path for name, path in paths.items() if path is not None and not self._tells(name)]
+        return private + [(path, reference_columns(self.columns)) for path in others]
 
     def empty_batch(self, name: str) -> LogicalBatch:
         """Without rows."""

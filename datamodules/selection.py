@@ -1,4 +1,4 @@
-"""Which turns of a training file are used, and whether each keeps its own tree: options of two experiments."""
+"""Which turns of a training file are used, what is hidden of them, and whether each keeps its own tree."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from datamodules.redaction import Redaction
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.lispress import uses_function
@@ -23,7 +24,7 @@ class Selection:
         places in the file, which move with a line at its front; there ``keep_share`` asks the content, and the k-th of
         equal turns by its k. So adding or removing one unit adds or removes at most one unit of what is kept: the
         guarantee for the kept turns holds for the file. The number of kept units counts as public, as N does
-        everywhere.
+        everywhere. ``redact`` asks each turn by itself and keeps all (:class:`~datamodules.redaction.Redaction`).
 
         ``shuffle_trees`` pairs each utterance with the tree of another turn. A row then holds two people's data, and a
         turn more or less would draw another permutation of all rows. The guarantee of such a run is therefore one for
@@ -36,11 +37,13 @@ class Selection:
         keep_share: Keep about this share of the units, in (0, 1], chosen by a hash of their names, or of the content
             where a unit is an utterance: a small uniform part of a large file, always the same. None keeps all.
         shuffle_trees: Seed of a permutation of the trees over the utterances; None leaves each with its own.
+        redact: What is hidden of each turn that is kept, in its utterance and tree; None hides nothing.
     """
 
     keep_function: str | None = None
     shuffle_trees: int | None = None
     keep_share: float | None = None
+    redact: Redaction | None = None
 
     def __post_init__(self) -> None:
         """Refuse a share that keeps nothing or is none."""
@@ -50,12 +53,14 @@ class Selection:
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> Selection:
         """The selection of a data module, from its arguments in a saved configuration."""
-        return cls(**{field.name: init_args.get(field.name) for field in fields(cls)})
+        values: dict[str, Any] = {field.name: init_args.get(field.name) for field in fields(cls)}
+        return cls(**{**values, "redact": Redaction.from_config(values["redact"])})
 
     @property
     def key(self) -> str:
         """Names the selection in fingerprints; empty where all turns are used as they are."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        parts["redact"] = None if self.redact is None else self.redact.key
         return ",".join(f"{name}={value!r}" for name, value in parts.items() if value is not None)
 
     def apply(self, turns: Sequence[Turn], path: str, unit: str) -> list[Turn]:
@@ -85,6 +90,8 @@ class Selection:
                     f"no turn of {path} calls {self.keep_function}: give keep_function a call head of its trees, or "
                     "the start of one and a star"
                 )
+        if self.redact is not None:
+            kept = self.redact.apply(kept)
         if self.shuffle_trees is not None:
             trees = [turn.parse for turn in kept]
             if None in trees:

@@ -9,12 +9,11 @@ import re
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from datamodules.columns import Columns
 from datamodules.hub import hub_files, is_on_hub
-from datamodules.selection import Selection
 from datamodules.turn import Turn, Unit
 from doppel.errors import DataError
 from doppel.grammar import generate
@@ -25,6 +24,14 @@ _EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
 
 #: SHA-256 of what this process has read: of each state of a file, and of the files of each path of the hub.
 _digests: dict[Hashable, bytes] = {}
+
+
+class Keyed(Protocol):
+    """What is made of the turns of a file, such as a :class:`~datamodules.selection.Selection`."""
+
+    @property
+    def key(self) -> str:
+        """Names it in fingerprints; empty where it changes nothing."""
 
 
 def read_files(path: str) -> Iterator[tuple[str, bytes]]:
@@ -64,7 +71,7 @@ def file_digest(file: Path) -> bytes:
     return _digests[state]
 
 
-def content_digest(path: str, selection: Selection | None = None, columns: Columns | None = None) -> str:
+def content_digest(path: str, selection: Keyed | None = None, columns: Columns | None = None) -> str:
     """SHA-256 of a path's bytes, or of the turns that an ``embedded:`` path stands for; never to be shown.
 
     The same rows written in another form are another data set: what they cost is added up, never shared.
@@ -92,7 +99,7 @@ def content_digest(path: str, selection: Selection | None = None, columns: Colum
     return digest.hexdigest()
 
 
-def data_fingerprint(path: str, selection: Selection | None = None, columns: Columns | None = None) -> str:
+def data_fingerprint(path: str, selection: Keyed | None = None, columns: Columns | None = None) -> str:
     """What tells a data set from others, in ledgers, reports and tables: its digest under a secret key."""
     return sealed(content_digest(path, selection, columns))
 

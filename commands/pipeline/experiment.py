@@ -15,6 +15,7 @@ from commands.pipeline.evolution_settings import Evolution
 from commands.pipeline.settings import SECTIONS, Adaptation, Attributes, Calibration, Experiment, Topics
 from commands.pipeline.systems import USUAL
 from commands.pipeline.yaml_files import ROOT, build, fill_in, listed, merge, read_yaml
+from datamodules.redaction import Redaction
 from doppel.errors import UserError
 
 EXPERIMENTS = ROOT / "configs" / "experiments"
@@ -65,6 +66,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         "topics": lambda read: Topics(**vars(read)),
         "attributes": lambda read: Attributes(**vars(read)),
         "evolution": Evolution.of,
+        "redact": lambda read: Redaction(**vars(read)),
     }
     for key, part in parts.items():
         if values[key] is not None:

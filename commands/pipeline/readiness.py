@@ -235,5 +235,6 @@ def count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) ->
     unit: Unit = data.get("unit") or "utterance"
     place = expand_path(path)
     turns = read_turns(place, unit, columns=Columns.from_config(data))
-    kept = {turn.unit for turn in Selection.from_config({**data, "shuffle_trees": None}).apply(turns, place, unit)}
+    selection = Selection.from_config({**data, "shuffle_trees": None, "redact": None})
+    kept = {turn.unit for turn in selection.apply(turns, place, unit)}
     return min(len(kept), selected["limit_train_units"] or len(kept))

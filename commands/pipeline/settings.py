@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from commands.pipeline.evolution_settings import Evolution
 from commands.pipeline.yaml_files import Settings, merge
+from datamodules.redaction import Redaction
 from doppel.errors import UserError
 
 #: Parts of a training's settings, which an experiment may give for all, for one stage and for one system.
@@ -165,6 +166,8 @@ class Experiment:
         attributes: What the system ``attributes`` measures of each request; the comparison then tells of every system
             how near the samples' attributes are to those of the reference.
         evolution: How the system ``evolution`` lets texts of a public model evolve.
+        redact: What is hidden of each private row before it is learnt from or counted; null: nothing. It is no part of
+            the guarantee, which holds with it and without it.
         exact_histogram: Draw the labels, or attributes, as they are in the data, as the paper does: NOT PRIVATE, and
             said to be so.
         calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
@@ -212,6 +215,7 @@ class Experiment:
     topics: Topics | None = None
     attributes: Attributes | None = None
     evolution: Evolution | None = None
+    redact: Redaction | None = None
     exact_histogram: bool = False
     calibration: Calibration | None = None
     parser: str | None = None

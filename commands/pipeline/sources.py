@@ -122,6 +122,7 @@ def read_sources(experiment: Experiment) -> Read:
     from datamodules.check import check
     from datamodules.columns import Columns, check_unit, reference_columns
     from datamodules.overlap import refuse_overlap
+    from datamodules.redaction import Redaction
     from datamodules.tables import read_turns
 
     data, adaptation = experiment.section("data"), experiment.adaptation
@@ -177,6 +178,15 @@ def read_sources(experiment: Experiment) -> Read:
     ):
         if path is not None:  # none of them is opened again
             refuse_overlap(path, reference, private, refusal)
+    given = (_settings(experiment, used.name).get("redact") for used in systems_of(experiment))
+    for redaction in filter(None, {experiment.redact, *map(Redaction.from_config, given)}):
+        redaction.refuse_private(private)
+        redaction.prepare()
+        if "parse" in learnt:
+            notes.append(
+                "redact hides in the quotes of a tree what it hides in the utterance, and leaves what is outside of "
+                "them, such as numbers"
+            )
     slots = experiment.section("model").get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and "parse" in learnt:
         turns = read_turns(expand_path(experiment.reference), "utterance", columns=reference)
@@ -218,6 +228,8 @@ def check_files(experiment: Experiment) -> None:
         given |= {"evolution.rows": evolution.rows, "evolution.examples": evolution.examples}
         is_folder = evolution.generator != GRAMMAR and not evolution.is_server
         given["evolution.generator"] = evolution.generator if is_folder else None
+    if experiment.redact is not None:
+        given |= {f"redact.{name}": getattr(experiment.redact, name) for name in ("words", "sensitive", "safe")}
     if adaptation is not None:
         given |= {"adaptation.train": adaptation.train, "adaptation.test": adaptation.test}
     for name, path in given.items():

@@ -12,11 +12,12 @@ from commands.pipeline.step_base import StepBase
 from commands.pipeline.steps import File, Role, Step
 from commands.pipeline.system import System, candidates_of, pool_of
 from commands.pipeline.yaml_files import Settings, merge
+from datamodules.redaction import Redaction
 from doppel.errors import UserError
 
 Shares = Calibration | Topics
 #: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
-_ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_train_units")
+_ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_train_units", "redact")
 _BUDGET = ("delta", "accountant", "ledger_path", "seed", "histogram_noise_multiplier")
 _SIZES = 10.0
 
@@ -79,6 +80,8 @@ class StepMaker(StepBase):
                 derived["privacy"] = {**budget, "histogram_noise_multiplier": shares.noise_multiplier}
         else:
             derived["data"] = {"sampling": "shuffle"}
+        if experiment.redact is not None:
+            derived["data"]["redact"] = experiment.redact.as_dict()
         config = self.configs.training(system, stage, changes or {}, derived, experiment.is_private)
         data = config["data"]["init_args"]
         if self.train_path is not None:  # wins over --set, whose file it was made of
@@ -89,13 +92,14 @@ class StepMaker(StepBase):
         schema = (data.get("columns") or {}).get("attributes")
         start = config["model"]["init_args"].get("init_weights")
         paths = [data.get("train_path"), data.get("val_path")]
+        ranked, listed = _redaction(data)
         return self._lightning(
             folder,
             "fit",
             config,
             writes=[self._file(f"{folder}/checkpoints/last.ckpt", "checkpoint", system)],
-            reads=[*paths, start and f"{start}/checkpoints/last.ckpt", *_grammar(config), schema],
-            protected=paths[:1] if data.get("val_is_public") else paths,
+            reads=[*paths, start and f"{start}/checkpoints/last.ckpt", *_grammar(config), schema, *ranked, listed],
+            protected=[*(paths[:1] if data.get("val_is_public") else paths), listed],
         )
 
     def trees(
@@ -197,7 +201,10 @@ class StepMaker(StepBase):
             return merge(getattr(experiment, name), variant.get(name, {}), experiment.overrides.get(name, {}))
 
         data, privacy = section("data"), None
+        if experiment.redact is not None:
+            data = {**data, "redact": experiment.redact.as_dict()}
         data = {name: data[name] for name in _ROWS if data.get(name) is not None}
+        ranked, listed = _redaction(data)
         if self.train_path is not None:
             data = {**data, "train_path": self.train_path, "columns": None}
         if experiment.is_private:
@@ -229,8 +236,16 @@ class StepMaker(StepBase):
                 *votes,
                 self._file(f"{folder}/answers.jsonl", "data", system),
             ],
-            reads=[train, labels, settings.rows, settings.examples, settings.generator if is_folder else None],
-            protected=[train],
+            reads=[
+                train,
+                labels,
+                settings.rows,
+                settings.examples,
+                settings.generator if is_folder else None,
+                *ranked,
+                listed,
+            ],
+            protected=[train, listed],
         )
 
     def evaluate(self, system: System) -> list[Step]:
@@ -385,6 +400,12 @@ def _grammar(config: Settings) -> list[str]:
     """Files of whose names a model may write."""
     grammar = config["model"]["init_args"].get("sampling", {}).get("grammar") or []
     return [grammar] if isinstance(grammar, str) else list(grammar)
+
+
+def _redaction(data: Settings) -> tuple[list[str], str | None]:
+    """Public files that a ranker of words learns of, and the list of hidden words, which may name people."""
+    redaction = Redaction.from_config(data.get("redact"))
+    return ([], None) if redaction is None else (redaction.public_files, redaction.words)
 
 
 def _plain(number: float) -> float:

@@ -252,5 +252,7 @@ def _turns(data: Mapping[str, Any], needs_label: bool) -> list[Turn]:
     """The private rows."""
     path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
     needs: tuple[Field, ...] = ("label",) if needs_label else ()
-    turns = read_turns(path, unit, needs=needs, columns=Columns.from_config(data))
-    return Selection.from_config(data).apply(turns, path, unit)
+    columns, selection = Columns.from_config(data), Selection.from_config(data)
+    if selection.redact is not None:
+        selection.redact.refuse_private([(path, columns)])
+    return selection.apply(read_turns(path, unit, needs=needs, columns=columns), path, unit)

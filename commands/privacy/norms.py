@@ -135,10 +135,12 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
     from datamodules.dialogue_data_module import DialogueDataModule
     from datamodules.encoded_turns import load_encoded
     from datamodules.logical_batches import EncodedUnits, LogicalBatches
+    from datamodules.selection import Selection
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
     columns = reference_columns(module.columns)
-    encoded = load_encoded(module.train_path, model.codec, module.unit, columns=columns, truncate=module.truncate)
+    selection = Selection(redact=module.selection.redact)
+    encoded = load_encoded(module.train_path, model.codec, module.unit, selection, columns, module.truncate)
     units = EncodedUnits(encoded, num_units)
     batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
     return batches.make(0, range(len(units)), len(units)).micro_batches

