@@ -40,6 +40,7 @@ PARTS = {
     "doppel.selection": ("text",),
     "doppel.topics": ("text",),
     "doppel.evolution": ("evolution",),
+    "doppel.redaction": ("metrics",),
 }
 
 

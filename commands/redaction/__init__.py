@@ -1,0 +1,1 @@
+"""Commands that redact text, and measure what redaction hides."""
