@@ -63,6 +63,9 @@ MORE = {
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",
     },
+    "Redaction": {
+        "perturb": "commands.redaction.perturb:perturb",
+    },
     "Pools and splits of programs": {
         "templates": "commands.annotate.templates:templates",
         "compositional-split": "commands.annotate.compositional_split:compositional_split",

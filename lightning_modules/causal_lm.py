@@ -16,7 +16,6 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
-from torchmetrics import MeanMetric
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
 from datamodules.codec import MAX_LENGTH, Codec
@@ -45,6 +44,7 @@ from lightning_modules.backbone.warm_start import WarmStart, adapt
 from lightning_modules.decoding.constraint import tree_constraint
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples, sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
+from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
 
 #: Tokens of the longest row whose gradient the check of rows compares; beside longer ones it compares losses.
 _PROBED = 64
@@ -163,8 +163,7 @@ class CausalLM(LogicalBatchModule):
             tree_constraint(self.codec, sampling.grammar)
         self.sampled_texts = SampledTexts() if test_metrics else None
         self.test_featurizer = test_featurizer
-        # nan_strategy: NaN stays NaN ("disable" of torchmetrics 1.9 forgets the weights)
-        self._mean_loss = MeanMetric(nan_strategy=math.nan)  # of a token of an evaluation file, over all ranks
+        self._mean_loss = MeanTokenLoss()
         self._is_public = False
 
     def trunk(self, input_ids: Tensor) -> Tensor:
@@ -193,7 +192,7 @@ class CausalLM(LogicalBatchModule):
         nll_BT = F.cross_entropy(
             logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
         ).view_as(labels_BT)
-        return nll_BT.sum(1) / (self.loss_divisor or _num_labels(batch).clamp(min=1))
+        return nll_BT.sum(1) / (self.loss_divisor or num_labels_of(batch).clamp(min=1))
 
     def probe(self) -> tuple[MicroBatch, ...]:
         """Random tokens: a row of at most 8 alone, after one of 64, and after one of ``max_length``, but of 8,192 at
@@ -325,17 +324,10 @@ class CausalLM(LogicalBatchModule):
 
     def _add_losses(self, batch: LogicalBatch) -> None:
         self._is_public = batch.is_public
-        self._mean_loss.update(0.0, weight=0.0)  # a rank whose batch is empty takes part too
-        for micro_batch in batch.micro_batches:
-            num_labels = _num_labels(micro_batch)
-            num_tokens = num_labels.sum()
-            if num_tokens:
-                loss = (self.losses(micro_batch) * (self.loss_divisor or num_labels)).sum() / num_tokens
-                self._mean_loss.update(loss, weight=num_tokens)
+        self._mean_loss.add(batch, self.losses, self.loss_divisor)
 
     def _log_loss(self, name: str) -> None:
-        self.log_metric(name, self._mean_loss.compute(), self._is_public)
-        self._mean_loss.reset()
+        self.log_metric(name, self._mean_loss.take(), self._is_public)
 
 
 class UtteranceLM(CausalLM):
@@ -361,11 +353,6 @@ class Parse2Utterance(CausalLM):
 
     def __init__(self, source: Literal["parse", "label"] = "parse", **kwargs: Any) -> None:
         super().__init__(source=source, target="utterance", **kwargs)
-
-
-def _num_labels(batch: MicroBatch) -> Tensor:
-    """Tokens of each row that carry a loss [rows]."""
-    return (batch.labels[:, 1:] != IGNORE_INDEX).sum(1)
 
 
 def _text_metrics(

@@ -24,8 +24,8 @@ def close(trainer: Trainer) -> None:
     model = Path(next(filter(None, kept)))
     stage = Path(trainer.default_root_dir)
     rank_zero_info(f"model: {model}")
-    if is_own(trainer.lightning_module):
-        for line in _next_of_own(trainer, stage, model):
+    if is_own(trainer.lightning_module) or not is_overridden("predict_step", trainer.lightning_module):
+        for line in _next_of_measured(trainer, stage, model):
             rank_zero_info(line)
         return
     if any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks):  # type: ignore[attr-defined]
@@ -47,8 +47,9 @@ def is_own(module: object) -> bool:
     return not any(kind.__module__.startswith("lightning_modules.") for kind in kinds)
 
 
-def _next_of_own(trainer: Trainer, stage: Path, model: Path) -> list[str]:
-    """What to do with a model of one's own: what it was trained on says what can be measured."""
+def _next_of_measured(trainer: Trainer, stage: Path, model: Path) -> list[str]:
+    """What to do with a model that writes nothing, or one of one's own: what it was trained on says what can be
+    measured."""
     call = "python cli.py" if Path("cli.py").is_file() else f"python {ROOT / 'cli.py'}"
     config, data, lines = stage / "config.yaml", trainer.datamodule, []  # type: ignore[attr-defined]
     is_private = any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks)  # type: ignore[attr-defined]

@@ -1,0 +1,136 @@
+"""A table whose words have each given way to another one, by a word-level mechanism."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from jsonargparse.typing import PositiveFloat
+from tqdm import tqdm
+
+from datamodules.columns import Columns
+from datamodules.sources import expand_path
+from datamodules.tables import place_turns
+from datamodules.turn import Turn, Unit
+from doppel.errors import UserError
+from doppel.files import whole_file, write_json
+
+if TYPE_CHECKING:
+    from doppel.redaction.word_level import WordMechanism
+    from doppel.redaction.word_vectors import WordVectors
+
+Mechanism = Literal["feyisetan", "santext", "custext"]
+#: Rows that are perturbed together.
+_ROWS = 512
+#: What a reader of the file is told beside its ε.
+NO_GUARANTEE = (
+    "It holds for one word at a time, whatever stands beside it: the words of a text add up, and their number and "
+    "order stay. So it is not comparable with the ε of a training, no ledger counts it, and the file is as private as "
+    "the table. Labels and units are copied as they are"
+)
+
+
+def perturb(
+    table: str,
+    *,
+    mechanism: Mechanism,
+    epsilon: PositiveFloat,
+    out: Path,
+    encoder: str = "minilm",
+    set_size: int = 20,
+    unit: Unit = "utterance",
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+    seed: int | None = None,
+) -> None:
+    """Replace each word of a table by one that is drawn for it. This protects words, not people.
+
+    Word-level differential privacy, for comparison with redaction and with private training. Every word, rare names
+    too, gives way to a word of a public vocabulary, which is more often a near one than a far one. The words of a text
+    are written in lower case, without punctuation.
+
+    What --epsilon means: it is a parameter of the mechanism for one word, and no estimate of what a record leaks. Of
+    feyisetan and santext it is metric (d_X-privacy): two words at distance t are told apart by a factor of at most
+    e^(ε·t), so it scales with the vectors of the encoder; feyisetan's noise has a length of D/ε on average, for vectors
+    of D numbers (384 of minilm), so it keeps next to no word below ε = D. Of custext it holds among the words of one
+    set, and the set itself is told. It is not comparable with the ε of a training, which covers all that somebody said.
+    A text of n words has n times the loss, and its words hang together. It never enters a ledger.
+
+    Args:
+        table: The table: any file that `run` reads.
+        mechanism: feyisetan takes the word nearest to the noisy vector, santext draws from the whole vocabulary,
+            custext from the few words of a set.
+        epsilon: Of the mechanism, for one word; larger ones keep more words.
+        out: File to write, .jsonl or .csv; OUT.card.json says beside it what was done.
+        encoder: Whose input embeddings are the word vectors: minilm (extra minilm), or a folder or hub name of any
+            public model, such as models/base.
+        set_size: Words of a set of custext.
+        unit: dialogue or user writes whose row each is, as `run` reads it.
+        columns: What the columns of the table are called; those of the file have the usual names.
+        seed: For tests alone: who knows it can tell which words were drawn for which.
+
+    Raises:
+        UserError: The table or an option cannot be used.
+    """
+    if out.suffix not in (".jsonl", ".csv"):
+        raise UserError("rows are written as .jsonl or .csv: give such a name", about=f"--out {out}")
+    from doppel.redaction.word_level import Perturber
+
+    made = _mechanism(mechanism, _vectors(encoder), epsilon, set_size)
+    perturber, path = Perturber(made, seed), expand_path(table)
+    turns = (placed.turn for placed in place_turns(path, unit, with_trees=False, columns=columns) if placed.turn)
+    with whole_file(out, "give another --out") as file:
+        write = _csv_row if out.suffix == ".csv" else _json_row
+        if out.suffix == ".csv":
+            write(file, {name: name for name in ("utterance", "label", *(["unit"] if unit != "utterance" else []))})
+        with tqdm(desc=mechanism, unit="row", disable=None) as bar:
+            for rows in _blocks(turns):
+                for turn, text in zip(rows, perturber([turn.utterance for turn in rows]), strict=True):
+                    row = {"utterance": text, "label": turn.label}
+                    write(file, row if unit == "utterance" else {**row, "unit": turn.unit})
+                bar.update(len(rows))
+    card: dict[str, Any] = {"mechanism": mechanism, "epsilon": epsilon, "encoder": encoder, "statement": made.statement}
+    if mechanism == "custext":
+        card["set_size"] = set_size
+    if seed is not None:
+        card["seed"] = "fixed: whoever reads the command can undo the draws"
+    write_json(out.with_name(f"{out.name}.card.json"), {**card, "guarantee": NO_GUARANTEE})
+    print(f"{out}: {made.statement}. {NO_GUARANTEE}.")
+
+
+def _vectors(encoder: str) -> WordVectors:
+    from commands.quality.judges import place_of
+    from doppel.redaction.word_vectors import input_vectors
+    from lightning_modules.parsing.encoders import minilm
+
+    return input_vectors(minilm() if encoder == "minilm" else str(place_of(encoder)))
+
+
+def _mechanism(name: Mechanism, vectors: WordVectors, epsilon: float, set_size: int) -> WordMechanism:
+    from doppel.redaction.custext import CusText
+    from doppel.redaction.feyisetan import Feyisetan
+    from doppel.redaction.santext import SanText
+
+    if name == "custext":
+        return CusText(vectors, epsilon, set_size)
+    return (Feyisetan if name == "feyisetan" else SanText)(vectors, epsilon)
+
+
+def _blocks(turns: Iterator[Turn]) -> Iterator[list[Turn]]:
+    while rows := list(islice(turns, _ROWS)):
+        yield rows
+
+
+def _json_row(file: IO[bytes], row: dict[str, str | None]) -> None:
+    kept = {name: value for name, value in row.items() if value is not None}
+    file.write(f"{json.dumps(kept, ensure_ascii=False)}\n".encode())
+
+
+def _csv_row(file: IO[bytes], row: dict[str, str | None]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow([value or "" for value in row.values()])
+    file.write(text.getvalue().encode())
