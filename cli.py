@@ -38,9 +38,10 @@ COMMANDS = {
         "choose": "commands.annotate.choose:choose",
     },
     "Redaction": {
-        "divergence": "commands.redaction.divergence:divergence",
         "redact": "commands.redaction.redact:redact",
         "attack": "commands.redaction.attack:attack",
+        "divergence": "commands.redaction.divergence:divergence",
+        "perturb": "commands.redaction.perturb:perturb",
     },
     "Data": {
         "download": "commands.data.download:download",
@@ -62,9 +63,6 @@ MORE = {
     },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",
-    },
-    "Redaction": {
-        "perturb": "commands.redaction.perturb:perturb",
     },
     "Pools and splits of programs": {
         "templates": "commands.annotate.templates:templates",
