@@ -180,6 +180,19 @@ def test_orders_beyond_the_factor_are_refused() -> None:
     check_order(64, 10, "noshad")
 
 
+def test_sets_of_unequal_size_are_no_farther_apart() -> None:
+    a, b = normal(3, 1, 8)
+    for part in ((a, b[:500]), (a[:500], b)):
+        assert max(Comparison(*part).divergences(1.5)) == pytest.approx(0.75, abs=0.25)
+        assert max(Comparison(part[0], part[1] - np.eye(3)[0]).divergences(1.5)) < 0.08
+
+
+def test_a_difference_of_spread_is_understated() -> None:
+    """D_2 of a normal distribution in two dimensions with 1.5 times the variance is −log .75 = .288."""
+    a, b = normal(2, 0, 9, num=3000)
+    assert 0.03 < max(Comparison(a * 1.5**0.5, b).divergences(2)) < 0.25
+
+
 def test_noshad_is_too_large_at_zero_and_refuses_sets_apart() -> None:
     a, b = normal(8, 0, 2)
     assert Pair(a, b, 10, "noshad").directions(2)[0].divergence() == pytest.approx(0.44, abs=0.15)
