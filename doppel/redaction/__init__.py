@@ -5,6 +5,7 @@ safe one. Nothing of this room adds noise, so nothing of it enters a ledger, and
 
 - `divergence`: how far two sets of vectors are apart (Rényi, KL), by their nearest neighbours, with duplicates.
 - `neighbours`: the nearest neighbours that it asks for, each distinct vector once.
+- `shift`: normal sets as far apart as two sets are, which show what the estimate misses.
 - `hull`: the ε that divergences of several orders would amount to, were they known; they are not.
 - `closeness`: how alike the weights of two models are.
 """
