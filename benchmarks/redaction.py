@@ -23,7 +23,9 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +188,8 @@ def _divergence(written: dict[str, list[str]], seed: int) -> list[float]:
         for part, own in written.items():
             write_json_lines(folder / f"{part}.jsonl", ({"text": text} for text in own))
         paths = [str(folder / f"{part}.jsonl") for part in written]
-        divergence(*paths, alpha=2.0, seed=seed, out=folder / "divergence.json")
+        with redirect_stdout(StringIO()):
+            divergence(*paths, alpha=2.0, seed=seed, out=folder / "divergence.json")
         told = json.loads((folder / "divergence.json").read_text(encoding="utf-8"))
     return [float(told["divergence"])]
 

@@ -32,8 +32,8 @@ NO_GUARANTEE = (
     "Redaction gives no privacy guarantee: nothing bounds what is left, and no ε belongs to these files. Keep them as "
     "you keep the originals, and measure what they still tell: python cli.py attack"
 )
-#: What is kept of a turn of a dialogue, beside its utterance and tree; all else may repeat what was said.
-_OF_A_TURN = ("turn_index", "skip", "tags")
+#: What is kept of a turn of a dialogue, beside its utterance, tree and domain; all else may repeat what was said.
+_OF_A_TURN = ("turn_index", "skip")
 
 
 @dataclass
@@ -291,6 +291,9 @@ def _hidden_turn(turn: dict[str, Any], redactor: Redactor, hide: Any) -> dict[st
     """A turn of a dialogue with its utterance and tree redacted."""
     said = hide(turn["user_utterance"]["original_text"])
     kept = {key: turn[key] for key in _OF_A_TURN if key in turn}
+    tags = turn.get("tags")
+    if isinstance(tags, dict) and "domain" in tags:
+        kept["tags"] = {"domain": tags["domain"]}
     if isinstance(turn.get("lispress"), str):
         kept["lispress"] = redactor.redact_tree(turn["lispress"], said)
     return {**kept, "user_utterance": {"original_text": said.text}}

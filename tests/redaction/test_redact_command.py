@@ -105,7 +105,11 @@ def test_dialogues_keep_nothing_else_that_may_repeat_the_words(tmp_path: Path) -
     for name, place in PLACES.items():
         said = {"original_text": f"book a {place}", "tokens": ["book", place]}
         turn = {"turn_index": 0, "lispress": f'(Book "{place}")', "fully_typed_lispress": f'("{place}")'}
-        turn |= {"user_utterance": said, "agent_utterance": {"original_text": place}, "tags": {"domain": "x"}}
+        turn |= {
+            "user_utterance": said,
+            "agent_utterance": {"original_text": place},
+            "tags": {"domain": "x", "was": place},
+        }
         lines = [json.dumps({"dialogue_id": f"d{n}", "note": place, "turns": [turn]}) for n in range(3)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     words = tmp_path / "words.txt"
