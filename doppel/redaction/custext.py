@@ -75,7 +75,7 @@ class CusText(WordMechanism):
         places = self.vectors.places(words)
         others = np.flatnonzero(places < 0)
         if len(others):
-            places[others] = self.vectors.nearest(self.vectors.of([words[place] for place in others]))
+            places[others] = self.vectors.nearest(self.vectors.of([words[place] for place in others.tolist()]))
         return places
 
     def logits(self, words_N: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

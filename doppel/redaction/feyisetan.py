@@ -29,7 +29,7 @@ class Feyisetan(WordMechanism):
         drawn = []
         for start in range(0, len(words), _AT_ONCE):
             points = self.vectors.of(words[start : start + _AT_ONCE])
-            drawn.append(self.vectors.nearest(points + self.noise(*points.shape, stream)))
+            drawn.append(self.vectors.nearest(points + self.noise(len(points), points.shape[1], stream)))
         return np.concatenate(drawn)
 
     def noise(self, num: int, size: int, stream: KeyedStream) -> NDArray[np.float64]:

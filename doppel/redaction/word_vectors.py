@@ -62,7 +62,7 @@ class WordVectors:
         missing = sorted({word for word, place in zip(words, places, strict=True) if place < 0})
         if missing:
             made = dict(zip(missing, self.outside(missing), strict=True))
-            for row in np.flatnonzero(places < 0):
+            for row in np.flatnonzero(places < 0).tolist():
                 found[row] = made[words[row]]
         return found
 
