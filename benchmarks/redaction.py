@@ -7,7 +7,8 @@ as sensitive against Restaurants as safe, and Yelp reviews of Beauty & Spas and 
 Restaurants. For each seed rows are drawn; a fifth of them teaches the ranker, and the others are redacted at each level
 and measured: `attack`, a fresh classifier, as of `python cli.py attack`; `guesses`, a public language model that
 guesses the masks of some rows; `divergence`, the Rényi divergence of order 2 of sentence vectors, which is an estimate.
-The ranker `random` hides words by chance.
+The ranker `random` hides words by chance. The mechanisms of word-level differential privacy (`python cli.py perturb`)
+replace the words of the same rows instead, at several word-level ε, and are measured alike.
 
 What the file has already is passed over, so that an interrupted command goes on, and a measure can be added later.
 """
@@ -22,6 +23,7 @@ import os
 import random
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from importlib.util import find_spec
@@ -35,12 +37,14 @@ import torch
 from numpy.typing import NDArray
 
 from commands.quality.frame import COLUMNS, read_csv, write_csv
+from commands.redaction.perturb import _mechanism, _vectors
 from commands.redaction.redact import _ranker
 from datamodules.tables import read_turns
 from doppel.files import write_json_lines
 from doppel.redaction.attack import classify
 from doppel.redaction.mask import Ranker, Redacted, Redactor
 from doppel.redaction.reconstruction import Reconstructor
+from doppel.redaction.word_level import Perturber
 
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 #: Data → its file, what is sensitive and what is safe there, and rows of each that are drawn.
@@ -54,8 +58,12 @@ METRICS = {
     "guesses": ("masks_guessed_first", "masks_guessed_in_ten"),
     "divergence": ("divergence_2_estimate",),
 }
+#: Mechanism → its ε for a word. The noise of Feyisetan has a mean length of d/ε, d = 384; words are about 1 apart.
+WORD_LEVEL = {"feyisetan": (20, 100, 300, 1000), "santext": (1, 5, 10, 20), "custext": (1, 5, 20, 100)}
 #: Words of the sensitive rows of which masks are guessed.
 _GUESSED = 250
+#: Words of a set of CusText, as of `perturb`.
+_SET = 20
 
 
 class Chance:
@@ -87,7 +95,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(os.environ.get("DOPPEL_DATA", ".")), help="of the data")
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
-    parser.add_argument("--rankers", nargs="+", default=["logistic", "occlusion", "random"])
+    parser.add_argument("--rankers", nargs="*", default=["logistic", "occlusion", "random"])
+    parser.add_argument("--mechanisms", nargs="*", default=list(WORD_LEVEL), choices=list(WORD_LEVEL))
     parser.add_argument("--measures", nargs="+", default=list(METRICS), choices=list(METRICS))
     parser.add_argument("--levels", type=float, nargs="+", default=list(LEVELS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -101,12 +110,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in options.data:
         texts = _texts(options.folder, name)
         for seed in options.seeds:
-            for kind in options.rankers:
+            for kind in [*options.rankers, *options.mechanisms]:
                 own = found[(found["data"] == name) & (found["seed"] == seed)]
                 known = set(zip(own["setting"], own["metric"], strict=True))
                 todo = {
                     level: [m for m in options.measures if (_setting(kind, level), METRICS[m][0]) not in known]
-                    for level in options.levels
+                    for level in WORD_LEVEL.get(kind, options.levels)
                 }
                 rows: list[dict[str, Any]] = []
                 for level, measured, num in _measured(texts, name, seed, kind, todo, guesser, options.num_rows):
@@ -135,10 +144,16 @@ def _measured(
     taught = num // 5
     started, ranker = time.process_time(), None
     for level, measures in todo.items():
-        if not measures or (measures == ["guesses"] and level in (0, 1)):
+        if not measures or (measures == ["guesses"] and (level in (0, 1) or kind in WORD_LEVEL)):
             continue  # nothing is hidden, or nothing is left to guess by
         ranked: Ranker
-        if kind == "random":
+        hidden: dict[str, list[Redacted]] = {}
+        if kind in WORD_LEVEL:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the seed is known, and so are the texts
+                perturber = Perturber(_mechanism(kind, _vectors("minilm"), level, _SET), seed)
+            written = {part: perturber(own[taught:]) for part, own in drawn.items()}
+        elif kind == "random":
             ranked = Chance()
         elif kind == "learned":
             ranked = _ranker(kind, *(own[:taught] for own in drawn.values()), level or 0.1, "minilm", seed)
@@ -146,16 +161,17 @@ def _measured(
             if ranker is None:
                 ranker = Remembered(_ranker(kind, *(own[:taught] for own in drawn.values()), level, "minilm", seed))
             ranked = ranker
-        redactor = Redactor(ranker=ranked, level=level)
-        hidden = {part: [redactor.redact(text) for text in own[taught:]] for part, own in drawn.items()}
-        written = {part: [said.text for said in own] for part, own in hidden.items()}
+        if kind not in WORD_LEVEL:
+            redactor = Redactor(ranker=ranked, level=level)
+            hidden = {part: [redactor.redact(text) for text in own[taught:]] for part, own in drawn.items()}
+            written = {part: [said.text for said in own] for part, own in hidden.items()}
         found: dict[str, float] = {}
         for measure in measures:
             told: list[float] = []
             if measure == "attack":
                 attacked = classify(written["sensitive"], written["safe"], seed)
                 told = [attacked.accuracy, attacked.standard_error]
-            elif measure == "guesses" and guesser is not None and 0 < level < 1:
+            elif measure == "guesses" and guesser is not None and hidden and 0 < level < 1:
                 guessed = guesser.measure(_some(hidden["sensitive"]))
                 told = [guessed.top_1, guessed.top_10]
             elif measure == "divergence":
@@ -208,7 +224,7 @@ def _texts(folder: Path, name: str) -> dict[str, list[str]]:
 
 
 def _setting(kind: str, level: float) -> str:
-    return f"{kind}, p = {level:g}"
+    return f"{kind}, {'word-level ε' if kind in WORD_LEVEL else 'p'} = {level:g}"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,19 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_measured_is_written_once(folder: Path, capsys: pytest.CaptureFixture) -> None:
     out = folder / "redaction.csv"
-    words = ["--folder", str(folder), "--data", "Yelp", "--num-rows", "50", "--seeds", "1", "--out", str(out)]
+    words = [
+        "--folder",
+        str(folder),
+        "--data",
+        "Yelp",
+        "--num-rows",
+        "50",
+        "--seeds",
+        "1",
+        "--mechanisms",
+        "--out",
+        str(out),
+    ]
     attacked = [*words, "--rankers", "logistic", "random", "--measures", "attack"]
     redaction.main([*attacked, "--levels", "0", "0.2"])
     first = read_csv(out)
