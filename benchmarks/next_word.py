@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=20)
     parser.add_argument("--private-epochs", type=int, default=10)
     parser.add_argument("--private-batch-size", type=int, default=250)
-    parser.add_argument("--private-rate", type=float, default=2.0)
+    parser.add_argument("--private-rate", type=float, default=8.0)
     parser.add_argument("--weights", type=Path, help="folder for encoder and decoder of each model (.npz)")
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     options = parser.parse_args(argv)

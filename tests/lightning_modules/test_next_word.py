@@ -16,12 +16,13 @@ from private_training import data_module, fit, privacy, weights
 
 import cli
 from callbacks.row_independence import check_row_independence
-from datamodules.batch import LogicalBatch
+from datamodules.batch import LogicalBatch, MicroBatch
 from datamodules.turn import Turn
 from datamodules.word_vocabulary import SPECIAL, word_tokenizer
 from doppel.errors import DataError, UserError
 from doppel.privacy import check
 from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.next_word import NextWordLSTM
 from lightning_modules.training.step_policy import PlainStep
 
@@ -70,6 +71,15 @@ def test_rows_are_independent_and_the_check_of_rows_is_passed(public: str) -> No
     alone, beside = model.eval().probe()
     assert torch.allclose(model.losses(alone)[0], model.losses(beside)[1])
     assert torch.allclose(model.losses(alone)[0].exp(), torch.tensor(len(model.codec.tokenizer)) ** (7 / 16), rtol=0.1)
+
+
+def test_a_loss_that_the_longest_row_divides_is_refused(public: str) -> None:
+    class ByTheLongestRow(NextWordLSTM):
+        def losses(self, batch: MicroBatch) -> torch.Tensor:
+            return super().losses(batch) / batch.input_ids.shape[1]
+
+    with pytest.raises(PrivateTrainingError, match="beside a long row, a short one changes"):
+        check_row_independence(ByTheLongestRow(public, hidden_size=8, max_length=12))
 
 
 def test_one_utterance_more_moves_the_clipped_sum_by_at_most_the_bound(public: str) -> None:
