@@ -215,7 +215,8 @@ def check_files(experiment: Experiment) -> None:
     if "evolution" in experiment.systems:
         evolution = experiment.evolving
         given["labels"] = experiment.labels if evolution.per_label else given["labels"]
-        given |= {"evolution.rows": evolution.rows, "evolution.examples": evolution.examples}
+        given["evolution.rows"] = None if evolution.measures_rows else evolution.rows
+        given["evolution.examples"] = evolution.examples
         is_folder = evolution.generator != GRAMMAR and not evolution.is_server
         given["evolution.generator"] = evolution.generator if is_folder else None
     if adaptation is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, cast
 
 from commands.pipeline.evolution_settings import GRAMMAR
 from commands.pipeline.settings import Attributes, Calibration, Topics
@@ -17,8 +17,11 @@ from doppel.errors import UserError
 Shares = Calibration | Topics
 #: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
 _ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_train_units")
-_BUDGET = ("delta", "accountant", "ledger_path", "seed", "histogram_noise_multiplier")
+_BUDGET = ("delta", "accountant", "ledger_path", "seed")
+_OF_SIZES = ("histogram_noise_multiplier", "histogram_share")
 _SIZES = 10.0
+#: Where an evolution keeps the rows of attributes that its run has measured.
+_ROWS_FILE = "rows.csv"
 
 
 class StepMaker(StepBase):
@@ -182,6 +185,38 @@ class StepMaker(StepBase):
             protected=[train],
         )
 
+    def rows(self, system: System) -> list[Step]:
+        """Rows of attributes for the first texts of an evolution, which its budget pays for; none unless asked for."""
+        experiment = self.experiment
+        if not experiment.evolving.measures_rows:
+            return []
+        data, privacy, schema = self._voters(system), self._budget(system), self.attributes.schema
+        if privacy is not None:
+            privacy |= {"histogram_share": self.attributes.share}
+        out = f"{system.name}/{_ROWS_FILE}"
+        released = (
+            [(f"{out}.releases.jsonl", "metrics"), (f"{out}.card.json", "metrics")] if privacy is not None else []
+        )
+        files = [(out, "prompts" if privacy is not None else "private"), *released]
+        options = {
+            "schema": schema,
+            "num_rows": experiment.num_samples,
+            "data": json.dumps(data),
+            "privacy": None if privacy is None else json.dumps(privacy),
+            "seed": experiment.seed,
+        }
+        return [
+            self.tool(
+                f"rows_{system.name}",
+                "tool",
+                ["rows", self.run / out],
+                options,
+                writes=[self._file(path, cast("Role", role), system) for path, role in files],
+                reads=[data.get("train_path"), schema],
+                protected=[data.get("train_path")],
+            )
+        ]
+
     def evolve(self, system: System) -> Step:
         """Samples that a public model writes and private votes choose; no model is trained.
 
@@ -191,21 +226,15 @@ class StepMaker(StepBase):
         experiment, settings = self.experiment, self.experiment.evolving
         if system.draw > 1:
             raise UserError("evolution has no model to sample from: more samples need more votes, which spend on top")
-        variant = experiment.variants.get(system.name, {})
-
-        def section(name: str) -> Settings:
-            return merge(getattr(experiment, name), variant.get(name, {}), experiment.overrides.get(name, {}))
-
-        data, privacy = section("data"), None
-        data = {name: data[name] for name in _ROWS if data.get(name) is not None}
-        if self.train_path is not None:
-            data = {**data, "train_path": self.train_path, "columns": None}
-        if experiment.is_private:
-            given = {name: value for name, value in section("privacy").items() if name in _BUDGET}
-            noise = given.get("histogram_noise_multiplier") or (_SIZES if settings.per_label else None)
-            budget = {"target_epsilon": experiment.epsilon, "scope": system.scope}
-            privacy = {**given, **budget, **({} if noise is None else {"histogram_noise_multiplier": noise})}
-        folder, train = system.name, data["train_path"]
+        data, privacy = self._voters(system), self._budget(system)
+        if privacy is not None and settings.per_label:
+            given = self._section(system, "privacy")
+            sizes = {name: given[name] for name in _OF_SIZES if given.get(name) is not None}
+            privacy |= sizes or {"histogram_noise_multiplier": _SIZES}
+        folder, train = system.name, data.get("train_path")
+        rows = f"{folder}/{_ROWS_FILE}"
+        if settings.measures_rows:
+            settings = dataclasses.replace(settings, rows=str(self.run / rows))
         is_folder = settings.generator != GRAMMAR and not settings.is_server
         labels = experiment.labels if settings.per_label else None
         options = {
@@ -232,6 +261,25 @@ class StepMaker(StepBase):
             reads=[train, labels, settings.rows, settings.examples, settings.generator if is_folder else None],
             protected=[train],
         )
+
+    def _section(self, system: System, name: str) -> Settings:
+        """A section of the experiment as a system that trains nothing has it."""
+        experiment = self.experiment
+        variant = experiment.variants.get(system.name, {})
+        return merge(getattr(experiment, name), variant.get(name, {}), experiment.overrides.get(name, {}))
+
+    def _voters(self, system: System) -> Settings:
+        """Whose texts vote: arguments of the data module."""
+        data = self._section(system, "data")
+        data = {name: data[name] for name in _ROWS if data.get(name) is not None}
+        return data if self.train_path is None else {**data, "train_path": self.train_path, "columns": None}
+
+    def _budget(self, system: System) -> Settings | None:
+        """What everything in the scope of the votes may cost; None without privacy."""
+        if not self.experiment.is_private:
+            return None
+        given = {name: value for name, value in self._section(system, "privacy").items() if name in _BUDGET}
+        return {**given, "target_epsilon": self.experiment.epsilon, "scope": system.scope}
 
     def evaluate(self, system: System) -> list[Step]:
         """Compare a system's samples with the reference, if there are both."""

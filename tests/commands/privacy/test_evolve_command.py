@@ -267,6 +267,19 @@ def test_votes_and_sizes_of_labels_are_one_budget(tmp_path: Path, private: Path)
     assert call(tmp_path, private, *more, privacy=room, per_label=True) == 0 and spent(tmp_path, "histogram") == 1
 
 
+def test_sizes_of_labels_get_the_share_of_the_budget_that_is_asked_for(tmp_path: Path, private: Path) -> None:
+    (tmp_path / "labels.txt").write_text("calendar\nweather\npeople\n")
+    more = ("--labels", str(tmp_path / "labels.txt"))
+    assert call(tmp_path, private, *more, privacy={"histogram_share": 0.25}, per_label=True) == 0
+    mu, votes, sizes = mu_of(8.0, 1e-5), mechanism(tmp_path), mechanism(tmp_path, "histogram")
+    assert sizes["noise_multiplier"] == pytest.approx(1 / (0.25**0.5 * mu))
+    assert votes["noise_multiplier"] == pytest.approx((2 / 0.75) ** 0.5 / mu, rel=1e-3)
+    accountant = PLDAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(votes["noise_multiplier"]), 2))
+    accountant.compose(GaussianDpEvent(sizes["noise_multiplier"]))
+    assert accountant.get_epsilon(1e-5) == pytest.approx(8.0, rel=2e-3)
+    assert Ledger(tmp_path / "ledger.jsonl").epsilon("evolution") <= 8.0
+
+
 def test_rows_of_attributes_and_votes_are_one_budget(tmp_path: Path, private: Path) -> None:
     rows = write_rows(tmp_path, private)
     assert call(tmp_path, private, rows=str(rows)) == 0
