@@ -86,7 +86,7 @@ def check(experiment: Experiment, path: Path) -> None:
     if evolves and experiment.adaptation is not None:
         raise UserError("an adaptation trains its systems, and evolution trains nothing: leave it out", about=path)
     wanted = experiment.calibration
-    if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
+    if wanted is not None and not wanted.draws_trees and experiment.candidates > 1:
         raise UserError("a calibration of utterances draws from all of them: leave out candidates", about=path)
     adaptation = experiment.adaptation
     own_files = [name for name, sections in experiment.variants.items() if "train_path" in sections.get("data", {})]

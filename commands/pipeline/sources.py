@@ -104,6 +104,8 @@ def check_sources(experiment: Experiment) -> None:
         )
     if reference is not None and _is_same(train, reference):
         raise UserError(_PRIVATE_REFERENCE.format(path=reference, private=train))
+    if calibration is not None and calibration.of == "votes":
+        _check_encoder("calibration.of=votes needs", calibration.encoder)
     if "topics" in experiment.systems:
         _check_topics(experiment.topics or Topics(), train)
     if "evolution" in experiment.systems:

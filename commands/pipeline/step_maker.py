@@ -51,7 +51,7 @@ class StepMaker(StepBase):
     def calibration(self, system: System) -> Calibration | None:
         """How the experiment draws samples of a system from an over-sample; None: as they are sampled."""
         wanted = self.experiment.calibration
-        return None if wanted is None or (wanted.of == "trees" and not system.has_trees) else wanted
+        return None if wanted is None or (wanted.draws_trees and not system.has_trees) else wanted
 
     def steps(self, system: System) -> list[Step]:
         """From private turns to the samples of a system and their metrics; or a training alone."""
@@ -106,7 +106,7 @@ class StepMaker(StepBase):
     ) -> list[Step]:
         """Trees of a model, which are the prompts of another; drawn by their shares where an experiment asks for it."""
         writes = str(system.prompts)
-        is_drawn = shares is not None and shares.of == "trees"
+        is_drawn = shares is not None and shares.draws_trees
         pool = self._file(pool_of(writes), "pool", system) if is_drawn else self._file(writes, "prompts", system)
         steps = [self._sample(system, stage, pool, shares, changes)]
         return [*steps, self._calibrate(system, stage, writes, shares)] if is_drawn and shares else steps
@@ -133,7 +133,7 @@ class StepMaker(StepBase):
             candidates = self._file(candidates_of(writes), "candidates", system)
             drawn = self._sample(system, stage, candidates, shares, changes, self.experiment.candidates)
             return [drawn, self._keep_best(system, stage)]
-        if shares is not None and shares.of == "utterances":
+        if shares is not None and not shares.draws_trees:
             pool = self._file(pool_of(writes), "pool", system)
             drawn = self._sample(system, stage, pool, shares, changes)
             return [drawn, self._calibrate(system, stage, writes, shares)]
@@ -327,7 +327,7 @@ class StepMaker(StepBase):
     ) -> Step:
         """A pass of ``predict`` over a trained model."""
         data: Settings = {"num_samples": self.experiment.num_samples * candidates}
-        if shares is not None and (writes.role == "pool" or shares.of == "utterances"):  # and what leads to these
+        if shares is not None and (writes.role == "pool" or not shares.draws_trees):  # and what leads to these
             data["num_samples"] *= shares.oversample
         if system.prompts is not None and writes.path not in (system.prompts, pool_of(system.prompts)):
             data |= self.prompts(system.prompts)
@@ -386,12 +386,14 @@ class StepMaker(StepBase):
         if isinstance(shares, Topics):
             texts = shares.public_texts(experiment.reference)
             options = {"num_topics": shares.num_topics, "texts": texts, "encoder": shares.encoder}
+        elif shares.of == "votes":
+            options = {"num_clusters": shares.clusters, "encoder": shares.encoder}
         elif shares.of == "utterances":
             options = {"parser": experiment.public_parser}
         role: Role = system.role if writes == system.synthetic else "prompts"
         made = [self._file(writes, role, system), self._file(f"{writes}.calibration.json", "metrics", system)]
         released = [self._shares(f"{folder}/marginals.json", system)]
-        if isinstance(shares, Topics):
+        if isinstance(shares, Topics) or shares.of == "votes":
             released.append(self._file(f"{folder}/codebook.jsonl", "data", system))
         releases = system.models_of is None and system.draw == 1
         train = self._private_file(system) if releases else None

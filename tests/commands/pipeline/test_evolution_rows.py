@@ -25,6 +25,7 @@ from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger
 from doppel.tables.mixture import Mixture
 from tests.evolving import SECRET, call, everything, make_run, spent, write_private
+from tests.killed import Killed, kill_at
 
 SHARE, EPSILON, DELTA = 0.1, 4.0, 1e-5
 
@@ -81,19 +82,10 @@ def test_the_commands_of_a_run_given_again_spend_nothing_and_write_the_same(tmp_
 
 
 def test_killed_while_it_measures_it_goes_on_with_what_it_has(tmp_path: Path) -> None:
-    class Killed(BaseException):
-        pass
-
-    noted, calls = ledger_module.Ledger.note_weights, []
-
-    def note(*args: Any) -> None:
-        calls.append(args)
-        if len(calls) == 3:
-            raise Killed
-        noted(*args)
-
-    with mock.patch.object(ledger_module.Ledger, "note_weights", note), pytest.raises(Killed):
-        make_run(tmp_path, **fields(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, ledger_module.Ledger, "note_weights", 3)
+        with pytest.raises(Killed):
+            make_run(tmp_path, **fields(tmp_path))
     kept = (tmp_path / "run" / "evolution" / "rows.csv.releases.jsonl").read_text().splitlines()
     run = make_run(tmp_path, **fields(tmp_path))
     released = (run / "evolution" / "rows.csv.releases.jsonl").read_text().splitlines()

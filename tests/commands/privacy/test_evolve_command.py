@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,6 +27,7 @@ from doppel.privacy.gdp import delta_of, mu_of
 from doppel.privacy.ledger import Ledger
 from tests.evolution.openai_server import serve
 from tests.evolving import SECRET, call, everything, samples, spent, words_alone, write_private, write_rows
+from tests.killed import Killed, kill_at
 
 #: So that two runs can be compared: the noise of each round is always the same.
 FIXED = {"seed": 5}
@@ -41,10 +41,6 @@ def own_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def private(tmp_path: Path) -> Path:
     return write_private(tmp_path)
-
-
-class Killed(BaseException):
-    """As a kill: nothing catches it."""
 
 
 def mechanism(folder: Path, stage: str = "votes") -> dict[str, Any]:
@@ -79,22 +75,6 @@ def test_the_same_command_again_spends_nothing_and_writes_the_same(tmp_path: Pat
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
     assert call(tmp_path, private) == 0
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json*")} == before and spent(tmp_path) == 2
-
-
-def kill_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int, after: bool = False) -> None:
-    """Let the number-th call of a function be the last thing that happens."""
-    known, calls = getattr(owner, name), Counter[str]()
-
-    def called(*args: Any, **options: Any) -> Any:
-        calls["made"] += 1
-        if calls["made"] == number and not after:
-            raise Killed
-        result = known(*args, **options)
-        if calls["made"] == number:
-            raise Killed
-        return result
-
-    monkeypatch.setattr(owner, name, called)
 
 
 def torn(path: Path, record: object) -> None:
