@@ -15,7 +15,7 @@ from doppel.errors import UserError
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.wording import Question
 
-#: Likeliest tokens among which a nucleus is looked for first: to rank a large vocabulary takes as long as a small model.
+#: Likeliest tokens in which a nucleus is looked for first: ranking a large vocabulary costs as much as a small model.
 _RANKED = 2048
 
 
