@@ -145,7 +145,7 @@ def _faint(
         return _faint_attributes(experiment.attributes, privacy, num_units, unit)
     noise = None if privacy is None else privacy.histogram_noise_multiplier
     votes = experiment.calibration
-    if votes is not None and votes.of == "votes" and system.name != "topics" and noise:
+    if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label" and noise:
         return _faint_votes(system.name, votes.clusters, noise, num_units)
     number, key = _bins(experiment, system)
     if privacy is None or not noise or not number:
