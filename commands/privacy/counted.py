@@ -196,7 +196,7 @@ class ClustersOf(TopicsOf):
     """
 
     what, option = CLUSTERS, "--num-clusters"
-    label = None
+    label: str | None = None
     speaks = False
 
     def __init__(self, stage_dir: Path, num_clusters: int, encoder: str, seed: int) -> None:

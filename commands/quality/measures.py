@@ -110,6 +110,7 @@ MEASURES = {
         Measure("attribute_adherence_chance", "adherence by chance", "the same, texts dealt out anew", "", 1, True),
         Measure("next_token_accuracy", "next token", "next tokens of human turns that samples teach", UP, 1, True),
         Measure("total_variation", "total variation", "how far the shares of pairs of attributes are apart", DOWN),
+        Measure("answers", "answers", "that a public generator was asked for", "", 0),
         Measure("cpu_minutes", "CPU minutes", "of training, sampling and preparing both, on one core", "", 0),
         Measure("private/exact_copies", "exact copies (not private)", "samples that are a training utterance", ALIKE),
     )
