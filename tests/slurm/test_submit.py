@@ -396,8 +396,5 @@ def test_a_configuration_that_does_not_parse_is_not_submitted(
 )
 def test_every_stage_of_a_shipped_experiment_is_one_that_the_trainings_parse(name: str, tmp_path: Path) -> None:
     skip_without_encoder(name)
-    assert (
-        launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name in OF_USERS else []))
-        == 0
-    )
+    assert launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name in OF_USERS else [])) == 0
     assert not (tmp_path / "run").exists()
