@@ -148,10 +148,10 @@ def release(
     from doppel.privacy.histogram import KIND, add_noise, unit_sums
 
     sealed = SealedRelease(path.with_name(f"{path.name}.sealed"))
-    if path.exists():
-        sealed.discard()  # a kill may have left it
-        return
     with hold(stage_dir):
+        if path.exists():
+            sealed.discard()  # a kill may have left it
+            return
         made = StageRelease(stage_dir, f"histogram of {name}", exact, "histogram", KIND)
         paid = made.reopen(sealed)
         if paid is not None:
