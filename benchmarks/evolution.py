@@ -49,6 +49,7 @@ CELLS: dict[str, tuple[str, dict[str, Any]]] = {
 #: Of a comparison, what the table has.
 METRICS = (
     "mauve_minilm",
+    "mauve_smollm2_135m",
     "attribute_jsd",
     "word_overlap",
     "next_token_accuracy",
