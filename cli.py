@@ -56,6 +56,7 @@ MORE = {
         "histogram": "commands.privacy.histogram:histogram",
         "attributes": "commands.privacy.attributes:attributes",
         "calibrate": "commands.privacy.calibrate:calibrate",
+        "rows": "commands.privacy.rows:rows",
         "evolve": "commands.privacy.evolve:evolve",
         "keep-best": "commands.quality.keep_best:keep_best",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppel.errors import DataError
+from doppel.evolution import votes
 from doppel.files import read_json_lines, write_json_lines
 
 Floats = NDArray[np.float32]
@@ -55,8 +56,14 @@ class Codebook:
     encoder: str
 
     def nearest(self, vectors_ND: Floats) -> list[str]:
-        """The name of the centre nearest in angle to each vector."""
-        return [self.names[i] for i in (vectors_ND @ self.centers.T).argmax(axis=1)]
+        """The name of the centre nearest in angle to each vector: for each by itself, whatever is beside it.
+
+        Formal guarantees:
+            Scores are sums of whole numbers, exact in whatever order they are added
+            (:func:`~doppel.evolution.votes.nearest`), so no row changes what another is nearest to.
+        """
+        centers = votes.normalised(self.centers, "cosine")
+        return [self.names[place] for (place,) in votes.nearest(votes.whole(vectors_ND), centers, 1)]
 
     def save(self, path: Path) -> None:
         """Write one JSON line a topic."""
@@ -79,7 +86,9 @@ class Codebook:
         return book
 
 
-def make_codebook(texts: Sequence[str], vectors_ND: Floats, num_topics: int, encoder: str, seed: int = 1) -> Codebook:
+def make_codebook(
+    texts: Sequence[str], vectors_ND: Floats, num_topics: int, encoder: str, seed: int = 1, speaks: bool = True
+) -> Codebook:
     """Cluster the embeddings of texts.
 
     Args:
@@ -88,13 +97,15 @@ def make_codebook(texts: Sequence[str], vectors_ND: Floats, num_topics: int, enc
         num_topics: How many topics.
         encoder: What made the embeddings.
         seed: Of k-means.
+        speaks: Whether topics are called by their words; else they are numbered.
 
     Raises:
         DataError: There are fewer different texts than topics.
     """
     if not 2 <= num_topics <= len(set(texts)):
+        what = "topics" if speaks else "clusters"
         raise DataError(
-            f"{num_topics} topics are to be made of {len(set(texts))} different texts: give at least 2 topics, and "
+            f"{num_topics} {what} are to be made of {len(set(texts))} different texts: give at least 2 {what}, and "
             "several different texts for each"
         )
     from sklearn.cluster import KMeans
@@ -102,6 +113,8 @@ def make_codebook(texts: Sequence[str], vectors_ND: Floats, num_topics: int, enc
     clusters = KMeans(num_topics, n_init=4, random_state=seed).fit(vectors_ND)
     norms = np.linalg.norm(clusters.cluster_centers_, axis=1, keepdims=True)
     centers = (clusters.cluster_centers_ / np.maximum(norms, 1e-12)).astype(np.float32)
+    if not speaks:
+        return Codebook(tuple(f"cluster {place + 1}" for place in range(num_topics)), centers, encoder)
     members = [[text for text, own in zip(texts, clusters.labels_, strict=True) if own == k] for k in range(num_topics)]
     return Codebook(tuple(names_of(members)), centers, encoder)
 

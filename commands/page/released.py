@@ -14,6 +14,7 @@ from typing import Any
 from commands.pipeline.manifest import Entry, Manifest
 from commands.pipeline.run_record import RunRecord
 from commands.privacy.attestation import FILE_NAME
+from commands.privacy.counted import CLUSTERS
 from datamodules.attribute_codes import AttributeCodes
 from doppel.calibration import tree_vector
 from doppel.privacy.histogram import CONFIDENCE, largest_noise
@@ -83,7 +84,7 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
     if not ledger.has_spent(samples.scope, KIND):
         return None
     told = _shares(record.manifest, samples)
-    if told is None:
+    if told is None or told.get("what") == CLUSTERS:
         return None
     if "bins" not in told or not trees:  # a label or a topic: an utterance has one, so that its vector is 1 there
         return _release(told, dict.fromkeys(told["sums"], (1.0, 0.0)))

@@ -9,7 +9,7 @@ from typing import Any
 from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
 from commands.pipeline.system import MODEL_FILES
 from commands.pipeline.systems import SYSTEMS, USUAL, systems_of
-from commands.pipeline.yaml_files import differences
+from commands.pipeline.yaml_files import differences, merge
 from doppel.errors import UserError
 
 #: Former name of a system and its stage → its name.
@@ -77,10 +77,16 @@ def check(experiment: Experiment, path: Path) -> None:
     evolves = "evolution" in experiment.systems
     if evolves and experiment.evolving.per_label and experiment.labels is None:
         raise UserError("evolution.per_label needs the list of all labels: give labels, or leave it out", about=path)
+    if evolves and experiment.evolving.measures_rows and experiment.attributes is None:
+        raise UserError(
+            "evolution.rows is attributes, and nothing says which there are: give attributes.schema", about=path
+        )
+    if evolves and not experiment.evolving.per_label:
+        _refuse_unused_room(experiment, path)
     if evolves and experiment.adaptation is not None:
         raise UserError("an adaptation trains its systems, and evolution trains nothing: leave it out", about=path)
     wanted = experiment.calibration
-    if wanted is not None and wanted.of == "utterances" and experiment.candidates > 1:
+    if wanted is not None and not wanted.draws_trees and experiment.candidates > 1:
         raise UserError("a calibration of utterances draws from all of them: leave out candidates", about=path)
     adaptation = experiment.adaptation
     own_files = [name for name, sections in experiment.variants.items() if "train_path" in sections.get("data", {})]
@@ -119,6 +125,19 @@ def check(experiment: Experiment, path: Path) -> None:
         raise UserError(
             f"systems is {experiment.systems}: name one that is sampled too, such as {USUAL[-1]}", about=path
         )
+
+
+def _refuse_unused_room(experiment: Experiment, path: Path) -> None:
+    """Refuse room in the budget of the votes for counts that nothing makes."""
+    own = experiment.variants.get("evolution", {}).get("privacy", {})
+    given = merge(experiment.privacy, own, experiment.overrides.get("privacy", {}))
+    for name in ("histogram_share", "histogram_noise_multiplier"):
+        if given.get(name) is not None:
+            raise UserError(
+                f"privacy.{name} leaves room for counts of labels, and evolution makes none without "
+                f"evolution.per_label: set variants.evolution.privacy.{name}=null",
+                about=path,
+            )
 
 
 def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:

@@ -112,7 +112,7 @@ def forecast(ready: Readiness, trainings: Iterable[Step], steps: Iterable[Step],
             total += ((experiment.num_samples or pool) + len(texts)) * reading.judged
         elif step.name == "marginals":
             total += _AIM
-        elif step.name.startswith("calibrate_") and ready.system == "topics":
+        elif "--encoder" in step.argv and step.argv[0] == "calibrate":
             total += (pool + len(texts)) * reading.encoded
             per_row += ready.num_units * reading.encoded_alone
     return Forecast(total + per_row, per_row)

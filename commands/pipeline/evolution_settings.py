@@ -16,6 +16,8 @@ GRAMMAR = "grammar"
 CONTINUATION, SHIPPED = Wording("", "{begin}"), Wording(" utterance<|bos|>", " utterance<|bos|> {begin}")
 #: Folder of the shipped base.
 BASE = "models/base"
+#: Rows that the run itself measures.
+ATTRIBUTES = "attributes"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Evolution:
         encoder: Sentence encoder: ``minilm``, a folder, or a hub name.
         per_label: Whether a text votes among the candidates of its own label, of the list ``labels``. How many samples
             a label gets is measured with ``privacy.histogram_noise_multiplier``.
-        rows: Released rows of attributes for the prompts, as ``python cli.py metadata`` writes.
+        rows: Released rows of attributes for the prompts: ``attributes`` for those that the run itself measures, by the
+            experiment's ``attributes.schema`` and in its ``attributes.share`` of the budget, or a file as ``python
+            cli.py metadata`` writes it.
         examples: Texts that people have given to be shown to the generator, with their attributes as columns. They must
             not be in the private file.
         num_examples: Of these, the nearest by attributes that each first question shows.
@@ -108,6 +112,11 @@ class Evolution:
         if self.is_server:
             return Wording()
         return SHIPPED if self.generator.rstrip("/").endswith(BASE) else CONTINUATION
+
+    @property
+    def measures_rows(self) -> bool:
+        """Whether the run measures the rows of attributes that it asks with."""
+        return self.rows == ATTRIBUTES
 
     def questions(self, num_samples: int) -> int:
         """Texts that the generator writes at most."""

@@ -16,6 +16,7 @@ from commands.pipeline.system import System
 from doppel.console.ledger import FILE_NAME
 from doppel.evolution.budget import STAGE, Outlook, plan_beside
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacyArguments
 
 
@@ -80,5 +81,18 @@ def outlook(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when the files are read
         unit = str(data.get("unit") or "utterance")
-        sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger).noise_multiplier
+        planned = _planned(experiment, privacy, count, ledger)
+        sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger, planned).noise_multiplier
     return replace(found, noise_multiplier=sigma)
+
+
+def _planned(experiment: Experiment, privacy: PrivacyArguments, num_units: int, ledger: Ledger) -> list[Mechanism]:
+    """Rows of attributes that the run is still to measure before the votes."""
+    if not experiment.evolving.measures_rows or experiment.attributes is None:
+        return []
+    from doppel.tables.marginals import KIND  # needs torch, which no --help waits for
+
+    if ledger.exists() and ledger.has_spent(privacy.scope, KIND):
+        return []
+    share = replace(privacy, histogram_noise_multiplier=None, histogram_share=experiment.attributes.share)
+    return [Mechanism(1.0, noise, 1)] if (noise := share.histogram_noise(num_units)) is not None else []

@@ -16,6 +16,7 @@ from commands.privacy.histogram import read_labels
 from datamodules.attribute_codes import check_schema
 from datamodules.turn import Unit
 from doppel.errors import UserError
+from doppel.evolution.budget import CLEAR
 from doppel.privacy.accounting import CalibrationError
 from doppel.privacy.histogram import largest_noise
 from doppel.privacy.spec import PrivacyArguments, PrivacySpec, num_steps, usual_batch_size
@@ -143,6 +144,9 @@ def _faint(
     if system.needs == "attributes" and experiment.attributes is not None and privacy is not None:
         return _faint_attributes(experiment.attributes, privacy, num_units, unit)
     noise = None if privacy is None else privacy.histogram_noise_multiplier
+    votes = experiment.calibration
+    if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label" and noise:
+        return _faint_votes(system.name, votes.clusters, noise, num_units)
     number, key = _bins(experiment, system)
     if privacy is None or not noise or not number:
         return None
@@ -162,6 +166,22 @@ def _faint(
         if least * value <= LARGE_SHARE:
             break
     return text + advised
+
+
+def _faint_votes(system: str, clusters: int, noise: float, num_units: int) -> str | None:
+    """That votes for clusters of samples will drown in their noise.
+
+    Formal guarantees:
+        A function of N, the noise and the public number of clusters.
+    """
+    if num_units / clusters >= CLEAR * noise:
+        return None
+    fewer = int(num_units / CLEAR / noise)
+    ways = [f"calibration.clusters={fewer}"] if fewer >= 2 else []
+    return (
+        f"{system}: votes drown: {num_units / clusters:.2g} a cluster on average under noise of {noise:g}: give "
+        f"{', or '.join([*ways, 'a smaller calibration.noise_multiplier'])}"
+    )
 
 
 def _faint_attributes(given: Attributes, privacy: PrivacyArguments, num_units: int, unit: str) -> str | None:

@@ -44,7 +44,7 @@ def by_topics(make: StepMaker, system: System) -> list[Step]:
 
 def evolution(make: StepMaker, system: System) -> list[Step]:
     """Texts of a public model, which evolve by the noisy votes of private ones."""
-    return [make.evolve(system)]
+    return [*make.rows(system), make.evolve(system)]
 
 
 def two_stage(make: StepMaker, system: System, changes: Settings | None = None) -> list[Step]:

@@ -47,20 +47,32 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Samples are drawn from an over-sample by noised shares of function types: see ``docs/methods.md``.
+    """Samples are drawn from an over-sample by noised shares of functions, or of clusters: see ``docs/methods.md``.
 
     Args:
         noise_multiplier: Noise over sensitivity of the shares, which every calibrated system pays for out of its ε.
         oversample: Samples that are written for each that is drawn.
-        of: ``trees``, of every system that has them; or ``utterances``, whose trees ``public_parser`` reads.
+        of: ``trees``, of every system that has them; or ``utterances``, whose trees ``public_parser`` reads; or
+            ``votes``, where each private text votes for the cluster of samples that is nearest to it.
+        clusters: Clusters of the over-sample, for ``votes``.
+        encoder: Sentence encoder, for ``votes``.
     """
 
     noise_multiplier: float = 10.0
     oversample: int = 20
-    of: Literal["trees", "utterances"] = "trees"
+    of: Literal["trees", "utterances", "votes"] = "trees"
+    clusters: int = 100
+    encoder: str = "minilm"
 
     def __post_init__(self) -> None:
         _check_shares("calibration", self.noise_multiplier, self.oversample)
+        if self.clusters < 2:
+            raise UserError(f"calibration.clusters is {self.clusters}: give at least 2")
+
+    @property
+    def draws_trees(self) -> bool:
+        """Whether trees are drawn, and an utterance is written for each; else utterances are."""
+        return self.of == "trees"
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Topics:
         oversample: Samples that are written for each that is drawn.
     """
 
-    of = "utterances"  # as of a calibration
+    draws_trees = False  # as of a calibration
     num_topics: int = 40
     texts: str | None = None
     encoder: str = "minilm"

@@ -104,6 +104,8 @@ def check_sources(experiment: Experiment) -> None:
         )
     if reference is not None and _is_same(train, reference):
         raise UserError(_PRIVATE_REFERENCE.format(path=reference, private=train))
+    if calibration is not None and calibration.of == "votes":
+        _check_encoder("calibration.of=votes needs", calibration.encoder)
     if "topics" in experiment.systems:
         _check_topics(experiment.topics or Topics(), train)
     if "evolution" in experiment.systems:
@@ -225,7 +227,8 @@ def check_files(experiment: Experiment) -> None:
     if "evolution" in experiment.systems:
         evolution = experiment.evolving
         given["labels"] = experiment.labels if evolution.per_label else given["labels"]
-        given |= {"evolution.rows": evolution.rows, "evolution.examples": evolution.examples}
+        given["evolution.rows"] = None if evolution.measures_rows else evolution.rows
+        given["evolution.examples"] = evolution.examples
         is_folder = evolution.generator != GRAMMAR and not evolution.is_server
         given["evolution.generator"] = evolution.generator if is_folder else None
     if experiment.redact is not None:

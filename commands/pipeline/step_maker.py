@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, cast
 
 from commands.pipeline.evolution_settings import GRAMMAR
 from commands.pipeline.settings import Attributes, Calibration, Topics
@@ -18,8 +18,11 @@ from doppel.errors import UserError
 Shares = Calibration | Topics
 #: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
 _ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_train_units", "redact")
-_BUDGET = ("delta", "accountant", "ledger_path", "seed", "histogram_noise_multiplier")
+_BUDGET = ("delta", "accountant", "ledger_path", "seed")
+_OF_SIZES = ("histogram_noise_multiplier", "histogram_share")
 _SIZES = 10.0
+#: Where an evolution keeps the rows of attributes that its run has measured.
+_ROWS_FILE = "rows.csv"
 
 
 class StepMaker(StepBase):
@@ -49,7 +52,7 @@ class StepMaker(StepBase):
     def calibration(self, system: System) -> Calibration | None:
         """How the experiment draws samples of a system from an over-sample; None: as they are sampled."""
         wanted = self.experiment.calibration
-        return None if wanted is None or (wanted.of == "trees" and not system.has_trees) else wanted
+        return None if wanted is None or (wanted.draws_trees and not system.has_trees) else wanted
 
     def steps(self, system: System) -> list[Step]:
         """From private turns to the samples of a system and their metrics; or a training alone."""
@@ -107,7 +110,7 @@ class StepMaker(StepBase):
     ) -> list[Step]:
         """Trees of a model, which are the prompts of another; drawn by their shares where an experiment asks for it."""
         writes = str(system.prompts)
-        is_drawn = shares is not None and shares.of == "trees"
+        is_drawn = shares is not None and shares.draws_trees
         pool = self._file(pool_of(writes), "pool", system) if is_drawn else self._file(writes, "prompts", system)
         steps = [self._sample(system, stage, pool, shares, changes)]
         return [*steps, self._calibrate(system, stage, writes, shares)] if is_drawn and shares else steps
@@ -134,7 +137,7 @@ class StepMaker(StepBase):
             candidates = self._file(candidates_of(writes), "candidates", system)
             drawn = self._sample(system, stage, candidates, shares, changes, self.experiment.candidates)
             return [drawn, self._keep_best(system, stage)]
-        if shares is not None and shares.of == "utterances":
+        if shares is not None and not shares.draws_trees:
             pool = self._file(pool_of(writes), "pool", system)
             drawn = self._sample(system, stage, pool, shares, changes)
             return [drawn, self._calibrate(system, stage, writes, shares)]
@@ -186,6 +189,39 @@ class StepMaker(StepBase):
             protected=[train],
         )
 
+    def rows(self, system: System) -> list[Step]:
+        """Rows of attributes for the first texts of an evolution, which its budget pays for; none unless asked for."""
+        experiment = self.experiment
+        if not experiment.evolving.measures_rows:
+            return []
+        data, privacy, schema = self._voters(system), self._budget(system), self.attributes.schema
+        if privacy is not None:
+            privacy |= {"histogram_share": self.attributes.share}
+        ranked, listed = _redaction(data)
+        out = f"{system.name}/{_ROWS_FILE}"
+        released = (
+            [(f"{out}.releases.jsonl", "metrics"), (f"{out}.card.json", "metrics")] if privacy is not None else []
+        )
+        files = [(out, "prompts" if privacy is not None else "private"), *released]
+        options = {
+            "schema": schema,
+            "num_rows": experiment.num_samples,
+            "data": json.dumps(data),
+            "privacy": None if privacy is None else json.dumps(privacy),
+            "seed": experiment.seed,
+        }
+        return [
+            self.tool(
+                f"rows_{system.name}",
+                "tool",
+                ["rows", self.run / out],
+                options,
+                writes=[self._file(path, cast("Role", role), system) for path, role in files],
+                reads=[data.get("train_path"), schema, *ranked, listed],
+                protected=[data.get("train_path"), listed],
+            )
+        ]
+
     def evolve(self, system: System) -> Step:
         """Samples that a public model writes and private votes choose; no model is trained.
 
@@ -195,24 +231,16 @@ class StepMaker(StepBase):
         experiment, settings = self.experiment, self.experiment.evolving
         if system.draw > 1:
             raise UserError("evolution has no model to sample from: more samples need more votes, which spend on top")
-        variant = experiment.variants.get(system.name, {})
-
-        def section(name: str) -> Settings:
-            return merge(getattr(experiment, name), variant.get(name, {}), experiment.overrides.get(name, {}))
-
-        data, privacy = section("data"), None
-        if experiment.redact is not None:
-            data = {**data, "redact": experiment.redact.as_dict()}
-        data = {name: data[name] for name in _ROWS if data.get(name) is not None}
+        data, privacy = self._voters(system), self._budget(system)
+        if privacy is not None and settings.per_label:
+            given = self._section(system, "privacy")
+            sizes = {name: given[name] for name in _OF_SIZES if given.get(name) is not None}
+            privacy |= sizes or {"histogram_noise_multiplier": _SIZES}
+        folder, train = system.name, data.get("train_path")
         ranked, listed = _redaction(data)
-        if self.train_path is not None:
-            data = {**data, "train_path": self.train_path, "columns": None}
-        if experiment.is_private:
-            given = {name: value for name, value in section("privacy").items() if name in _BUDGET}
-            noise = given.get("histogram_noise_multiplier") or (_SIZES if settings.per_label else None)
-            budget = {"target_epsilon": experiment.epsilon, "scope": system.scope}
-            privacy = {**given, **budget, **({} if noise is None else {"histogram_noise_multiplier": noise})}
-        folder, train = system.name, data["train_path"]
+        rows = f"{folder}/{_ROWS_FILE}"
+        if settings.measures_rows:
+            settings = dataclasses.replace(settings, rows=str(self.run / rows))
         is_folder = settings.generator != GRAMMAR and not settings.is_server
         labels = experiment.labels if settings.per_label else None
         options = {
@@ -247,6 +275,27 @@ class StepMaker(StepBase):
             ],
             protected=[train, listed],
         )
+
+    def _section(self, system: System, name: str) -> Settings:
+        """A section of the experiment as a system that trains nothing has it."""
+        experiment = self.experiment
+        variant = experiment.variants.get(system.name, {})
+        return merge(getattr(experiment, name), variant.get(name, {}), experiment.overrides.get(name, {}))
+
+    def _voters(self, system: System) -> Settings:
+        """Whose texts vote: arguments of the data module."""
+        data = self._section(system, "data")
+        if self.experiment.redact is not None:
+            data = {**data, "redact": self.experiment.redact.as_dict()}
+        data = {name: data[name] for name in _ROWS if data.get(name) is not None}
+        return data if self.train_path is None else {**data, "train_path": self.train_path, "columns": None}
+
+    def _budget(self, system: System) -> Settings | None:
+        """What everything in the scope of the votes may cost; None without privacy."""
+        if not self.experiment.is_private:
+            return None
+        given = {name: value for name, value in self._section(system, "privacy").items() if name in _BUDGET}
+        return {**given, "target_epsilon": self.experiment.epsilon, "scope": system.scope}
 
     def evaluate(self, system: System) -> list[Step]:
         """Compare a system's samples with the reference, if there are both."""
@@ -294,7 +343,7 @@ class StepMaker(StepBase):
     ) -> Step:
         """A pass of ``predict`` over a trained model."""
         data: Settings = {"num_samples": self.experiment.num_samples * candidates}
-        if shares is not None and (writes.role == "pool" or shares.of == "utterances"):  # and what leads to these
+        if shares is not None and (writes.role == "pool" or not shares.draws_trees):  # and what leads to these
             data["num_samples"] *= shares.oversample
         if system.prompts is not None and writes.path not in (system.prompts, pool_of(system.prompts)):
             data |= self.prompts(system.prompts)
@@ -353,12 +402,14 @@ class StepMaker(StepBase):
         if isinstance(shares, Topics):
             texts = shares.public_texts(experiment.reference)
             options = {"num_topics": shares.num_topics, "texts": texts, "encoder": shares.encoder}
+        elif shares.of == "votes":
+            options = {"num_clusters": shares.clusters, "encoder": shares.encoder}
         elif shares.of == "utterances":
             options = {"parser": experiment.public_parser}
         role: Role = system.role if writes == system.synthetic else "prompts"
         made = [self._file(writes, role, system), self._file(f"{writes}.calibration.json", "metrics", system)]
         released = [self._shares(f"{folder}/marginals.json", system)]
-        if isinstance(shares, Topics):
+        if isinstance(shares, Topics) or shares.of == "votes":
             released.append(self._file(f"{folder}/codebook.jsonl", "data", system))
         releases = system.models_of is None and system.draw == 1
         train = self._private_file(system) if releases else None

@@ -126,7 +126,7 @@ class Attestation:
         is_private = bool(entry.private_inputs) or entry.is_sealed
         if entry.verb == EVOLVE:
             return is_private and not self._has_voted(entry.scope)
-        counts = entry.verb in ("histogram", "attributes", "calibrate")
+        counts = entry.verb in ("histogram", "attributes", "rows", "calibrate")
         return is_private and not (counts and self._has_counted(entry.scope))
 
     def _unpaid(self, made: Entry) -> list[Entry]:

@@ -87,7 +87,7 @@ def _measured(stage_dir: Path, codes: AttributeCodes, path: Path) -> Mixture:
     made = StageRelease(stage_dir, "table of attributes", False, STAGE, KIND)
     private = _table(made, codes)
     assert made.ledger is not None and made.mechanism is not None and made.sigma is not None
-    kept = KeptReleases(path, _terms(codes, made.unit, made.num_units, made.sigma))
+    kept = KeptReleases(path, terms_of(codes, made.unit, made.num_units, made.sigma))
     if kept.exists():
         kept.check(made.ledger, made.mechanism)
     else:
@@ -101,7 +101,7 @@ def _table(made: StageRelease, codes: AttributeCodes) -> Table:
     return Table.of_units(rows, [turn.unit for turn in made.turns], codes.schema.sizes)
 
 
-def _terms(codes: AttributeCodes, unit: str, num_units: int, sigma: float | None) -> dict[str, Any]:
+def terms_of(codes: AttributeCodes, unit: str, num_units: int, sigma: float | None) -> dict[str, Any]:
     """The first line of a file of releases: what was measured, with which noise over sensitivity."""
     return {
         "unit": unit,
@@ -151,7 +151,7 @@ def _exact(
         made = StageRelease(stage_dir, "table of attributes", True, STAGE, KIND)
         rows = Counter(tuple(codes.read(turn.label or "")) for turn in made.turns)
         told = [{"row": list(row), "count": count} for row, count in rows.items()]
-        write_json_lines(path, [_terms(codes, made.unit, made.num_units, None), *told])
+        write_json_lines(path, [terms_of(codes, made.unit, made.num_units, None), *told])
     if not path.is_file():
         raise UserError(f"there are no rows at {path}: restore the file")
     _, *lines = (record for _, record in read_json_lines(path))

@@ -90,12 +90,10 @@ class Ballots:
         poll: Poll,
         embed: Embed,
     ) -> None:
-        if data.get("limit_train_units") is not None:
-            raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
         self._ledger, self._privacy, self._poll, self._embed = ledger, privacy, poll, embed
         self._path, self._unit = folder / "votes.jsonl", str(data.get("unit") or "utterance")
         self._sealed = SealedRelease(folder / "votes.sealed")
-        turns = _turns(data, needs_label=poll.labels is not None)
+        turns = read_private(data, needs_label=poll.labels is not None)
         self._turns = turns
         self.num_units = len({turn.unit for turn in turns})
         columns = Columns.from_config(data)
@@ -248,8 +246,18 @@ def _votes(record: Mapping[str, Any]) -> list[float]:
     return [sum_ * math.sqrt(record["votes_each"]) for sum_ in record["sums"]]
 
 
-def _turns(data: Mapping[str, Any], needs_label: bool) -> list[Turn]:
-    """The private rows."""
+def read_private(data: Mapping[str, Any], needs_label: bool) -> list[Turn]:
+    """The private rows.
+
+    Args:
+        data: Arguments of the data module.
+        needs_label: Whether a file without labels is refused.
+
+    Raises:
+        UserError: They are to be the first units alone, for which no ε holds.
+    """
+    if data.get("limit_train_units") is not None:
+        raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
     path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
     needs: tuple[Field, ...] = ("label",) if needs_label else ()
     columns, selection = Columns.from_config(data), Selection.from_config(data)

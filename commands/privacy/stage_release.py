@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from commands.pipeline.stage_config import StageConfig
+from commands.privacy.sealed_release import SealedRelease
 from datamodules.canaries import first_units
 from datamodules.turn import Turn
 from doppel.errors import UserError
@@ -16,8 +19,8 @@ class StageRelease:
 
     Formal guarantees:
         The release is one mechanism with q = 1 in the scope of the stage, whose own noise was calibrated for both
-        together. :meth:`spend` writes it to the ledger, *before* anything is drawn; that it fits is found out before
-        the turns are read by anything slow. Without noise there is no guarantee, and the ledger says so.
+        together. :meth:`spend` writes it to the ledger before anybody can read what was drawn; that it fits is found
+        out before the turns are read by anything slow. Without noise there is no guarantee, and the ledger says so.
 
     Args:
         stage_dir: Folder of the trained stage.
@@ -101,14 +104,32 @@ class StageRelease:
         if self.ledger is not None and self.mechanism is not None and not self.ledger.affordable(self.mechanism):
             self.ledger.spend(self.mechanism)  # refuses and says why
 
-    def spend(self) -> None:
-        """Write the release to the ledger, if one pays; nothing has been drawn yet.
+    def spend(self, sealed: SealedRelease | None = None, content: Mapping[str, Any] | None = None) -> None:
+        """Write the release to the ledger, if one pays.
+
+        Args:
+            sealed: File for what is released; None: nothing has been drawn yet.
+            content: What is released, which nobody can read before the ledger has paid.
 
         Raises:
             BudgetExceededError: The scope cannot pay.
         """
-        if self.ledger is not None and self.mechanism is not None:
-            self.ledger.spend(self.mechanism)
+        if self.ledger is None or self.mechanism is None:
+            return
+        key = None
+        if sealed is not None and content is not None:
+            key = sealed.seal({"mechanism": self.mechanism, "content": content})
+        self.ledger.spend(self.mechanism, key)
+
+    def reopen(self, sealed: SealedRelease) -> dict[str, Any] | None:
+        """What an interrupted process has sealed, if the ledger has paid for it; None else."""
+        if self.ledger is None or self.mechanism is None or self.config.privacy is None:
+            return None
+        found = sealed.open(self.ledger.opens(self.config.privacy.scope))
+        if found is None or found["mechanism"] != self.mechanism:
+            return None
+        content: dict[str, Any] = found["content"]
+        return content
 
     def note(self, fingerprint: str) -> None:
         """Let the ledger keep a fingerprint of what was released."""

@@ -110,6 +110,7 @@ MEASURES = {
         Measure("attribute_adherence_chance", "adherence by chance", "the same, texts dealt out anew", "", 1, True),
         Measure("next_token_accuracy", "next token", "next tokens of human turns that samples teach", UP, 1, True),
         Measure("total_variation", "total variation", "how far the shares of pairs of attributes are apart", DOWN),
+        Measure("answers", "answers", "that a public generator was asked for", "", 0),
         Measure("attack_accuracy", "attack", "redacted rows of which a classifier tells the set; .5 is chance", DOWN),
         Measure("masks_guessed_first", "masks guessed", "first words that a public model guesses", DOWN, 0, True),
         Measure("masks_guessed_in_ten", "in ten guesses", "", DOWN, 0, True),

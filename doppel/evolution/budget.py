@@ -36,7 +36,8 @@ def plan_votes(
         accountant calibrates.
 
     Args:
-        privacy: ε, δ and accountant; with ``histogram_noise_multiplier``, one more release in the budget.
+        privacy: ε, δ and accountant; with ``histogram_noise_multiplier`` or ``histogram_share``, one more release in
+            the budget.
         num_units: N.
         rounds: T.
         unit: What is protected.
@@ -49,7 +50,7 @@ def plan_votes(
         CalibrationError: No noise keeps the ε.
     """
     draft = privacy.plan_releases(num_units, unit, 1.0, rounds)
-    draft = replace(draft, histogram_noise_multiplier=privacy.histogram_noise_multiplier)
+    draft = replace(draft, histogram_noise_multiplier=privacy.histogram_noise(num_units))
     beside = [*beside, *draft.histogram]
     left = mu_of(draft.target_epsilon, draft.delta) ** 2
     left -= sum(mechanism.steps / mechanism.noise_multiplier**2 for mechanism in beside)
@@ -64,7 +65,12 @@ def plan_votes(
 
 
 def plan_beside(
-    privacy: PrivacyArguments, num_units: int, rounds: int, unit: str, ledger: Ledger | None
+    privacy: PrivacyArguments,
+    num_units: int,
+    rounds: int,
+    unit: str,
+    ledger: Ledger | None,
+    planned: Sequence[Mechanism] = (),
 ) -> PrivacySpec:
     """As :func:`plan_votes`, beside what the scope has spent on a ledger, such as rows of attributes.
 
@@ -74,12 +80,13 @@ def plan_beside(
         rounds: T.
         unit: What is protected.
         ledger: What pays; it may not be there yet, and no round of the scope is on it.
+        planned: What the scope will pay before the votes and is not on the ledger.
     """
     if ledger is None or not ledger.exists():
-        return plan_votes(privacy, num_units, rounds, unit)
+        return plan_votes(privacy, num_units, rounds, unit, planned)
     if ledger.has_spent(privacy.scope, HISTOGRAM):  # it is among what was spent
-        privacy = replace(privacy, histogram_noise_multiplier=None)
-    return plan_votes(privacy, num_units, rounds, unit, ledger.spent(privacy.scope))
+        privacy = replace(privacy, histogram_noise_multiplier=None, histogram_share=None)
+    return plan_votes(privacy, num_units, rounds, unit, [*planned, *ledger.spent(privacy.scope)])
 
 
 def digest_of(record: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """A noised histogram: how often each of some public labels occurs among private units.
 
-Two are released: of the labels (1.5-stage), which prompts are drawn from, and of the function types of trees, which
-trees are drawn by (`doppel.calibration`). Either is one mechanism in the ledger, its noise part of the scope's budget.
+It is released of labels (1.5-stage), which prompts are drawn from; of the function types of trees, of topics, or of the
+clusters of samples that are voted for, which samples are drawn by (`doppel.calibration`); and of votes for texts of a
+public model (`doppel.evolution`). Each is one mechanism in the ledger, its noise part of the scope's budget.
 """
 
 from __future__ import annotations

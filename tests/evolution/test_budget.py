@@ -43,7 +43,8 @@ def test_rounds_leave_room_for_rows_of_attributes(num_units: int, place: int, ep
     mu = math.sqrt(10) / alone.noise_multiplier
     beside = 1 / math.sqrt(0.1) / mu
     room = PrivacyArguments(epsilon, histogram_noise_multiplier=beside)
-    for given, paid in ((room, ()), (PrivacyArguments(epsilon), (Mechanism(1.0, beside, 1),))):
+    share = PrivacyArguments(epsilon, histogram_share=0.1)
+    for given, paid in ((room, ()), (share, ()), (PrivacyArguments(epsilon), (Mechanism(1.0, beside, 1),))):
         spec = plan_votes(given, num_units, 10, "utterance", paid)
         assert spec.noise_multiplier == pytest.approx(BESIDE[num_units][place], abs=0.01)
         assert spec.allows([*spec.mechanisms(), *paid])

@@ -23,6 +23,8 @@ from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_exper
 
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+#: Those that are given files of the user.
+OF_USERS = ("own-data", "yelp-attributes", "yelp-evolution", "smcalflow-evolution")
 OWN = ("data.train_path=mine.jsonl", "reference=theirs.jsonl")
 CPU = ("--slurm", "gpus_per_node=0", "tasks_per_node=2", "cpus_per_task=1", "tool_cpus=1")
 #: Experiments whose stages differ in shape.
@@ -91,7 +93,7 @@ def test_dry_run_prints_the_lines_for_dgx2_nodes(
 
 def skip_without_encoder(name: str) -> None:
     """Skip an experiment that chooses among candidates by a sentence encoder, where there is none."""
-    if name == "yelp-attributes":
+    if name in OF_USERS[1:]:
         pytest.importorskip("sentence_transformers", reason="no sentence encoder: pip install 'doppel[minilm]'")
 
 
@@ -100,7 +102,7 @@ def test_every_shipped_experiment_can_be_submitted_at_every_epsilon(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     skip_without_encoder(name)
-    own = ["--set", *OWN] if name in ("own-data", "yelp-attributes") else []
+    own = ["--set", *OWN] if name in OF_USERS else []
     for epsilon in ("3", "inf"):
         assert launch(name, tmp_path / "run", "--dry-run", f"--epsilon={epsilon}", *own) == 0
         jobs = jobs_in(capsys.readouterr().out)
@@ -394,8 +396,5 @@ def test_a_configuration_that_does_not_parse_is_not_submitted(
 )
 def test_every_stage_of_a_shipped_experiment_is_one_that_the_trainings_parse(name: str, tmp_path: Path) -> None:
     skip_without_encoder(name)
-    assert (
-        launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name in ("own-data", "yelp-attributes") else []))
-        == 0
-    )
+    assert launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name in OF_USERS else [])) == 0
     assert not (tmp_path / "run").exists()

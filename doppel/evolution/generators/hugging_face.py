@@ -15,6 +15,9 @@ from doppel.errors import UserError
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.wording import Question
 
+#: Likeliest tokens in which a nucleus is looked for first: ranking a large vocabulary costs as much as a small model.
+_RANKED = 2048
+
 
 class FolderModel:
     """Answers with what a model writes on from a question.
@@ -111,7 +114,9 @@ class FolderModel:
         """A token for each row, by a number of its own stream: the first whose cumulative probability passes it."""
         shares = torch.softmax(logits_BV.double() / self._temperature, dim=-1)
         if self._top_p < 1:
-            ranked, order = shares.sort(dim=-1, descending=True)
+            ranked, order = shares.topk(min(_RANKED, shares.shape[1]), dim=-1)  # a nucleus is rarely larger
+            if (ranked.sum(-1) < self._top_p).any():
+                ranked, order = shares.sort(dim=-1, descending=True)
             ranked[ranked.cumsum(-1) - ranked >= self._top_p] = 0.0
             shares = torch.zeros_like(shares).scatter_(-1, order, ranked)
         ends = shares.cumsum(-1)

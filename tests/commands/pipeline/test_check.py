@@ -139,6 +139,18 @@ def test_shares_that_will_drown_in_their_noise_are_told_with_the_noise_to_give(
         assert re.match(f"{system_name}: of 50 users, only {told}", str(ready.faint)) and ready.faint in ready.warnings
 
 
+@pytest.mark.filterwarnings("ignore:delta")
+@pytest.mark.parametrize("name", ["one_stage", "two_stage"])
+def test_votes_that_will_drown_are_told_with_the_clusters_to_give(users: Path, tmp_path: Path, name: str) -> None:
+    given = settings(users, systems=[name], **{"calibration.of": "votes", "reference": "embedded:test?num=50"})
+    for changes, told in (({}, "give calibration.clusters=5, or a smaller"), ({"calibration.clusters": 5}, None)):
+        experiment = load(shipped("own-data"), {**given, **changes})
+        ready = readiness(experiment, system(name), steps_of(experiment, tmp_path), {str(users): 50}, plans=False)
+        assert ready is not None and (ready.faint is None) is (told is None)
+        if told is not None:
+            assert f"{name}: votes drown: 0.5 a cluster" in str(ready.faint) and told in str(ready.faint)
+
+
 @pytest.mark.parametrize("name", ["one_stage", "topics", "labels", "two_stage"])
 def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "labels.txt").write_text("a\nb\n")

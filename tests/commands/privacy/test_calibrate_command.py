@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ import pytest
 import yaml
 
 import cli
+from commands.privacy import calibrate as calibrate_command
 from commands.privacy import counted
+from commands.privacy import histogram as histogram_command
+from commands.privacy.sealed_release import SealedRelease
+from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 from lightning_modules import semantic_parser
+from tests.killed import Killed, kill_at
 
 PRIVATE = ["(Yield (Ask))"] * 700 + ["(Yield (Tell))"] * 299 + ["(Secret)"]
 POOL = ["(Yield (Ask))"] * 400 + ["(Yield (Tell))"] * 1600 + ["(Yield (Rare))"] * 3 + ["(Yield"] * 20
@@ -93,18 +99,49 @@ def test_a_second_release_is_refused_by_the_ledger(run: Path, capsys: pytest.Cap
     assert not (run / "parse_tree" / "marginals.json").exists()
 
 
-def test_the_ledger_is_written_before_anything_is_summed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_counted_cannot_be_read_before_the_ledger_pays(run: Path) -> None:
     trained(run, sigma=5.0)
-    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, Ledger, "spend", 1)
+        with pytest.raises(Killed):
+            calibrate(run)
+    sealed = run / "parse_tree" / "marginals.json.sealed"
+    assert b"sums" not in sealed.read_bytes() and not (run / "parse_tree" / "marginals.json").exists()
+    assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 0
+    assert SealedRelease(sealed).open(Ledger(run / "ledger.jsonl").opens("two_stage")) is None
+    assert calibrate(run) == 0 and not sealed.exists()
+    assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
 
-    def count(*_: object) -> dict[str, float]:
-        seen.append(Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"])
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr("doppel.privacy.histogram.unit_sums", count)
-    with pytest.raises(KeyboardInterrupt):
-        calibrate(run)
-    assert seen == [1]
+@pytest.mark.parametrize(
+    "where",
+    [
+        lambda patch: kill_at(patch, SealedRelease, "seal", 1, after=True),
+        lambda patch: kill_at(patch, Ledger, "spend", 1, after=True),
+        lambda patch: kill_at(patch, Ledger, "note_weights", 1, after=True),
+        lambda patch: kill_at(patch, histogram_command, "write_json", 1),
+        lambda patch: kill_at(patch, histogram_command, "write_json", 1, after=True),
+        lambda patch: kill_at(patch, calibrate_command, "write_json_lines", 1),
+    ],
+)
+def test_killed_anywhere_a_release_is_drawn_and_paid_for_once(
+    run: Path, where: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    trained(run, sigma=5.0)
+    drawn_noise, known = [], histogram.add_noise
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(histogram, "add_noise", lambda *args: drawn_noise.append(known(*args)) or drawn_noise[-1])
+        with pytest.MonkeyPatch.context() as killing:
+            where(killing)
+            with pytest.raises(Killed):
+                calibrate(run)
+        is_paid = Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
+        assert calibrate(run) == 0
+    released = json.loads((run / "parse_tree" / "marginals.json").read_text())
+    assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
+    assert released["sums"] == drawn_noise[-1] and len(drawn_noise) == (1 if is_paid else 2)
+    assert Ledger(run / "ledger.jsonl").has_noted("two_stage/histogram", 1, histogram.fingerprint(released["sums"]))
+    assert not (run / "parse_tree" / "marginals.json.sealed").exists()
 
 
 def test_an_interrupted_reading_of_the_turns_spends_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

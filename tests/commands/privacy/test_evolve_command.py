@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,6 +27,7 @@ from doppel.privacy.gdp import delta_of, mu_of
 from doppel.privacy.ledger import Ledger
 from tests.evolution.openai_server import serve
 from tests.evolving import SECRET, call, everything, samples, spent, words_alone, write_private, write_rows
+from tests.killed import Killed, kill_at
 
 #: So that two runs can be compared: the noise of each round is always the same.
 FIXED = {"seed": 5}
@@ -41,10 +41,6 @@ def own_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def private(tmp_path: Path) -> Path:
     return write_private(tmp_path)
-
-
-class Killed(BaseException):
-    """As a kill: nothing catches it."""
 
 
 def mechanism(folder: Path, stage: str = "votes") -> dict[str, Any]:
@@ -79,22 +75,6 @@ def test_the_same_command_again_spends_nothing_and_writes_the_same(tmp_path: Pat
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
     assert call(tmp_path, private) == 0
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json*")} == before and spent(tmp_path) == 2
-
-
-def kill_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int, after: bool = False) -> None:
-    """Let the number-th call of a function be the last thing that happens."""
-    known, calls = getattr(owner, name), Counter[str]()
-
-    def called(*args: Any, **options: Any) -> Any:
-        calls["made"] += 1
-        if calls["made"] == number and not after:
-            raise Killed
-        result = known(*args, **options)
-        if calls["made"] == number:
-            raise Killed
-        return result
-
-    monkeypatch.setattr(owner, name, called)
 
 
 def torn(path: Path, record: object) -> None:
@@ -265,6 +245,19 @@ def test_votes_and_sizes_of_labels_are_one_budget(tmp_path: Path, private: Path)
     lines = [json.loads(line) for line in (tmp_path / "synthetic_evolution.jsonl").read_text().splitlines()]
     assert {line["label"] for line in lines} <= {"calendar", "weather", "people"}
     assert call(tmp_path, private, *more, privacy=room, per_label=True) == 0 and spent(tmp_path, "histogram") == 1
+
+
+def test_sizes_of_labels_get_the_share_of_the_budget_that_is_asked_for(tmp_path: Path, private: Path) -> None:
+    (tmp_path / "labels.txt").write_text("calendar\nweather\npeople\n")
+    more = ("--labels", str(tmp_path / "labels.txt"))
+    assert call(tmp_path, private, *more, privacy={"histogram_share": 0.25}, per_label=True) == 0
+    mu, votes, sizes = mu_of(8.0, 1e-5), mechanism(tmp_path), mechanism(tmp_path, "histogram")
+    assert sizes["noise_multiplier"] == pytest.approx(1 / (0.25**0.5 * mu))
+    assert votes["noise_multiplier"] == pytest.approx((2 / 0.75) ** 0.5 / mu, rel=1e-3)
+    accountant = PLDAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(votes["noise_multiplier"]), 2))
+    accountant.compose(GaussianDpEvent(sizes["noise_multiplier"]))
+    assert accountant.get_epsilon(1e-5) == pytest.approx(8.0, rel=2e-3)
+    assert Ledger(tmp_path / "ledger.jsonl").epsilon("evolution") <= 8.0
 
 
 def test_rows_of_attributes_and_votes_are_one_budget(tmp_path: Path, private: Path) -> None:

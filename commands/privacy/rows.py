@@ -1,0 +1,95 @@
+"""Released rows of attributes for the first texts of an evolution: the step before its votes, in their scope."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jsonargparse.typing import PositiveInt
+
+from commands.pipeline.run_folder import hold, ledger_of_run
+from commands.privacy.attributes import STAGE, terms_of
+from commands.privacy.ballots import read_private
+from commands.privacy.fitted_table import fitted
+from commands.privacy.kept_releases import KeptReleases, releases_of, try_folder
+from commands.privacy.metadata import write_rows
+from commands.privacy.rows_card import write_card
+from datamodules.attribute_codes import AttributeCodes, check_schema
+from datamodules.columns import Columns
+from datamodules.selection import Selection
+from datamodules.sources import data_fingerprint, expand_path
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacyArguments
+from doppel.tables.marginals import KIND, Table
+
+
+def rows(
+    out: Path,
+    *,
+    schema: str,
+    num_rows: PositiveInt,
+    data: dict[str, Any],
+    privacy: PrivacyArguments | None = None,
+    seed: int = 1,
+) -> None:
+    """Rows of attributes like those of the private requests, for the first texts of an evolution.
+
+    Formal guarantees:
+        The attributes of a request are a function of it and of the public schema. Marginals of their table are measured
+        by AIM as one Gaussian release (claim 24 of ``docs/privacy.md``), whose noise follows from
+        ``privacy.histogram_share``; it is on file in the scope of the votes before anything is drawn, and the votes,
+        which come later, are calibrated beside it. The same command again measures nothing and spends nothing.
+
+    Args:
+        out: File to write, RUN/evolution/rows.csv; releases and card lie beside it.
+        schema: YAML file of attributes with their public values.
+        num_rows: Rows to write.
+        data: Arguments of the data module, as JSON: train_path, unit, columns.
+        privacy: Budget of the scope with histogram_share, as JSON; left out, rows are those of the table: NOT PRIVATE.
+        seed: Public seed of the model and of the rows.
+
+    Raises:
+        UserError: An input cannot be used.
+        BudgetExceededError: The scope cannot pay; nothing was drawn.
+    """
+    try_folder(out.parent)
+    with hold(out.parent):
+        given = {**data, "columns": {**(data.get("columns") or {}), "attributes": schema}}
+        turns, codes = read_private(given, needs_label=True), check_schema(schema)
+        units = [turn.unit for turn in turns]
+        table = Table.of_units([codes.read(turn.label or "") for turn in turns], units, codes.schema.sizes)
+        if privacy is None:
+            drawn = random.Random(seed).choices([codes.read(turn.label or "") for turn in turns], k=num_rows)
+            _write(out, codes, drawn)
+            print(f"{out}: {num_rows} rows of {len(codes.names)} attributes (exact: NOT PRIVATE)")
+            return
+        unit, num_units = str(data.get("unit") or "utterance"), len(set(units))
+        spec = privacy.plan_histogram(num_units, unit)
+        fingerprint = data_fingerprint(
+            expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(given)
+        )
+        book = Ledger(ledger_of_run(out.parent, privacy.ledger_path))
+        mechanism = book.open_mechanism(
+            scope=privacy.scope, stage=STAGE, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
+        )
+        if privacy.seed is not None:
+            text = "the noise of the rows was drawn from a fixed seed, and whoever reads it can subtract the noise"
+            book.add_caveat(privacy.scope, text, voids=True)
+        kept = KeptReleases(releases_of(out), terms_of(codes, unit, num_units, spec.noise_multiplier))
+        if kept.exists():
+            kept.check(book, mechanism)
+        else:
+            book.spend(mechanism)
+            kept.begin(book, mechanism)
+        model = fitted(table, 1 / spec.noise_multiplier, "aim", kept, book, mechanism, seed, privacy.seed)
+        _write(out, codes, model.draw(num_rows, seed).tolist())
+        made = {"num_rows": num_rows, "seed": seed, "method": "aim", "columns": codes.schema.as_dict()}
+        card = write_card(out, made, Path(schema).name, book, mechanism)
+    print(f"{out}: {num_rows} rows of {len(codes.names)} attributes. {card['statement']}")
+
+
+def _write(out: Path, codes: AttributeCodes, drawn: Sequence[Sequence[int]]) -> None:
+    write_rows(out, codes.schema, np.array(drawn))

@@ -1,0 +1,89 @@
+"""The table of private evolution: texts that are given are no private ones, cells are run once, and the rest go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from benchmarks import evolution
+from commands.pipeline.experiment import load, shipped
+from commands.quality.frame import read_csv
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Words of the runs that were started, each of which leaves a report."""
+    found: list[list[str]] = []
+
+    def run(command: Sequence[str], **_: Any) -> SimpleNamespace:
+        words = list(command)[2:]
+        found.append(words)
+        folder, system = Path(words[2]), words[words.index("--systems") + 1]
+        folder.mkdir(parents=True, exist_ok=True)
+        metrics = {"mauve_minilm": 0.5, "word_overlap": 0.3, "human_mauve_minilm": 0.9}
+        (folder / "report.json").write_text(json.dumps({"num_samples": 9, "metrics": {system: metrics}}))
+        if system == "evolution":
+            (folder / "synthetic_evolution.jsonl.evolution.json").write_text('{"spent_calls": 27}')
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(evolution, "subprocess", SimpleNamespace(run=run))
+    return found
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    rows = [
+        {
+            "text": f"{'short' if i % 3 else 'long ' * 40} review {i}",
+            "label1": "Business Category: Bars",
+            "label2": "5.0",
+        }
+        for i in range(60)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "dev.csv", index=False)
+    return tmp_path / "dev.csv"
+
+
+def call(reviews: Path, *more: str) -> int:
+    folder = reviews.parent
+    words = ["yelp", str(reviews), "--runs", str(folder / "runs"), "--out", str(folder / "out.csv"), "--epsilons", "4"]
+    return evolution.main([*words, "--num-donated", "5", "--num-reference", "20", *more])
+
+
+def test_every_cell_is_a_run_of_one_experiment_and_a_row_of_the_table(reviews: Path, started: list[list[str]]) -> None:
+    assert call(reviews) == 0
+    assert len(started) == len(evolution.CELLS) and len({words[2] for words in started}) == len(started)
+    frame = read_csv(reviews.parent / "out.csv")
+    assert set(frame["setting"]) == {*evolution.CELLS, "people"}
+    answers = frame[frame["metric"] == "answers"].set_index("setting")["value"]
+    assert answers["MAPLE"] == 27 and answers["one_stage + votes"] == 0
+    assert frame[frame["setting"] == "people"]["epsilon"].isna().all()
+    for words in started:
+        changes = dict(word.split("=", 1) for word in words[words.index("--set") + 1 :])
+        load(shipped("yelp-evolution"), {"systems": [words[words.index("--systems") + 1]], **changes})
+    assert call(reviews, "--cells", "0 shot", "+E") == 0
+    assert len(started) == len(evolution.CELLS), "what has finished is not run again"
+    (reviews.parent / "runs" / "yelp" / "0shot,epsilon=4,seed=1" / "report.json").unlink()
+    assert call(reviews) == 0 and len(started) == len(evolution.CELLS) + 1
+    assert len((reviews.parent / "runs" / "yelp" / "0shot,epsilon=4,seed=1.cpu").read_text().splitlines()) == 2
+
+
+def test_given_texts_are_short_and_no_private_ones(reviews: Path, started: list[list[str]]) -> None:
+    assert call(reviews, "--cells", "MAPLE") == 0
+    private, donated, reference = (
+        pd.read_csv(reviews.parent / "runs" / "yelp" / f"{name}.csv") for name in ("private", "donated", "reference")
+    )
+    texts = [set(table["text"]) for table in (private, donated, reference)]
+    assert [len(own) for own in texts] == [35, 5, 20] and len(set.union(*texts)) == 60
+    assert donated["text"].str.split().str.len().max() <= 30
+    assert list(donated.columns) == ["text", "category", "stars", "words"] and set(donated["category"]) == {"Bars"}
+    assert list(private.columns) == ["text", "label1", "label2"]
+    (words,) = started
+    assert f"evolution.examples={reviews.parent / 'runs' / 'yelp' / 'donated.csv'}" in words
+    assert "evolution.rows=attributes" in words
