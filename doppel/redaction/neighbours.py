@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from doppel.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -89,6 +92,8 @@ def neighbours(
         num: Neighbours of each set.
         progress: Show a bar.
     """
+    import torch  # by those who measure alone: help is there at once
+
     x = torch.from_numpy(points)
     x = x - x.mean(0)
     own = torch.from_numpy(np.arange(len(points)))
@@ -140,8 +145,10 @@ def intrinsic_dimension(near: Neighbours, is_first: NDArray[np.bool_], k: int, n
     return float(min(num_coordinates, 1 / max(inverse.mean(), 1 / num_coordinates)))
 
 
-def _apart(x: torch.Tensor, rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+def _apart(x: Tensor, rows: Tensor, others: Tensor) -> Tensor:
     """Distances of rows [n] from others [n, L] each, in float64."""
+    import torch
+
     step = max(1, _BLOCK // (8 * max(1, others.shape[1]) * x.shape[1]))
     pairs = zip(rows.split(step), others.split(step), strict=True)
     return torch.cat([torch.linalg.vector_norm(x[part][:, None] - x[far], dim=2).double() for part, far in pairs])
