@@ -1,16 +1,16 @@
 """What redacted text, and private training, leave of a next-word model; and how near its weights come.
 
-    python -m benchmarks.next_word --out docs/results/next_word.csv --weights RUNS/next_word
+    python -m benchmarks.next_word --out docs/results/next-word.csv --weights RUNS/next_word
 
 The sensitive set are turns of the domain Services (doctors, dentists, therapists, hairdressers) of Schema-Guided
 Dialogue, the safe one those of Restaurants. For each seed rows are drawn. A ranker learns from some that are not
 trained on; the others are redacted at each level, and an LSTM is trained on those of each set. Beside it stand LSTMs
-trained on the text as it is with DP-SGD, whose ε is that of a ledger of its own. Metrics (figures 5 and 6 of Gusain and
-Leith, 2024):
+trained with DP-SGD, on the text as it is and on redacted text, whose ε is that of a ledger of its own. Metrics (figures
+5 and 6 of Gusain and Leith, 2024):
 
-- `log_perplexity`: nats a word on held-out sensitive rows as they are, of the model of the sensitive set; -
-`cka_encoder`, …: distance of the weights of both models, which begin as the same weights, by
-`doppel.redaction.closeness`.
+- `log_perplexity`: nats a word on held-out sensitive rows as they are, of the model of the sensitive set;
+- `cka_encoder`, …: distance of the weights of both models, which begin as the same weights, by
+  `doppel.redaction.closeness`.
 
 A seed fixes rows, first weights and order, never the noise or the Poisson samples of a private training. What the file
 has already is passed over, so that an interrupted command goes on.
@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=Path(os.environ.get("DOPPEL_DATA", ".")), help="of the data")
     parser.add_argument("--levels", type=float, nargs="+", default=[0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0, 16.0], help="level 0 is that of ∞")
+    parser.add_argument("--stacked", type=float, nargs="*", default=[0.3], help="levels of which DP-SGD learns too")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--num-rows", type=int, default=5000, help="that are trained on, of each set")
     parser.add_argument("--num-words", type=int, default=4000, help="of the public vocabulary")
@@ -79,6 +80,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         known = set(found[found["seed"] == seed]["setting"])
         settings = [(f"p = {level:g}", level, math.inf) for level in options.levels]
         settings += [(f"DP-SGD, ε = {epsilon:g}", 0.0, epsilon) for epsilon in options.epsilons]
+        settings += [
+            (f"DP-SGD after p = {level:g}, ε = {epsilon:g}", level, epsilon)
+            for level in options.stacked
+            for epsilon in options.epsilons
+        ]
         todo = [setting for setting in settings if setting[0] not in known]
         if not todo:
             continue

@@ -30,8 +30,8 @@ _ROWS = 512
 #: What a reader of the file is told beside its ε.
 NO_GUARANTEE = (
     "It holds for one word at a time, whatever stands beside it: the words of a text add up, and their number and "
-    "order stay. So it is not comparable with the ε of a training, no ledger counts it, and the file is as private as "
-    "the table. Labels and units are copied as they are"
+    "order stay. So it is no estimate of what a text tells, and not comparable with the ε of a training; no ledger "
+    "counts it, and the file is as private as the table. Labels and units are copied as they are"
 )
 
 

@@ -65,6 +65,8 @@ def main() -> None:
     shown = best["setting"].isna() & best["system"].isin(["one_stage", "two_stage"]) & best["metric"].isin(of)
     draw(best[shown]).savefig(HERE / "smcalflow-best-small.png", dpi=110, bbox_inches="tight")
     draw_orders(read_csv(HERE / "divergence.csv")).savefig(HERE / "divergence.png", dpi=110, bbox_inches="tight")
+    curves = draw_redaction(read_csv(HERE / "redaction.csv"), read_csv(HERE / "next-word.csv"))
+    curves.savefig(HERE / "redaction.png", dpi=110, bbox_inches="tight")
     draw_losses(read_csv(HERE / "pretrain-135m.csv")).savefig(HERE / "pretrain-135m.png", dpi=110, bbox_inches="tight")
 
 
@@ -81,6 +83,44 @@ def draw_orders(frame: pd.DataFrame) -> Figure:
     axes.set(xscale="log", yscale="log", xlabel="order α", ylabel="Rényi divergence, nats")
     axes.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
     axes.legend(title=None)
+    return figure
+
+
+def draw_redaction(told: pd.DataFrame, trained: pd.DataFrame) -> Figure:
+    """What redaction, word-level mechanisms and private training leave to an attacker, and of a next-word model.
+
+    Args:
+        told: Attack and divergence of a setting such as ``logistic, p = 0.1`` or ``custext, word-level ε = 5``.
+        trained: Perplexity and distances of weights of a setting such as ``p = 0.1`` or ``DP-SGD, ε = 4``.
+    """
+    import seaborn as sns
+    from matplotlib.figure import Figure
+
+    frame = pd.concat([told[told["data"] == "SGD"], trained])
+    parts = frame["setting"].str.extract(r"(?:(?P<way>[^,]+), )?(?P<scale>.+) = (?P<amount>.+)")
+    frame = frame.assign(way=parts["way"].fillna(""), scale=parts["scale"], amount=parts["amount"].astype(float))
+    weights = frame["metric"].str.extract(r"(?P<distance>pwcca|procrustes)_(?P<part>encoder|decoder)")
+    frame["weights"] = weights["distance"].str.upper() + ", " + weights["part"]
+    figure = Figure(figsize=(10, 5.6), layout="constrained")
+    panels: list[tuple[str, str, str, str]] = [
+        ("attack_accuracy", "p", "share p of the words that is hidden", "attack (.5 is chance)"),
+        ("divergence_2_estimate", "p", "p", "divergence, nats (estimate)"),
+        ("attack_accuracy", "word-level ε", "word-level ε", "attack (.5 is chance)"),
+        ("log_perplexity", "p", "p, of redacted text", "nats a word"),
+        ("log_perplexity", "ε", "ε of DP-SGD", "nats a word"),
+        ("weights", "p", "p", "distance of weights"),
+    ]
+    for axes, (metric, scale, x, y) in zip(figure.subplots(2, 3).flat, panels, strict=True):
+        rows = frame[frame["scale"] == scale]
+        rows = rows[rows["weights"].notna()] if metric == "weights" else rows[rows["metric"] == metric]
+        if metric == "log_perplexity":
+            rows = rows[rows["amount"] < 1] if scale == "p" else rows  # all masked: nothing was learnt
+        hue = "weights" if metric == "weights" else "way"
+        many = rows[hue].nunique() > 1
+        sns.lineplot(rows, x="amount", y="value", hue=hue if many else None, marker="o", ax=axes)
+        axes.set(xlabel=x, ylabel=y, xscale="linear" if scale == "p" else "log")
+        if many:
+            axes.legend(title=None, fontsize=8)
     return figure
 
 

@@ -21,7 +21,7 @@ from commands.pipeline.experiment import load, save
 from commands.pipeline.slurm import load_site
 from commands.pipeline.sources import check_files, read_sources
 from commands.pipeline.synthesis import steps_of
-from commands.privacy.ballots import _turns
+from commands.privacy.ballots import read_private
 from datamodules.redaction import Redaction
 from doppel.errors import DataError, UserError
 from doppel.privacy.ledger import Ledger
@@ -113,11 +113,11 @@ def test_every_step_that_reads_private_rows_redacts_them(tmp_path: Path, tiny_mo
     (evolve,) = (step for step in steps if step.name == "evolution")
     data = json.loads(evolve.argv[evolve.argv.index("--data") + 1])
     assert given["redact"]["words"] in evolve.protected
-    assert {turn.utterance for turn in _turns(data, needs_label=False)} == {
+    assert {turn.utterance for turn in read_private(data, needs_label=False)} == {
         f"I see {MASK} about my knee on day {MASK} says {MASK}"
     }
     with pytest.raises(DataError, match=r"redact\.safe .* costs an ε"):
-        _turns({**data, "redact": {**data["redact"], "safe": str(tmp_path / "private.jsonl")}}, needs_label=False)
+        read_private({**data, "redact": {**data["redact"], "safe": str(tmp_path / "private.jsonl")}}, needs_label=False)
     save(experiment, tmp_path / "experiment.yaml")
     assert load(tmp_path / "experiment.yaml") == experiment
 
