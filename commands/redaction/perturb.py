@@ -93,7 +93,12 @@ def perturb(
                     row = {"utterance": text, "label": turn.label}
                     write(file, row if unit == "utterance" else {**row, "unit": turn.unit})
                 bar.update(len(rows))
-    card: dict[str, Any] = {"mechanism": mechanism, "epsilon": epsilon, "encoder": encoder, "statement": made.statement}
+    card: dict[str, Any] = {
+        "mechanism": mechanism,
+        "word_level_epsilon": epsilon,
+        "encoder": encoder,
+        "statement": made.statement,
+    }
     if mechanism == "custext":
         card["set_size"] = set_size
     if seed is not None:

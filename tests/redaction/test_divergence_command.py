@@ -68,7 +68,7 @@ def test_no_epsilon_is_printed_without_the_word_estimate(sets: list[str], capsys
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
                 said_epsilon = "epsilon" in node.value or "ε" in node.value
-                allowed = "estimate" in node.value or "no ε" in node.value
+                allowed = any(word in node.value for word in ("estimate", "no ε", "word_level_epsilon"))
                 assert not said_epsilon or allowed, f"{path.name}:{node.lineno}"
 
 

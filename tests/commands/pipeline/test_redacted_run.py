@@ -114,7 +114,7 @@ def test_every_step_that_reads_private_rows_redacts_them(tmp_path: Path, tiny_mo
     data = json.loads(evolve.argv[evolve.argv.index("--data") + 1])
     assert given["redact"]["words"] in evolve.protected
     assert {turn.utterance for turn in read_private(data, needs_label=False)} == {
-        f"I see {MASK} about my knee on day {MASK} says {MASK}"
+        f"{MASK} see the {MASK} about my knee on day {MASK} says {MASK}"
     }
     with pytest.raises(DataError, match=r"redact\.safe .* costs an ε"):
         read_private({**data, "redact": {**data["redact"], "safe": str(tmp_path / "private.jsonl")}}, needs_label=False)
