@@ -79,7 +79,9 @@ def draw_orders(frame: pd.DataFrame) -> Figure:
     lines = rows.assign(order=rows["metric"].str.partition("@")[2].astype(float))
     figure = Figure(figsize=(6, 3.4))
     axes = figure.subplots()
-    sns.lineplot(lines, x="order", y="value", hue="setting", style="setting", markers=True, dashes=False, ax=axes)
+    sns.lineplot(
+        lines, x="order", y="value", hue="setting", style="setting", markers=True, dashes=False, seed=0, ax=axes
+    )
     axes.set(xscale="log", yscale="log", xlabel="order α", ylabel="Rényi divergence, nats")
     axes.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
     axes.legend(title=None)
@@ -100,7 +102,7 @@ def draw_redaction(told: pd.DataFrame, trained: pd.DataFrame) -> Figure:
     parts = frame["setting"].str.extract(r"(?:(?P<way>[^,]+), )?(?P<scale>.+) = (?P<amount>.+)")
     frame = frame.assign(way=parts["way"].fillna(""), scale=parts["scale"], amount=parts["amount"].astype(float))
     weights = frame["metric"].str.extract(r"(?P<distance>pwcca|procrustes)_(?P<part>encoder|decoder)")
-    frame["weights"] = weights["distance"].str.upper() + ", " + weights["part"]
+    frame["weights"] = weights["distance"].map({"pwcca": "PWCCA", "procrustes": "Procrustes"}) + ", " + weights["part"]
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     panels: list[tuple[str, str, str, str]] = [
         ("attack_accuracy", "p", "share p of the words that is hidden", "attack (.5 is chance)"),
@@ -117,7 +119,7 @@ def draw_redaction(told: pd.DataFrame, trained: pd.DataFrame) -> Figure:
             rows = rows[rows["amount"] < 1] if scale == "p" else rows  # all masked: nothing was learnt
         hue = "weights" if metric == "weights" else "way"
         many = rows[hue].nunique() > 1
-        sns.lineplot(rows, x="amount", y="value", hue=hue if many else None, marker="o", ax=axes)
+        sns.lineplot(rows, x="amount", y="value", hue=hue if many else None, marker="o", seed=0, ax=axes)
         axes.set(xlabel=x, ylabel=y, xscale="linear" if scale == "p" else "log")
         if many:
             axes.legend(title=None, fontsize=8)
