@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(os.environ.get("DOPPEL_DATA", ".")), help="of the data")
     parser.add_argument("--levels", type=float, nargs="+", default=[0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0, 16.0], help="level 0 is that of ∞")
+    parser.add_argument("--epsilons", type=float, nargs="*", default=[1.0, 4.0, 16.0], help="level 0 is that of ∞")
     parser.add_argument("--stacked", type=float, nargs="*", default=[0.3], help="levels of which DP-SGD learns too")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--num-rows", type=int, default=5000, help="that are trained on, of each set")

@@ -198,6 +198,10 @@ def test_next_word_measures_redaction_and_private_training_and_goes_on(
     settings = {"p = 0", "p = 1", "DP-SGD, ε = 4", "DP-SGD after p = 0.5, ε = 4"}
     assert {setting for setting, _ in found.index} == settings and len(found) == 28
     assert found["p = 0", "log_perplexity"] < found["p = 1", "log_perplexity"]
-    for metric in ("cka_encoder", "cka_decoder", "procrustes_decoder"):
+    for metric in (
+        "cka_decoder",
+        "pwcca_decoder",
+        "procrustes_decoder",
+    ):  # so few words of each move the encoder little
         assert found["p = 1", metric] < 1e-3 < found["p = 0", metric]
     assert len(list(weights.glob("*.npz"))) == 8
