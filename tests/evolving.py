@@ -106,13 +106,13 @@ def write_rows(folder: Path, private: Path, *more: str) -> Path:
 def spent(folder: Path, stage: str = "votes") -> int:
     """Steps of a stage on file."""
     path = folder / "ledger.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
     return sum(line["type"] == "spend" and line["mechanism"].endswith(stage) for line in lines)
 
 
 def samples(folder: Path) -> list[str]:
     """Texts of the samples."""
-    lines = (folder / "synthetic_evolution.jsonl").read_text().splitlines()
+    lines = (folder / "synthetic_evolution.jsonl").read_bytes().splitlines()
     return [json.loads(line)["utterance"] for line in lines]
 
 

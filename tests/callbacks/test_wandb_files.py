@@ -151,7 +151,7 @@ def test_sampling_shows_synthetic_texts(pipeline: Path, runs: dict[str, list[Off
         (piece,) = runs[stage]
         (folder,) = (pipeline / stage / "wandb").glob("offline-run-*")
         (table,) = folder.rglob("samples_*.table.json")
-        lines = [json.loads(line) for line in (pipeline / f"{name}.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (pipeline / f"{name}.jsonl").read_bytes().splitlines()]
         content = json.loads(table.read_text())
         assert content["data"] == [[line[column] for column in content["columns"]] for line in lines]
         assert piece.summary["synthetic/num_samples"] == 4
@@ -163,14 +163,14 @@ def test_nothing_private_is_in_any_file(pipeline: Path, corpus: str, runs: dict[
         for piece in own:
             assert piece.keys
             assert not [key for key in piece.keys if any(word in key.lower() for word in forbidden)], stage
-    turns = [json.loads(line) for line in Path(corpus).read_text().splitlines()]
+    turns = [json.loads(line) for line in Path(corpus).read_bytes().splitlines()]
     needles = [turn[field].rsplit(" ", 1)[0].encode() for turn in turns[:6] for field in ("utterance", "parse")]
     needles = [needle for needle in needles if len(needle) > 8]  # "yes" stands in any file, by chance
     needles += [turn["unit"].encode() for turn in turns] + [data_fingerprint(corpus, Selection()).encode()]
     files = [path for path in pipeline.glob("*/wandb/**/*") if path.is_file()]
     assert len(files) > 2 * len(STAGES)
     page = pipeline / "report.html"
-    samples = [json.loads(line) for line in (pipeline / "synthetic.jsonl").read_text().splitlines()]
+    samples = [json.loads(line) for line in (pipeline / "synthetic.jsonl").read_bytes().splitlines()]
     assert page.read_text().count("<li><d") >= len(samples), "the page holds the samples, and is searched too"
     assert any(corpus.encode() in path.read_bytes() for path in files), "only the name of the data is there"
     for path in files:

@@ -22,7 +22,7 @@ SECRET = "zebra"
 
 def test_all_user_turns_are_read_skipped_ones_too(dialogues: str) -> None:
     turns = read_turns(dialogues, "dialogue")
-    records = [json.loads(line) for line in Path(dialogues).read_text().splitlines()]
+    records = [json.loads(line) for line in Path(dialogues).read_bytes().splitlines()]
     expected = [
         (t["user_utterance"]["original_text"], t["lispress"], r["dialogue_id"], t["tags"]["domain"])
         for r in records

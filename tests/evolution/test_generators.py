@@ -110,12 +110,12 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path, tiny_model: str) -
     wording, path = Wording("say{about}:", "{begin}", []), tmp_path / "answers.jsonl"
     first = AskedModel(FolderModel(tiny_model, max_new_tokens=4, device="cpu"), wording, Answers(path, "m"))
     texts = first.random(prompts(5))
-    lines = path.read_text().splitlines()
+    lines = path.read_bytes().splitlines()
     assert len(lines) == 5 and all(json.loads(line)["key"] for line in lines) and path.stat().st_mode & 0o077 == 0
     with open(path, "a") as file:
         file.write('{"key": "torn by a cra')
     again = AskedModel(Refuses(), wording, Answers(path, "m"))
-    assert again.random(prompts(5)) == texts and path.read_text().splitlines() == lines
+    assert again.random(prompts(5)) == texts and path.read_bytes().splitlines() == lines
     with pytest.raises(AssertionError, match="asked"):
         again.random(prompts(6))
     with pytest.raises(AssertionError, match="asked"):

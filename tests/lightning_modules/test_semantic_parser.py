@@ -56,7 +56,7 @@ def sgd(params: object) -> torch.optim.Optimizer:
 
 
 def vocabulary_of(path: str) -> ActionVocabulary:
-    return ActionVocabulary.build(json.loads(line)["parse"] for line in Path(path).read_text().splitlines())
+    return ActionVocabulary.build(json.loads(line)["parse"] for line in Path(path).read_bytes().splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -279,8 +279,8 @@ def test_fit_and_annotate_by_command_line(
     assert cli.main([*predict, "--trainer.limit_predict_batches=3"]) == 0
     assert not output.exists()
     assert cli.main(predict) == 0
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
-    given = [json.loads(line) for line in Path(corpus).read_text().splitlines()]
+    lines = [json.loads(line) for line in output.read_bytes().splitlines()]
+    given = [json.loads(line) for line in Path(corpus).read_bytes().splitlines()]
     assert [line["utterance"] for line in lines] == [line["utterance"] for line in given]
     assert [line["unit"] for line in lines] == [line["unit"] for line in given]
     assert all(is_valid(line["parse"]) and line["stage"] == "annotate" for line in lines)

@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def test_every_mechanism_is_recorded_in_full_and_for_the_owner_alone(path):

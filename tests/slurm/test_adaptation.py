@@ -123,11 +123,11 @@ def test_the_pipeline_ends_with_parsers_compared_and_every_training_paid_for(
     assert len(steps) == 2 and len({step["noise_multiplier"] for step in steps}) == 1
     assert all(step["done_steps"] == step["planned_steps"] for step in steps)
 
-    private = [json.loads(line) for line in (run / "data" / "private.jsonl").read_text().splitlines()]
-    annotated = [json.loads(line) for line in (run / "data" / "private_annotated.jsonl").read_text().splitlines()]
+    private = [json.loads(line) for line in (run / "data" / "private.jsonl").read_bytes().splitlines()]
+    annotated = [json.loads(line) for line in (run / "data" / "private_annotated.jsonl").read_bytes().splitlines()]
     assert [(p["utterance"], p["unit"]) for p in private] == [(a["utterance"], a["unit"]) for a in annotated]
     assert report["data"]["num_units"] == report["data"]["num_private"] == len(private)
-    assert len((run / "annotated_two_stage.jsonl").read_text().splitlines()) == 20
+    assert len((run / "annotated_two_stage.jsonl").read_bytes().splitlines()) == 20
 
     telling = [line["utterance"].encode() for line in private if len(line["utterance"]) > 30]
     files = [path for path in run.rglob("*") if path.is_file() and run / "data" not in path.parents]

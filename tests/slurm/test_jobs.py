@@ -105,7 +105,7 @@ class Pipeline:
 
     def log(self, what: str = "", stage: str = "") -> list[dict]:
         path = self.folder / "log"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
         return [line for line in lines if what in ("", line["what"]) and stage in ("", line["stage"])]
 
     def wait_for(self, number: int, what: str, stage: str) -> None:

@@ -26,7 +26,7 @@ class Pipelines:
 
     def __init__(self, cluster: SlurmCluster, folder: Path, model: str, corpus: str) -> None:
         self.cluster, self.folder = cluster, folder
-        lines = [json.loads(line) for line in Path(corpus).read_text().splitlines()]
+        lines = [json.loads(line) for line in Path(corpus).read_bytes().splitlines()]
         reference = folder / "reference.jsonl"
         reference.write_text(
             "".join(json.dumps({**line, "utterance": f"so {line['utterance']}"}) + "\n" for line in lines)

@@ -29,7 +29,7 @@ def run(*words: str | Path) -> int:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Objects of a file of JSON lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def written(path: Path, lines: list[str]) -> Path:

@@ -37,7 +37,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".csv":
         with path.open(encoding="utf-8-sig", newline="") as file:
             return list(csv.DictReader(file))
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -79,7 +79,7 @@ def test_the_split_does_not_look_at_utterances_and_a_larger_share_holds_a_smalle
 
 
 def lines(path: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def test_the_command_writes_private_turns_without_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from doppel.lispress.tree_names import read_tree_names
 
 
 def trees_of(path: Path) -> list[str]:
-    return [json.loads(line)["parse"] for line in path.read_text().splitlines()]
+    return [json.loads(line)["parse"] for line in path.read_bytes().splitlines()]
 
 
 def test_the_distinct_trees_are_written_without_names_of_people(

@@ -120,7 +120,7 @@ def test_without_privacy_rows_are_as_they_are_and_their_file_is_private(tmp_path
     files = {file.path: file.role for step in runner.steps for file in step.writes}
     assert files["attributes.releases.jsonl"] == "private"
     run(runner, ["attributes", "marginals"])
-    lines = [json.loads(line) for line in (tmp_path / "run" / "attributes.releases.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "attributes.releases.jsonl").read_bytes().splitlines()]
     assert lines[0]["noise_multiplier"] is None and sum(line["count"] for line in lines[1:]) == 150
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
     out = str(tmp_path / "run" / "more.jsonl")

@@ -49,7 +49,7 @@ def test_they_write_what_the_run_writes(run: Path, tmp_path: Path, stage: str, m
     tokenizer, plain = trained.codec.tokenizer, trained.codec
     codec = Codec(tokenizer, source, target, 96, plain.linearisation, plain.task_prefix, plain.slots)  # type: ignore[arg-type]
     samples = run / ("synthetic.jsonl" if source == "parse" else "synthetic_labels.jsonl")
-    given = [json.loads(line)[source] for line in samples.read_text().splitlines()] if source else [None]
+    given = [json.loads(line)[source] for line in samples.read_bytes().splitlines()] if source else [None]
     given += ["(Yield (Today))"] if source == "parse" else []  # where no released tree is of a telling length
     prompts = {tokenizer.decode(codec.encode_prompt(text)[:-1]): text for text in given}
     (prompt,) = re.findall(r"^folder, prompt = \"released\", (.*)$", lines, flags=re.M)

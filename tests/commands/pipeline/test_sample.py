@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def texts(path: Path) -> list[str]:
-    return [json.loads(line)["utterance"] for line in path.read_text().splitlines()]
+    return [json.loads(line)["utterance"] for line in path.read_bytes().splitlines()]
 
 
 def card(run: Path) -> dict[str, dict[str, float]]:
@@ -99,7 +99,7 @@ def test_samples_for_a_label_are_examples_that_no_share_counts(run: Path, capsys
     assert draw(run, "--label", "weathr") == 2
     assert "did you mean 'weather'" in capsys.readouterr().err and not (run / "samples").exists()
     assert draw(run, "--label", "weather", "--num", "7") == 0
-    lines = [json.loads(line) for line in (run / "samples" / "labels-2.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "samples" / "labels-2.jsonl").read_bytes().splitlines()]
     assert [line["label"] for line in lines] == ["weather"] * 7
     assert Manifest.read(run).files["samples/labels-2.jsonl"].role == "examples" and card(run)
     page = read_html(run / "report.html").words
@@ -109,11 +109,11 @@ def test_samples_for_a_label_are_examples_that_no_share_counts(run: Path, capsys
 def test_samples_of_a_topic_are_those_that_the_released_codebook_calls_so(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    released = [json.loads(line)["label"] for line in (run / "synthetic_topics.jsonl").read_text().splitlines()]
+    released = [json.loads(line)["label"] for line in (run / "synthetic_topics.jsonl").read_bytes().splitlines()]
     ledger = (run / "ledger.jsonl").read_bytes()
     assert draw(run, "--topic", released[0], "--num", "6") == 0
     assert re.search(r"── about \d+ (s|min) of sampling, at the pace of the run's own samples", capsys.readouterr().out)
-    lines = [json.loads(line) for line in (run / "samples" / "topics-2.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "samples" / "topics-2.jsonl").read_bytes().splitlines()]
     assert lines and {line["label"] for line in lines} == {released[0]}
     assert (run / "ledger.jsonl").read_bytes() == ledger and card(run)
     assert draw(run, "--topic", "no such topic") == 2
@@ -144,8 +144,8 @@ def test_the_time_is_told_by_the_pace_of_the_run(
 
 def test_each_tree_of_the_run_gets_an_utterance(run: Path) -> None:
     assert draw(run, "--trees", str(run / "trees.jsonl")) == 0
-    lines = [json.loads(line) for line in (run / "samples" / "two_stage-2.jsonl").read_text().splitlines()]
-    given = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "samples" / "two_stage-2.jsonl").read_bytes().splitlines()]
+    given = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_bytes().splitlines()]
     assert [line["parse"] for line in lines] == given and card(run)
 
 

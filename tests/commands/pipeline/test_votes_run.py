@@ -84,7 +84,7 @@ def test_the_run_is_signed_and_nobody_reads_of_clusters(run: Path) -> None:
     assert cli.main(["page", str(run)]) == 0
     assert "cluster 1" not in (run / "report.html").read_text()
     assert all(read_release(RunRecord(run), name, ["(Yield (Ask))"]) is None for name in ("one_stage", "two_stage"))
-    samples = [json.loads(line) for line in (run / "synthetic.jsonl").read_text().splitlines()]
+    samples = [json.loads(line) for line in (run / "synthetic.jsonl").read_bytes().splitlines()]
     assert len(samples) == 12 and all(line["parse"] and line["utterance"] for line in samples)
 
 
@@ -94,7 +94,7 @@ def test_more_samples_read_what_was_released_and_no_private_file(run: Path, fini
     try:
         before = (run / "ledger.jsonl").read_bytes()
         assert draw(run, "--system", "one_stage", "--num", "9") == 0
-        assert len((run / "samples" / "one_stage-2.jsonl").read_text().splitlines()) == 9
+        assert len((run / "samples" / "one_stage-2.jsonl").read_bytes().splitlines()) == 9
         assert (run / "ledger.jsonl").read_bytes() == before
     finally:
         hidden.rename(private)

@@ -87,7 +87,7 @@ def test_an_audit_writes_a_report_of_its_own_run(
     for name in ("ledger.jsonl", "train.jsonl", "canaries.jsonl", "samples.jsonl", "audit.json", "audit.txt"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
-    coins = [json.loads(line) for line in (folder / "canaries.jsonl").read_text(encoding="utf-8").splitlines()]
+    coins = [json.loads(line) for line in (folder / "canaries.jsonl").read_bytes().splitlines()]
     trained = {turn.utterance for turn in read_turns(str(folder / "train.jsonl"), "utterance")}
     assert {c["utterance"] in trained for c in coins if c["included"]} <= {True}
     assert {c["utterance"] in trained for c in coins if not c["included"]} <= {False}

@@ -61,7 +61,7 @@ def calibrate(run: Path, *more: str) -> int:
 
 
 def drawn(run: Path) -> Counter[str]:
-    return Counter(json.loads(line)["parse"] for line in (run / "trees.jsonl").read_text().splitlines())
+    return Counter(json.loads(line)["parse"] for line in (run / "trees.jsonl").read_bytes().splitlines())
 
 
 def test_shares_are_released_once_and_trees_are_drawn_by_them(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +224,7 @@ def test_utterances_are_drawn_by_what_a_public_parser_reads(
     trained(run, sigma=5.0)
     assert calibrate(run, "--parser", str(file)) == 0
     assert "100 of 2002 utterances" in capsys.readouterr().out
-    lines = [json.loads(line) for line in (run / "trees.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "trees.jsonl").read_bytes().splitlines()]
     assert {line["parse"] for line in lines} == {"(Prompt)"}
     assert 64 <= sum(line["utterance"].endswith("Ask") for line in lines) <= 76  # 70 %, and 80 % in the pool
     assert (1, 1000) in parser.calls  # private turns are read each by itself: nobody else's words round one's tree
@@ -267,7 +267,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
         more += ["--texts", str(run / texts)]
     trained(run, sigma=5.0)
     assert calibrate(run, *more) == 0
-    lines = [json.loads(line) for line in (run / "trees.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "trees.jsonl").read_bytes().splitlines()]
     topics = Counter(("pizza" in line["utterance"], line["label"]) for line in lines)
     assert len(topics) == 2 and {name.split()[0] for _, name in topics} == {"alarm", "pizza"}
     assert 64 <= sum(n for (is_pizza, _), n in topics.items() if not is_pizza) <= 76  # 70 %, and 20 % in the pool
@@ -284,7 +284,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
 def test_topics_are_not_made_of_the_private_utterances(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained(run, sigma=5.0)
     (run / "copy.jsonl").write_bytes((run / "train.jsonl").read_bytes())
-    lines = [json.loads(line)["utterance"].upper() for line in (run / "train.jsonl").read_text().splitlines()]
+    lines = [json.loads(line)["utterance"].upper() for line in (run / "train.jsonl").read_bytes().splitlines()]
     (run / "copy.txt").write_text("\n\n".join(lines))
     for texts in ("train.jsonl", "copy.jsonl", "copy.txt"):
         assert calibrate(run, "--num-topics", "2", "--texts", str(run / texts)) == 2

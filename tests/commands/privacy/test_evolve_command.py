@@ -119,7 +119,7 @@ def test_killed_anywhere_the_budget_is_the_same_and_no_round_is_drawn_twice(
             call(cut, write_private(cut), privacy=FIXED)
     assert call(cut, cut / "private.jsonl", privacy=FIXED) == 0
     assert spent(cut) == 2 and mechanism(cut)["planned_steps"] == 2
-    rounds = [json.loads(line)["round"] for line in (cut / "evolution" / "votes.jsonl").read_text().splitlines()]
+    rounds = [json.loads(line)["round"] for line in (cut / "evolution" / "votes.jsonl").read_bytes().splitlines()]
     assert rounds == [1, 2] and not (cut / "evolution" / "votes.sealed").exists()
     assert samples(cut) == samples(whole)
     assert call(cut, cut / "private.jsonl", privacy=FIXED) == 0 and spent(cut) == 2
@@ -227,7 +227,7 @@ def test_sigma_comes_from_the_ledger_where_a_step_is_on_file(tmp_path: Path, pri
             halved = partial(lambda known, *args: replace(known(*args), noise_multiplier=sigma / 2), known)
             patch.setattr(ballots, name, halved)
         assert call(tmp_path, private) == 0
-    records = [json.loads(line) for line in (tmp_path / "evolution" / "votes.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "evolution" / "votes.jsonl").read_bytes().splitlines()]
     assert [record["noise_multiplier"] for record in records] == [sigma, sigma] and spent(tmp_path) == 2
 
 
@@ -242,7 +242,7 @@ def test_votes_and_sizes_of_labels_are_one_budget(tmp_path: Path, private: Path)
     assert accountant.get_epsilon(1e-5) == pytest.approx(8.0, rel=2e-3)
     assert delta_of((2 / sigma**2 + 1 / 16) ** 0.5, 8.0) == pytest.approx(1e-5, rel=2e-2)
     assert Ledger(tmp_path / "ledger.jsonl").epsilon("evolution") <= 8.0
-    lines = [json.loads(line) for line in (tmp_path / "synthetic_evolution.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "synthetic_evolution.jsonl").read_bytes().splitlines()]
     assert {line["label"] for line in lines} <= {"calendar", "weather", "people"}
     assert call(tmp_path, private, *more, privacy=room, per_label=True) == 0 and spent(tmp_path, "histogram") == 1
 

@@ -59,7 +59,7 @@ def histogram(run: Path, *more: str) -> int:
 def test_a_noised_histogram_is_spent_once_and_gives_prompts_of_public_labels(run: Path) -> None:
     trained(run, sigma=5.0)
     assert histogram(run) == 0
-    prompts = Counter(json.loads(line)["label"] for line in (run / "labels.jsonl").read_text().splitlines())
+    prompts = Counter(json.loads(line)["label"] for line in (run / "labels.jsonl").read_bytes().splitlines())
     assert prompts.total() == 500
     assert set(prompts) <= {"Banks", "Music", "Alarm"}
     assert prompts["Banks"] > prompts["Music"] > prompts["Alarm"]

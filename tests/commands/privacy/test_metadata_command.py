@@ -56,7 +56,7 @@ def call(table: Path, *more: str, out: str = "out/rows.csv", schema: bool = True
 
 
 def spent(path: Path) -> int:
-    return sum(json.loads(line)["type"] == "spend" for line in path.read_text().splitlines()) if path.exists() else 0
+    return sum(json.loads(line)["type"] == "spend" for line in path.read_bytes().splitlines()) if path.exists() else 0
 
 
 def card(folder: Path, name: str = "rows.csv") -> dict[str, Any]:

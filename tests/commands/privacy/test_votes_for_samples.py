@@ -68,7 +68,7 @@ def calibrate(run: Path, *more: str) -> int:
 
 def test_samples_are_drawn_by_votes_and_one_ledger_pays_as_dp_accounting_says(run: Path) -> None:
     assert calibrate(run) == 0
-    lines = [json.loads(line) for line in (run / "s.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "s.jsonl").read_bytes().splitlines()]
     kinds = Counter(line["utterance"].split()[0] for line in lines)
     assert kinds["alarm"] > 55 and kinds["pizza"] > kinds["weather"], "70, 20 and 10 %; 20, 30 and 50 % in the pool"
     assert all("label" not in line for line in lines), "clusters have no names that anybody should read"

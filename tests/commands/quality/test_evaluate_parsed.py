@@ -38,7 +38,7 @@ def run(*options: str) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read JSON lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 @pytest.fixture

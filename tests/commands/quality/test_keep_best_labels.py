@@ -60,7 +60,7 @@ def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path:
     codes = [INN_BAD, INN_GOOD, BAR_GOOD, INN_BAD]
     drawn = [(text, code) for code in (INN_GOOD, INN_BAD, BAR_GOOD) for text in texts]
     call(keep_best, [*given(tmp_path, codes, drawn), "--label-words", json.dumps(STARS)], "keep-best")
-    kept = [json.loads(line) for line in (tmp_path / "synthetic.jsonl").read_text().splitlines()]
+    kept = [json.loads(line) for line in (tmp_path / "synthetic.jsonl").read_bytes().splitlines()]
     assert [line["label"] for line in kept] == codes and {line["stage"] for line in kept} == {"labels"}
     assert {kept[0]["utterance"], kept[3]["utterance"]} == {"an awful inn", "it was awful , awful inn"}
     assert kept[1]["utterance"] in ("a great inn", "so great and great inn")
@@ -79,7 +79,7 @@ def test_a_number_of_words_is_counted_and_what_is_of_a_tree_is_not_asked_for(tmp
     drawn = [(text, code) for code in (short, long, bar) for text in texts]
     words = given(tmp_path, [long, short, bar], drawn)
     call(keep_best, [*words, "--columns.attributes", str(schema)], "keep-best")
-    kept = [json.loads(line)["utterance"] for line in (tmp_path / "synthetic.jsonl").read_text().splitlines()]
+    kept = [json.loads(line)["utterance"] for line in (tmp_path / "synthetic.jsonl").read_bytes().splitlines()]
     assert kept == ["an inn by the sea", "an inn", "a bar"]
 
 

@@ -117,7 +117,7 @@ def test_the_command_counts_and_the_evaluation_knows_who_chose(
     assert json.loads(capsys.readouterr().out) == told
     assert (told["num_prompts"], told["num_candidates"], told["num_kept"]) == (2, 5, 2)
     assert (told["candidates_match"], told["kept_match"]) == (0.2, 0.5)
-    assert [json.loads(line)["stage"] for line in out.read_text().splitlines()] == ["parse2utterance"] * 2
+    assert [json.loads(line)["stage"] for line in out.read_bytes().splitlines()] == ["parse2utterance"] * 2
 
     reference, values = write_lines(tmp_path / "reference.jsonl", drawn(FIND, "find one", "find two")), []
     for content in ("a parser", "another parser"):
@@ -193,7 +193,7 @@ def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
     kept: list[str] = []
     for seed in range(6):
         call(keep_best, [*given, "--out", str(tmp_path / "o.jsonl"), "--seed", str(seed)], "keep-best")
-        kept += texts([json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()])
+        kept += texts([json.loads(line) for line in (tmp_path / "o.jsonl").read_bytes().splitlines()])
     told = json.loads(record_of(tmp_path / "o.jsonl").read_text())
     assert 0.25 < told["candidates_fluent"] < 0.6 and told["kept_match"] > 0.7
     assert len(kept) == 300 and sum(text in garbled for text in kept) < 6
@@ -206,7 +206,7 @@ def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
     words = ["--candidates", write_lines(tmp_path / "c.jsonl", lines), "--reference", "embedded:test?num=50&seed=5"]
     words += ["--prompts", write_lines(tmp_path / "p.jsonl", [{"parse": FIND}, {"parse": ALICE}])]
     call(keep_best, [*words, "--parser", str(checkpoint), "--out", str(tmp_path / "o.jsonl")], "keep-best")
-    assert [json.loads(line)["utterance"] for line in (tmp_path / "o.jsonl").read_text().splitlines()][0] == "find one"
+    assert [json.loads(line)["utterance"] for line in (tmp_path / "o.jsonl").read_bytes().splitlines()][0] == "find one"
 
 
 def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(

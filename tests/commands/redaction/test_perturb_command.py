@@ -36,7 +36,7 @@ def test_rows_keep_their_places_and_lose_their_words(
 ) -> None:
     out = tmp_path / "out.jsonl"
     assert run(table, out, "--unit", "user", mechanism=mechanism, epsilon="0.01") == 0
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [(len(r["utterance"].split()), r["label"], r["unit"]) for r in rows] == [
         (4, "intent:call", "u1"), (5, "intent:cancel", "u2"), (0, "none", "u2"),
     ]  # fmt: skip

@@ -187,7 +187,7 @@ def forget_weights(folder: Path) -> None:
 
 
 def test_every_checkpoint_has_its_weights_in_the_ledger_once_and_the_trial_has_not(run: Path) -> None:
-    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_bytes().splitlines()]
     noted = [(line["steps"], line["fingerprint"]) for line in lines if line["type"] == "weights"]
     files = {n: run / f"fit/checkpoints/{'last' if n == 10 else f'step={n}'}.ckpt" for n in (3, 6, 9, 10)}
     assert noted == [(n, weights_fingerprint(read_checkpoint(file)["state_dict"])) for n, file in files.items()]

@@ -151,7 +151,7 @@ def test_processes_that_share_a_ledger_are_no_copies_of_one_another(tmp_path: Pa
     for worker in workers:
         worker.join(timeout=120)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    lines = [json.loads(line) for line in shared.read_text().splitlines()]
+    lines = [json.loads(line) for line in shared.read_bytes().splitlines()]
     assert [line["type"] for line in lines].count("spend") == 36 and "copy" not in {line["type"] for line in lines}
     assert Ledger(shared).outrun is None and Ledger(shared).not_checked == []
 

@@ -65,7 +65,7 @@ def test_no_clean_vote_is_on_disk_nor_printed(
     more = ("--labels", str(tmp_path / "labels.txt"))
     assert call(tmp_path, private, *more, per_label=True, privacy={"histogram_noise_multiplier": 3.0}) == 0
     assert len(clean) == 2
-    records = [json.loads(line) for line in (tmp_path / "evolution" / "votes.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "evolution" / "votes.jsonl").read_bytes().splitlines()]
     for record, sums in zip([r for r in records if "round" in r], clean, strict=True):
         gaps = np.array(record["sums"]) - np.array(list(sums.values()))
         assert (gaps != 0).all() and 0.5 < gaps.std() / record["noise_multiplier"] < 1.5
@@ -144,7 +144,7 @@ def test_examples_that_the_private_file_says_too_are_refused(
     tmp_path: Path, private: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Those that people gave are shown, and are taken out of the private file."""
-    lines = [json.loads(line) for line in private.read_text().splitlines()]
+    lines = [json.loads(line) for line in private.read_bytes().splitlines()]
     donated = tmp_path / "donated.csv"
     donated.write_text("text,stars\n" + "".join(f'"{line["utterance"]}!",{line["stars"]}\n' for line in lines[:12]))
     with serve(lambda number, words: f"answer {number}") as server:
@@ -295,7 +295,7 @@ def test_samples_and_votes_that_were_changed_are_not_signed(
     run: Path, path: str, is_forged: bool, capsys: pytest.CaptureFixture
 ) -> None:
     """Also where the manifest was made to fit: the ledger has noted both."""
-    lines = [json.loads(line) for line in (run / path).read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / path).read_bytes().splitlines()]
     if "utterance" in lines[0]:
         lines[0]["utterance"] = f"a private text {SECRET}"
     else:

@@ -63,7 +63,7 @@ def test_the_private_file_is_refused_as_a_reference_in_any_form(files: tuple[Pat
     run, copy = tmp_path / "run", tmp_path / "copy.jsonl"
     run.mkdir()
     save(load(shipped("own-data"), {"data.train_path": str(private)}), run / "experiment.yaml")
-    lines = [json.loads(line) for line in private.read_text().splitlines()]
+    lines = [json.loads(line) for line in private.read_bytes().splitlines()]
     turned = [{"text": f"{line['utterance'].upper()}!", "parse": line["parse"]} for line in lines[::-1]]
     copy.write_text("".join(json.dumps(line) + "\n" for line in turned))
     with pytest.raises(DataError, match="without noise"):

@@ -163,7 +163,7 @@ def test_nothing_of_an_utterance_is_the_same_in_another_process(private: str) ->
 
 @pytest.mark.parametrize("name", ["val", "test"])
 def test_no_metric_of_the_private_file_is_public(name: str, tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    rows = [json.loads(line)["utterance"].upper() for line in Path(corpus).read_text().splitlines()]
+    rows = [json.loads(line)["utterance"].upper() for line in Path(corpus).read_bytes().splitlines()]
     copy = _text(tmp_path / "copy.txt", "\n".join(rows))
     for path in (corpus, str(copy)):
         data = data_module(corpus, **{f"{name}_path": path, f"{name}_is_public": True})
