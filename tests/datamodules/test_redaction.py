@@ -78,8 +78,11 @@ def test_a_row_is_redacted_by_itself(files: dict[str, str], pseudonyms: bool) ->
         assert without == whole[:place] + whole[place + 1 :]
     others = [Turn("something else entirely", None, f"v{n}") for n in range(20)]
     assert Selection(redact=rule).apply([*others, *rows[::-1]], "private", "user")[20:] == whole[::-1]
-    assert not any("doctor" in turn.utterance or "Ana " in turn.utterance for turn in whole)
-    assert whole[7].parse == f'(Book "{MASK if not pseudonyms else whole[7].parse[7:-2]}")' != rows[7].parse
+    assert not any("doctor" in turn.utterance for turn in whole)
+    if pseudonyms:  # drawn by chance, so one may be what it stands for
+        assert [turn.parse for turn in whole] != [turn.parse for turn in rows]
+    else:
+        assert not any("Ana " in turn.utterance for turn in whole) and whole[7].parse == f'(Book "{MASK}")'
 
 
 def test_what_is_kept_is_chosen_before_anything_is_hidden(files: dict[str, str]) -> None:

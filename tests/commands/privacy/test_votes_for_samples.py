@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def test_no_count_without_noise_is_on_disk_or_printed(
     assert all(abs(released[name] - sums[name]) > 1e-9 for name in sums)
     files = [path for path in run.rglob("*") if path.is_file() and path.name not in ("train.jsonl", "pool.jsonl")]
     told = capsys.readouterr().out + "\n".join(path.read_text(errors="replace") for path in files)
-    assert "280.0" not in told and "secret" not in told
+    assert not re.search(r"\b280\.0\b", told) and "secret" not in told  # noise may begin like it, as 280.09… does
 
 
 def test_given_again_it_reads_what_was_released_and_no_private_file(run: Path, capsys: pytest.CaptureFixture) -> None:
