@@ -1,4 +1,4 @@
-"""docs/results.md is what its CSV files say."""
+"""The pages of results are what their CSV files say."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pytest
 from source_modules import ROOT
 
 from commands.quality.frame import COLUMNS, SETTINGS, pool, read_csv
-from docs.results.__main__ import HERE, PAGE, value, written
+from docs.results.__main__ import HERE, PAGES, value, written
 
 FILES = sorted(HERE.glob("*.csv"))
 
 
-def test_the_page_is_what_the_files_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == written(), "run `python -m docs.results`"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_is_what_the_files_say(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == written(PAGES[page]), "run `python -m docs.results`"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""Writes docs/results.md and its figures from the CSV files beside this: ``python -m docs.results``."""
+"""Writes docs/results.md, docs/earlier-results.md and figures from the CSV files here: ``python -m docs.results``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "results.md"
+#: Page → its template.
+PAGES = {HERE.parent / "results.md": "results.md.jinja", HERE.parent / "earlier-results.md": "earlier.md.jinja"}
 
 
-def written() -> str:
-    """The page: ``results.md.jinja``, in which ``table`` and ``value`` read the files: no number is typed twice."""
+def written(template: str) -> str:
+    """A page, by its template, in which ``table`` and ``value`` read the files: no number is typed twice."""
     made = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True)
-    return made.get_template("results.md.jinja").render(table=table, value=value, inf=math.inf)
+    return made.get_template(template).render(table=table, value=value, inf=math.inf)
 
 
 def table(file: str, rows: str, metrics: str, *, paper: bool = False, **settings: Any) -> str:
@@ -58,8 +59,9 @@ def _chosen(file: str, settings: dict[str, Any]) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Write the page, and its figure: each system against ε."""
-    PAGE.write_text(written(), encoding="utf-8")
+    """Write the pages and their figures."""
+    for page, template in PAGES.items():
+        page.write_text(written(template), encoding="utf-8")
     best = read_csv(HERE / "smcalflow-best-small.csv")
     of = ["mauve_minilm", "mauve_smollm2_135m", "word_overlap", "parsed_chi_square", "parsed_function_overlap"]
     shown = best["setting"].isna() & best["system"].isin(["one_stage", "two_stage"]) & best["metric"].isin(of)
