@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from doppel.console import interrupt
+from doppel.console.parent import end_with_named
 
 #: Group of ``--help`` → command → the function that it calls.
 COMMANDS = {
@@ -75,6 +76,7 @@ MORE = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; see :func:`doppel.console.dispatch.main`."""
+    end_with_named()
     from doppel.console import dispatch  # what takes time is imported where Ctrl-C is one line already
 
     return dispatch.main(COMMANDS, __doc__ or "", "cli.py", argv, MORE)

@@ -15,7 +15,8 @@ from doppel.privacy.fingerprint import sealed
 class PromptDataModule(PredictionDataModule):
     """Prompts in batches of similar length, sharded by rank, less those already answered.
 
-    Sample ``i`` uses prompt ``i`` of the file, from its start again when the prompts are used up.
+    Sample ``i`` uses prompt ``i`` of the file, from its start again when the prompts are used up. A label that stands
+    beside a tree goes on to the line of its sample.
 
     *Privacy.* A prompt stands in the line of its sample, so it has to be public, or a release of a run. The command
     line asks for that before a model samples anything (:func:`commands.lightning.prompts.check_prompts`).
@@ -50,6 +51,7 @@ class PromptDataModule(PredictionDataModule):
         self.is_released = prompts_path is None  # what the weights say by themselves
         self._prompts: list[str | None] = []
         self._input_ids: list[list[int]] = []
+        self._fields: list[dict[str, str]] = [{}]
 
     def setup(self, stage: str) -> None:
         """Read and tokenise the prompts; later calls reuse them."""
@@ -75,8 +77,9 @@ class PromptDataModule(PredictionDataModule):
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         self.prompts_digest = digest if may_be_told(self) else sealed(digest)
-        texts = _read_prompts(path, content, self.prompt_field or codec.source)[: self.num_samples]
-        self._prompts, self._input_ids = list(texts), codec.encode_prompts(texts)
+        texts, fields = _read_prompts(path, content, self.prompt_field or codec.source, codec.source == "parse")
+        self._prompts, self._fields = list(texts[: self.num_samples]), fields[: self.num_samples]
+        self._input_ids = codec.encode_prompts(self._prompts)
 
     @property
     def num_total(self) -> int:
@@ -90,16 +93,17 @@ class PromptDataModule(PredictionDataModule):
     def make(self, indices: list[int]) -> PromptBatch:
         """The batch of some samples."""
         used = [index % len(self._prompts) for index in indices]
-        return PromptBatch(indices, [self._prompts[i] for i in used], [self._input_ids[i] for i in used])
+        prompts, fields = [self._prompts[i] for i in used], [self._fields[i] for i in used]
+        return PromptBatch(indices, prompts, [self._input_ids[i] for i in used], fields)
 
 
-def _read_prompts(path: Path, content: bytes, field: str) -> list[str]:
-    """The named field of every line.
+def _read_prompts(path: Path, content: bytes, field: str, keeps_label: bool) -> tuple[list[str], list[dict[str, str]]]:
+    """The named field of every line, and the label that it has besides, if that is kept.
 
     Raises:
         DataError: The file is empty, or a line is broken or lacks the field.
     """
-    prompts: list[str] = []
+    prompts, fields = list[str](), list[dict[str, str]]()
     for number, record in read_json_lines(path, content):
         prompt = record.get(field)
         if not isinstance(prompt, str):
@@ -107,6 +111,8 @@ def _read_prompts(path: Path, content: bytes, field: str) -> list[str]:
                 f"no {field!r} as a string: add it, or set prompt_field to its key", about=f"{path}:{number}"
             )
         prompts.append(prompt)
+        label = record.get("label")
+        fields.append({"label": label} if keeps_label and isinstance(label, str) else {})
     if not prompts:
         raise DataError(f"{path} holds no prompt: run the stage that writes them again")
-    return prompts
+    return prompts, fields

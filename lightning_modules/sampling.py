@@ -139,7 +139,11 @@ def draw_samples(
     Returns:
         A sample for each prompt, in order; one that never became a sample ``is_dropped``.
     """
-    samples = [Sample(index, "", prompt, False) for index, prompt in zip(batch.indices, batch.prompts, strict=True)]
+    fields = batch.fields or [{} for _ in batch.indices]
+    samples = [
+        Sample(index, "", prompt, False, own)
+        for index, prompt, own in zip(batch.indices, batch.prompts, fields, strict=True)
+    ]
     left = list(range(len(samples)))
     for number in range((arguments.redraws or 0) + 1):
         indices = [batch.indices[i] for i in left]

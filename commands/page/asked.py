@@ -49,7 +49,7 @@ class Sample:
     def names(self) -> frozenset[str]:
         """The functions that it calls, or its label, or each of its attributes."""
         if self.label is not None:
-            has_attributes = system(self.system).needs == "attributes"
+            has_attributes = system(self.system).has_attributes
             return frozenset(self.label.split(BETWEEN) if has_attributes else [self.label])
         heads = valid_function_types(self.tree, "call_heads") if self.tree else None
         return frozenset(heads or ()) - _NOTATION

@@ -36,7 +36,13 @@ _FIGURES = (
     "parsed_own_tree_match",
     "distinct",
 )
-_FIGURES += ("attribute_jsd", "attribute_adherence", "attribute_adherence_chance", "next_token_accuracy")
+_FIGURES += (
+    "attribute_jsd",
+    "attribute_adherence",
+    "attribute_adherence_chance",
+    "tree_adherence",
+    "next_token_accuracy",
+)
 _FIGURES += ("commonest", "mean_words", "distinct_trees", "commonest_tree")
 _COPIES = "private/exact_copies"
 

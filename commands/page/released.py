@@ -55,7 +55,7 @@ class Release:
 
 def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | None:
     """What was released for a system: the histogram of its labels, or of the function types that calibrated it, or the
-    single columns of its table of attributes.
+    single columns of its table of attributes where samples have no trees.
 
     Formal guarantees:
         What is read was released with noise and is in the ledger; all else here is arithmetic on it, on the public N
@@ -80,7 +80,7 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
     if samples is None or samples.scope is None or not ledger.exists():
         return None
     if ledger.has_spent(samples.scope, MARGINALS):
-        return _of_columns(record.manifest, samples)
+        return None if trees else _of_columns(record.manifest, samples)
     if not ledger.has_spent(samples.scope, KIND):
         return None
     told = _shares(record.manifest, samples)

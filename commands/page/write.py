@@ -109,7 +109,7 @@ def write_page(
             run=record.folder.resolve().name,
             asked=asked,
             is_topics=main == "topics",
-            has_attributes=system(main).needs == "attributes",
+            has_attributes=system(main).has_attributes,
             main=system(main).label,
             supported=known,
             support=support,
@@ -189,8 +189,15 @@ def _samples(record: RunRecord, made: Entry) -> list[Sample]:
     parsed = [entry for entry in manifest.find("data", made.system, "evaluate") if not manifest.changes(entry.path)]
     lines = (line for entry in parsed for _, line in read_json_lines(manifest.path(entry)))
     read = {str(line.get("utterance")): (line.get("parse") or "", line.get("confidence")) for line in lines}
+    has_trees = system(str(made.system)).has_trees  # which say more than the attributes that they were written for
     return [
-        Sample(u, _text(line, "parse"), _text(line, "label"), *read.get(u, (None, None)), str(made.system))
+        Sample(
+            u,
+            _text(line, "parse"),
+            None if has_trees else _text(line, "label"),
+            *read.get(u, (None, None)),
+            str(made.system),
+        )
         for _, line in read_json_lines(manifest.path(made))
         if isinstance(u := line.get("utterance"), str)
     ]

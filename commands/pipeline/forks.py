@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO, NoReturn
 
 from doppel.console import interrupt
+from doppel.console.parent import end_with
 
 #: What most steps import. Not Weights & Biases: its import makes a temporary folder, which the first command to end
 #: would remove under all later ones.
@@ -47,6 +48,9 @@ class Forks:
         Noise, samples of units and seeds of trainings come from the operating system's entropy, which is read after the
         fork, so two commands never share them. NumPy's generator, which each process would seed when it is imported,
         is seeded again in each command.
+
+    Whoever is killed takes what it has forked along (:func:`~doppel.console.parent.end_with`), so that nobody goes on
+    with a run that another one has begun anew.
 
     A context manager; the process starts with the first command.
 
@@ -78,7 +82,7 @@ class Forks:
         """Have ``cli.py`` called with words; its output goes where this process's goes, or to ``DEVNULL``."""
         if self._server is None:
             channel, environment = self._theirs.fileno(), {**os.environ, "DOPPEL_RUN": "1"}
-            server = [*self._server_words, str(channel)]
+            server = [*self._server_words, str(channel), str(os.getpid())]
             self._server = subprocess.Popen(server, cwd=self._cwd, env=environment, pass_fds=[channel])
             self._theirs.close()
         return Forked(self, words, is_quiet=stdout == subprocess.DEVNULL)
@@ -153,14 +157,16 @@ class Forked:
                 os.kill(self._pid, signal.SIGTERM)
 
 
-def serve(modules: str, channel: str) -> None:
+def serve(modules: str, channel: str, parent: str) -> None:
     """What the process that forks does: import, then fork and wait for each command that is asked for.
 
     Args:
         modules: With commas between them.
         channel: File descriptor of a socket: requests come as lines of JSON; the answers are a line when the imports
             are done, then for each command its process id and its exit status.
+        parent: Process id of who asks.
     """
+    end_with(int(parent))
     sys.exit(interrupt.one_line(lambda: _serve(modules.split(","), int(channel))))
 
 
@@ -175,11 +181,13 @@ def _serve(modules: Sequence[str], channel: int) -> int:
     answers = os.fdopen(os.dup(channel), "w", encoding="utf-8")
     requests = os.fdopen(channel, "r", encoding="utf-8")
     _say(answers, 0)
+    own = os.getpid()
     while line := requests.readline():
         request = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         pid = os.fork()
         if pid == 0:
+            end_with(own)
             requests.close()
             answers.close()
             if is_heard:

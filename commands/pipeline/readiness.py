@@ -142,7 +142,7 @@ def _faint(
         A function of N, B, the budget and the public number of topics or labels.
     """
     if system.needs == "attributes" and experiment.attributes is not None and privacy is not None:
-        return _faint_attributes(experiment.attributes, privacy, num_units, unit)
+        return _faint_attributes(system.name, experiment.attributes, privacy, num_units, unit)
     noise = None if privacy is None else privacy.histogram_noise_multiplier
     votes = experiment.calibration
     if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label" and noise:
@@ -184,7 +184,9 @@ def _faint_votes(system: str, clusters: int, noise: float, num_units: int) -> st
     )
 
 
-def _faint_attributes(given: Attributes, privacy: PrivacyArguments, num_units: int, unit: str) -> str | None:
+def _faint_attributes(
+    system: str, given: Attributes, privacy: PrivacyArguments, num_units: int, unit: str
+) -> str | None:
     """That single attributes will drown in their noise.
 
     Formal guarantees:
@@ -200,7 +202,7 @@ def _faint_attributes(given: Attributes, privacy: PrivacyArguments, num_units: i
     if least <= LARGE_SHARE:
         return None
     return (
-        f"attributes: of {num_units:,} {unit}s, only what {least:.0%} have shows above the noise of one attribute: "
+        f"{system}: of {num_units:,} {unit}s, only what {least:.0%} have shows above the noise of one attribute: "
         f"raise attributes.share={given.share:g}, or give fewer attributes"
     )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from commands.pipeline.forks import Forked, Forks
 from commands.pipeline.manifest import enter
+from doppel.console.parent import VARIABLE
 from doppel.errors import UserError
 
 
@@ -68,7 +69,10 @@ def run_stage(
     if forks is not None:
         process = forks.start(words[2:], stdout)
     else:
-        process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env={**os.environ, "DOPPEL_RUN": "1"})
+        environment = {**os.environ, "DOPPEL_RUN": "1"}
+        if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
+            environment[VARIABLE] = str(os.getpid())
+        process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env=environment)
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # whoever ends this ends the command
     try:
         status = process.wait()

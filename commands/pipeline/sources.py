@@ -84,7 +84,7 @@ def check_sources(experiment: Experiment) -> None:
         _check_encoder("candidates of the systems labels and attributes need", "minilm")
     if experiment.attributes is not None:
         sources = check_schema(experiment.attributes.schema).schema.sources
-        if sources and experiment.write_parses and "attributes" in experiment.systems:
+        if sources and experiment.write_parses and _by_attributes(experiment):
             raise UserError(
                 f"write_parses makes a file of utterances and trees, which has no column {sources[0]!r} of "
                 f"{experiment.attributes.schema}: let its attributes be made of words, calls, function and label alone"
@@ -151,8 +151,9 @@ def read_sources(experiment: Experiment) -> Read:
             checks = {"is_over_long": is_over_long, "labels": labels, "truncate": truncate, **guarantee}
             checked = check(path, their_unit, needs, their_columns, **checks)
             notes, num_units[path] = [*notes, *checked.notes], checked.num_units
-        if experiment.attributes is not None and "attributes" in experiment.systems:
-            theirs = _settings(experiment, "attributes")
+        for name in _by_attributes(experiment):
+            assert experiment.attributes is not None, "an experiment without is refused"
+            theirs = _settings(experiment, name)
             own = replace(Columns.from_config(theirs), attributes=experiment.attributes.schema)
             is_made_later = experiment.write_parses  # what attributes are made of
             check(theirs["train_path"], theirs.get("unit") or unit, [] if is_made_later else ["label"], own)
@@ -252,6 +253,11 @@ def _settings(experiment: Experiment, system: str) -> dict[str, Any]:
     return merge(
         experiment.data, experiment.variants.get(system, {}).get("data", {}), experiment.overrides.get("data", {})
     )
+
+
+def _by_attributes(experiment: Experiment) -> list[str]:
+    """Systems that learn attributes of the rows that they train on."""
+    return [used.name for used in systems_of(experiment) if used.needs == "attributes"]
 
 
 def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:

@@ -61,6 +61,11 @@ class System:
         return self.learns == "parse"
 
     @property
+    def has_attributes(self) -> bool:
+        """Whether the samples come with the attributes alone that they were written for, and are counted by these."""
+        return self.needs == "attributes" and not self.has_trees
+
+    @property
     def scope(self) -> str:
         """Scope of the ledger that pays for the samples."""
         return self.models_of.name if self.models_of else self.name
@@ -94,6 +99,13 @@ class System:
         if self.draw > 1:
             return f"samples/{self.name}-{self.draw}.jsonl"
         return "synthetic.jsonl" if self.is_main else f"synthetic_{self.name}.jsonl"
+
+    @property
+    def rows(self) -> str | None:
+        """File of the rows of attributes that its trees are written from; None where there are none."""
+        if self.needs != "attributes" or not self.has_trees:
+            return None
+        return self.synthetic.replace(".jsonl", "_rows.jsonl") if self.draw > 1 else f"{self.name}_rows.jsonl"
 
     @property
     def prompts(self) -> str | None:

@@ -11,7 +11,8 @@ from commands.pipeline.system import Recipe, System
 
 
 def _with_trees(name: str, label: str, recipe: Recipe = recipes.two_stage, **fields: Any) -> System:
-    about = "it writes a parse tree first, then a request that says it"
+    for_rows = " for each row of attributes" if fields.get("needs") == "attributes" else " first"
+    about = f"it writes a parse tree{for_rows}, then a request that says it"
     return System(name, label, recipe, ("parse_tree", "parse2utterance"), "parse", about=about, **fields)
 
 
@@ -60,6 +61,12 @@ SYSTEMS = {
             about="a public model writes requests, and private ones vote, under noise, for those that are like them",
         ),
         _MAIN,
+        _with_trees(
+            "two_stage_attributes",
+            "2-stage, by attributes",
+            recipes.attributes_then_trees,
+            needs="attributes",
+        ),
         _with_trees("shuffled", "2-stage, shuffled trees", recipes.shuffled),
         _with_trees("unconstrained", "2-stage without grammar", recipes.unconstrained, models_of=_MAIN),
         # trainings alone: never private, so of public text

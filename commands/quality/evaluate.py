@@ -12,7 +12,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from commands.pipeline.private_files import of_runs
 from commands.pipeline.run_record import read_json
-from commands.quality.attributes import Side, attribute_metrics
+from commands.quality.attributes import Side, attribute_metrics, tree_adherence
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
@@ -177,6 +177,7 @@ def evaluate(
         found, more = attribute_metrics(codes, ours, theirs, encoder, seed)
         values |= found
         values["notes"] += more
+        values |= tree_adherence(codes, [turn.label for turn in drawn], [turn.parse for turn in drawn])
     if next_token_epochs:
         values |= next_token_metrics(sides[0], sides[1], next_token_epochs, seed)
     told = ", ".join(f"{name}: {model}" for name, model in judges.models.items()) or None

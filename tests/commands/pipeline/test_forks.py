@@ -114,6 +114,50 @@ def test_ctrl_c_ends_the_command_and_the_process_that_forks(root: Path, is_impor
     assert time.monotonic() - started < 50, "it was waited for"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone ends a child with its parent")
+@pytest.mark.parametrize("is_forked", [True, False], ids=["forked", "started"])
+def test_kill_9_of_the_run_ends_its_command_too(root: Path, is_forked: bool) -> None:
+    if not is_forked:  # a command of its own, as `cli.py` begins
+        begin = "from doppel.console.parent import end_with_named\nend_with_named()\n"
+        (root / "cli.py").write_text(begin + (root / "cli.py").read_text())
+    code = (
+        "import sys; from pathlib import Path; from commands.pipeline.forks import Forks\n"
+        "from commands.pipeline.run_stage import run_stage\n"
+        f"root = Path({str(root)!r})\n"
+        "with Forks(sys.executable, root, root, ['colorsys']) as forks:\n"
+        f"    words = [sys.executable, 'cli.py', *{_words(root, 'a', seconds=60)}]\n"
+        f"    run_stage('tool', root / '.done' / 'step', words, root, None, forks if {is_forked} else None)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    _wait_for(root / "a")
+    command = json.loads((root / "a").read_text())["pid"]
+    family = [command, *([_parent(command)] if is_forked else [])]  # and who has forked it
+    assert process.pid not in family and all(_runs(pid) for pid in family)
+    process.kill()
+    process.wait()
+    ends = time.monotonic() + 10
+    while any(_runs(pid) for pid in family) and time.monotonic() < ends:
+        time.sleep(0.02)
+    assert not any(_runs(pid) for pid in family)
+    assert not (root / "a.end").exists() and not (root / ".done").exists()
+
+
+def _stat(pid: int) -> list[str]:
+    """State and parent of a process; nothing of one that there is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except FileNotFoundError:
+        return []
+
+
+def _runs(pid: int) -> bool:
+    return _stat(pid)[:1] not in ([], ["Z"])
+
+
+def _parent(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
 def test_a_process_that_ends_before_it_forks_is_a_step_that_fails(
     root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
