@@ -22,7 +22,7 @@ import torch
 
 from benchmarks._harness import machine, versions
 from commands.quality.frame import COLUMNS, write_csv
-from doppel.redaction.divergence import Comparison
+from doppel.redaction.comparison import Comparison
 from doppel.redaction.hull import best_line
 
 #: The document's orders go up to 64; so many neighbours make the highest one steady.
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     of_time = kinds.add_parser("time", help="one divergence of order 2 of two sets of vectors")
     of_time.add_argument("--num", type=int, default=20_000, help="vectors in each set")
     of_time.add_argument("--dimensions", type=int, default=384)
-    of_time.add_argument("--references", type=int, default=4)
+    of_time.add_argument("--references", type=int, default=6)
     of_truth = kinds.add_parser("truth", help="estimates beside the truth")
     of_truth.add_argument("--num", type=int, default=2000, help="vectors in each set")
     of_truth.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

@@ -7,8 +7,9 @@ as sensitive against Restaurants as safe, and Yelp reviews of Beauty & Spas and 
 Restaurants. For each seed rows are drawn; a fifth of them teaches the ranker, and the others are redacted at each level
 and measured: `attack`, a fresh classifier, as of `python cli.py attack`; `guesses`, a public language model that
 guesses the masks of some rows; `divergence`, the Rényi divergence of order 2 of sentence vectors, which is an estimate.
-The ranker `random` hides words by chance. The mechanisms of word-level differential privacy (`python cli.py perturb`)
-replace the words of the same rows instead, at several word-level ε, and are measured alike.
+The ranker `random` hides words by chance; `gradient` and `learned` rank by MiniLM (extra minilm), which takes minutes.
+The mechanisms of word-level differential privacy (`python cli.py perturb`) replace the words of the same rows instead,
+at several word-level ε, and are measured alike.
 
 What the file has already is passed over, so that an interrupted command goes on, and a measure can be added later.
 """
@@ -24,8 +25,9 @@ import random
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from functools import lru_cache
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -37,14 +39,16 @@ import torch
 from numpy.typing import NDArray
 
 from commands.quality.frame import COLUMNS, read_csv, write_csv
-from commands.redaction.perturb import _mechanism, _vectors
-from commands.redaction.redact import _ranker
 from datamodules.tables import read_turns
 from doppel.files import write_json_lines
 from doppel.redaction.attack import classify
 from doppel.redaction.mask import Ranker, Redacted, Redactor
+from doppel.redaction.mechanisms import word_mechanism
+from doppel.redaction.rankers import WITH_ENCODER, learn_ranker
 from doppel.redaction.reconstruction import Reconstructor
 from doppel.redaction.word_level import Perturber
+from doppel.redaction.word_vectors import input_vectors
+from lightning_modules.parsing.encoders import minilm
 
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 #: Data → its file, what is sensitive and what is safe there, and rows of each that are drawn.
@@ -62,8 +66,6 @@ METRICS = {
 WORD_LEVEL = {"feyisetan": (20, 100, 300, 1000), "santext": (1, 5, 10, 20), "custext": (1, 5, 20, 100)}
 #: Words of the sensitive rows of which masks are guessed.
 _GUESSED = 250
-#: Words of a set of CusText, as of `perturb`.
-_SET = 20
 
 
 class Chance:
@@ -142,27 +144,19 @@ def _measured(
     draw, num = random.Random(seed), min(DATA[name][3], num_rows or DATA[name][3])
     drawn = {part: draw.sample(own, num) for part, own in texts.items()}
     taught = num // 5
-    started, ranker = time.process_time(), None
+    started = time.process_time()
+    ranker_of = _rankers(kind, [own[:taught] for own in drawn.values()], seed)
     for level, measures in todo.items():
         if not measures or (measures == ["guesses"] and (level in (0, 1) or kind in WORD_LEVEL)):
             continue  # nothing is hidden, or nothing is left to guess by
-        ranked: Ranker
         hidden: dict[str, list[Redacted]] = {}
         if kind in WORD_LEVEL:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the seed is known, and so are the texts
-                perturber = Perturber(_mechanism(kind, _vectors("minilm"), level, _SET), seed)
+                perturber = Perturber(word_mechanism(kind, input_vectors(minilm()), level), seed)
             written = {part: perturber(own[taught:]) for part, own in drawn.items()}
-        elif kind == "random":
-            ranked = Chance()
-        elif kind == "learned":
-            ranked = _ranker(kind, *(own[:taught] for own in drawn.values()), level or 0.1, "minilm", seed)
         else:
-            if ranker is None:
-                ranker = Remembered(_ranker(kind, *(own[:taught] for own in drawn.values()), level, "minilm", seed))
-            ranked = ranker
-        if kind not in WORD_LEVEL:
-            redactor = Redactor(ranker=ranked, level=level)
+            redactor = Redactor(ranker=ranker_of(level), level=level)
             hidden = {part: [redactor.redact(text) for text in own[taught:]] for part, own in drawn.items()}
             written = {part: [said.text for said in own] for part, own in hidden.items()}
         found: dict[str, float] = {}
@@ -180,6 +174,19 @@ def _measured(
         if found:
             yield level, found, 2 * (num - taught)
     print(f"{name}, seed {seed}, {kind}: {time.process_time() - started:.0f} CPU s")
+
+
+def _rankers(kind: Any, taught: Sequence[list[str]], seed: int) -> Callable[[float], Ranker]:
+    """The ranker of each level; only `learned` has one of its own for each, and learns where words are hidden."""
+
+    @lru_cache(maxsize=1)
+    def learnt(level: float) -> Ranker:
+        if kind == "random":
+            return Chance()
+        encoder = minilm() if kind in WITH_ENCODER else None
+        return Remembered(learn_ranker(kind, *taught, encoder=encoder, level=level, seed=seed))
+
+    return lambda level: learnt(level if kind == "learned" and 0 < level < 1 else 0.1)
 
 
 def _some(redacted: Sequence[Redacted]) -> list[Redacted]:

@@ -20,7 +20,7 @@ from doppel.privacy.fingerprint import sealed
 from doppel.redaction.mask import Ranker, Redactor
 from doppel.redaction.patterns import Pattern, rules_of
 from doppel.redaction.pseudonyms import pseudonyms
-from doppel.redaction.rank import LogisticRanker, OcclusionRanker, WordClassifier
+from doppel.redaction.rankers import learn_ranker
 
 _BAR = "{l_bar}{bar}|"  # no count of private rows
 _PRIVATE = (
@@ -155,8 +155,7 @@ def _redactor(redaction: Redaction) -> Redactor:
     rules = rules_of(words, redaction.patterns, redaction.entities)
     ranker: Ranker | None = None
     if redaction.sensitive is not None and redaction.safe is not None:
-        classifier = WordClassifier.fit(*(_texts(path) for path in (redaction.sensitive, redaction.safe)))
-        ranker = LogisticRanker(classifier) if redaction.ranker == "logistic" else OcclusionRanker(classifier)
+        ranker = learn_ranker(redaction.ranker, _texts(redaction.sensitive), _texts(redaction.safe))
     return Redactor(rules, ranker, redaction.level, pseudonyms(sealed) if redaction.pseudonyms else None)
 
 

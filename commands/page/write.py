@@ -15,6 +15,7 @@ from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import render
 from commands.page.pictures import PAGE
+from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
 from commands.page.tree_paths import tree_paths
@@ -128,6 +129,7 @@ def write_page(
             files={name: ", ".join(entry.path for entry in own) for name, own in files.items()},
             lacks={s.label or s.tree or "": _lacks(s, called, support) for own in shown.values() for s in own},
             privacy=privacy(record, card, attestation),
+            hidden=hidden(record),
             figures=quality.figures(metrics, with_private),
             measured=[system(name).label for name in metrics],
             notes=[*sum(wrong.values(), []), *_notes(metrics, with_private), *_later_notes(later)],

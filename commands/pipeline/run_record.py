@@ -75,6 +75,12 @@ class RunRecord:
         folders = [self.folder / entry.folder for entry in made if entry.folder is not None]
         return [StageConfig.read(folder) for folder in folders if (folder / "config.yaml").is_file()]
 
+    @property
+    def redactions(self) -> list[Mapping[str, Any]]:
+        """What was hidden of private rows before they were learnt from, as the experiment or a training says."""
+        given = [self.experiment.get("redact"), *(config.data.get("redact") for config in self.trainings)]
+        return [redact for redact in given if redact]
+
     def training_settings(self, of: str) -> str:
         """The settings that the trainings of a system had, in short: equal settings have equal texts."""
         experiment = self.experiment

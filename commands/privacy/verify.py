@@ -325,17 +325,12 @@ def _not_checked(attestation: Attestation, checkpoints: list[dict[str, Any]]) ->
     unread = sorted(path for path, digest in read.items() if digest is None)
     return [
         *taken_as_given(bases, record.experiment.get("commit") or ()),
-        *([_REDACTED] if _is_redacted(record) else []),
+        *([_REDACTED] if record.redactions else []),
         *([f"that no private text is in {', '.join(public)}, or was learnt by it"] if public else []),
         *([f"that {', '.join(unread)} stayed the same between two steps"] if unread else []),
         *([f"the settings of trainings in {', '.join(missing)}, which are not there"] if missing else []),
         *attestation.ledger.not_checked,
     ]
-
-
-def _is_redacted(record: RunRecord) -> bool:
-    """Whether a training of the run hid words of its rows."""
-    return bool(record.experiment.get("redact")) or any(config.data.get("redact") for config in record.trainings)
 
 
 def _tail(path: str) -> str:

@@ -20,7 +20,8 @@ from datamodules.tables import read_turns
 from doppel.console.table import Table, show
 from doppel.errors import DataError, UserError
 from doppel.files import write_json
-from doppel.redaction.divergence import Comparison, Direction, Estimator, check_order
+from doppel.redaction.comparison import Comparison
+from doppel.redaction.divergence import Direction, Estimator, check_order
 from doppel.redaction.hull import BANNER, best_line
 from doppel.redaction.neighbours import distinct
 
@@ -55,11 +56,11 @@ def divergence(
     b: str,
     *,
     alpha: float = 2.0,
-    k: PositiveInt = 20,
+    k: PositiveInt = 40,
     estimator: Estimator = "knn",
     encoder: list[str] | None = None,
     pca: PositiveInt | None = None,
-    references: NonNegativeInt = 4,
+    references: NonNegativeInt = 6,
     null: NonNegativeInt = 0,
     bootstrap: NonNegativeInt = 0,
     subsample: NonNegativeInt = 0,

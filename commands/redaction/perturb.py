@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 from jsonargparse.typing import PositiveFloat
 from tqdm import tqdm
@@ -19,12 +19,11 @@ from datamodules.tables import place_turns
 from datamodules.turn import Turn, Unit
 from doppel.errors import UserError
 from doppel.files import whole_file, write_json
+from doppel.redaction.mechanisms import MechanismName, word_mechanism
 
 if TYPE_CHECKING:
-    from doppel.redaction.word_level import WordMechanism
     from doppel.redaction.word_vectors import WordVectors
 
-Mechanism = Literal["feyisetan", "santext", "custext"]
 #: Rows that are perturbed together.
 _ROWS = 512
 #: What a reader of the file is told beside its ε.
@@ -38,7 +37,7 @@ NO_GUARANTEE = (
 def perturb(
     table: str,
     *,
-    mechanism: Mechanism,
+    mechanism: MechanismName,
     epsilon: PositiveFloat,
     out: Path,
     encoder: str = "minilm",
@@ -80,7 +79,7 @@ def perturb(
         raise UserError("rows are written as .jsonl or .csv: give such a name", about=f"--out {out}")
     from doppel.redaction.word_level import Perturber
 
-    made = _mechanism(mechanism, _vectors(encoder), epsilon, set_size)
+    made = word_mechanism(mechanism, _vectors(encoder), epsilon, set_size)
     perturber, path = Perturber(made, seed), expand_path(table)
     turns = (placed.turn for placed in place_turns(path, unit, with_trees=False, columns=columns) if placed.turn)
     with whole_file(out, "give another --out") as file:
@@ -113,16 +112,6 @@ def _vectors(encoder: str) -> WordVectors:
     from lightning_modules.parsing.encoders import minilm
 
     return input_vectors(minilm() if encoder == "minilm" else str(place_of(encoder)))
-
-
-def _mechanism(name: Mechanism, vectors: WordVectors, epsilon: float, set_size: int) -> WordMechanism:
-    from doppel.redaction.custext import CusText
-    from doppel.redaction.feyisetan import Feyisetan
-    from doppel.redaction.santext import SanText
-
-    if name == "custext":
-        return CusText(vectors, epsilon, set_size)
-    return (Feyisetan if name == "feyisetan" else SanText)(vectors, epsilon)
 
 
 def _blocks(turns: Iterator[Turn]) -> Iterator[list[Turn]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
@@ -24,9 +24,8 @@ from doppel.files import whole_file, write_json
 from doppel.redaction.mask import Ranker, Redacted, Redactor
 from doppel.redaction.patterns import rules_of
 from doppel.redaction.pseudonyms import pseudonyms as draws_of
-from doppel.redaction.rank import LogisticRanker, OcclusionRanker, WordClassifier
+from doppel.redaction.rankers import WITH_ENCODER, RankerName, learn_ranker
 
-RankerName = Literal["logistic", "occlusion", "gradient", "learned"]
 #: What a card says of redacted files.
 NO_GUARANTEE = (
     "Redaction gives no privacy guarantee: nothing bounds what is left, and no ε belongs to these files. Keep them as "
@@ -161,18 +160,12 @@ def _ranker(name: RankerName, sensitive: list[str], safe: list[str], level: floa
             f"{len(sensitive)} sensitive and {len(safe)} safe rows are held out for the ranker: give larger tables, or "
             "a larger --held-out"
         )
-    if name in ("logistic", "occlusion"):
-        classifier = WordClassifier.fit(sensitive, safe)
-        return LogisticRanker(classifier) if name == "logistic" else OcclusionRanker(classifier)
-    from transformers import AutoModel
+    place = None
+    if name in WITH_ENCODER:
+        from lightning_modules.parsing.encoders import minilm
 
-    from doppel.metrics.text_featurizer import load_judge
-    from doppel.redaction.encoder_rank import EncoderClassifier, GradientRanker, LearnedRanker, WordStates
-    from lightning_modules.parsing.encoders import minilm
-
-    states = WordStates(*load_judge(minilm() if encoder == "minilm" else expand_path(encoder), AutoModel))
-    of_states = EncoderClassifier(states, sensitive, safe)
-    return GradientRanker(of_states) if name == "gradient" else LearnedRanker(of_states, level, seed)
+        place = minilm() if encoder == "minilm" else expand_path(encoder)
+    return learn_ranker(name, sensitive, safe, encoder=place, level=level, seed=seed)
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

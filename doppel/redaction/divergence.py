@@ -16,23 +16,22 @@ Appendix 4.1 of Gusain and Leith prints the mean of the logarithm in place of th
 negative, counts repeated vectors among the neighbours of points, although no density holds them, and takes for m the
 number of coordinates.
 
-None of this is a guarantee: the estimate is of these samples, under this encoder, and may be too small.
+None of this is a guarantee: the estimate is of these samples, under this encoder, and may be too small
+(:mod:`~doppel.redaction.comparison` measures by how much, on sets whose divergence is known).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, logsumexp
-from tqdm import tqdm
 
 from doppel.errors import UserError
 from doppel.redaction.neighbours import Distinct, Floats, Whole, distinct, intrinsic_dimension, neighbours
-from doppel.redaction.shift import Shift
 
 Estimator = Literal["knn", "noshad"]
 
@@ -107,7 +106,7 @@ class Pair:
         self,
         a: NDArray[np.floating],
         b: NDArray[np.floating],
-        k: int = 20,
+        k: int = 40,
         estimator: Estimator = "knn",
         spare: int = 1,
         progress: bool = False,
@@ -220,133 +219,6 @@ class Pair:
         return float(logsumexp(log_shares + order * ratios + unbiased))
 
 
-class Comparison:
-    """How far two sets are apart, with what the estimator misses on normal distributions as far apart.
-
-    Neighbours of a point in a sparse region lie on one side of it, towards the bulk, so the ratio of densities is
-    estimated as less extreme than it is, the more so the more dimensions there are: for a unit shift of normal
-    distributions in 8 dimensions, of which the divergence at α = 2 is 1, 2,000 points of each say .6. What the
-    estimator misses is measured (a parametric bootstrap, Efron and Tibshirani, 1993, chapter 10): pairs of sets are
-    drawn from two normal distributions with the sets' common covariance and the distance between their means, whose
-    divergence is known, and the mean error of the estimates is subtracted. Where the points are not normal, this is a
-    model and no measurement; ``references=0`` leaves it out.
-
-    Args:
-        a: [num_a, d].
-        b: [num_b, d].
-        k: Neighbours.
-        estimator: See the module.
-        references: Pairs of sets that are drawn; 0 or at least 2.
-        resampled: Whether rows will be drawn anew, which needs more neighbours.
-        seed: Of all that is drawn.
-        progress: Show bars.
-
-    Raises:
-        DataError: The vectors cannot be compared.
-    """
-
-    def __init__(
-        self,
-        a: NDArray[np.floating],
-        b: NDArray[np.floating],
-        k: int = 20,
-        estimator: Estimator = "knn",
-        references: int = 4,
-        resampled: bool = False,
-        seed: int = 0,
-        progress: bool = False,
-    ) -> None:
-        self.pair = Pair(a, b, k, estimator, spare=4 if resampled else 1, progress=progress)
-        self.seed, self.progress = seed, progress
-        points = self.pair.points
-        self.shift = Shift(points, self.pair.is_first) if references and len(points) else None
-        self.references: list[Pair] = []
-        if self.shift is not None:
-            drawn = self.shift.draw(references, np.random.default_rng([seed, 0]))
-            bar = tqdm(drawn, "normal pairs", references, disable=None if progress else True, leave=False)
-            self.references = [Pair(*each, k, estimator) for each in bar]
-
-    def uncorrected(self, alpha: float) -> tuple[Direction, Direction]:
-        """D_α(A‖B) and D_α(B‖A) as the neighbours say."""
-        return self.pair.directions(alpha)
-
-    def corrections(self, alpha: float) -> tuple[float, float]:
-        """What is added to the points' D_α(A‖B) and D_α(B‖A).
-
-        First what the estimates miss on average on the normal pairs. Then, where the two directions differ by no more
-        than twice the deviation of this difference on normal pairs, which have one divergence either way, the
-        difference is chance and both get the mean. Without that the larger direction of two equal sets is far from 0.
-        """
-        if self.shift is None or not self.references:
-            return 0.0, 0.0
-        drawn = np.array([of_points(pair.directions(alpha)) for pair in self.references])
-        missed = self.shift.divergence(alpha) - drawn.mean(0)
-        ours = of_points(self.uncorrected(alpha)) + missed
-        half, by_chance = (ours[0] - ours[1]) / 2, ((drawn[:, 0] - drawn[:, 1]) / 2).std(ddof=1)
-        moved = half if abs(half) <= 2 * by_chance else 0.0
-        return float(missed[0] - moved), float(missed[1] + moved)
-
-    def divergences(self, alpha: float) -> tuple[float, float]:
-        """D_α(A‖B) and D_α(B‖A) in nats, corrected, not below 0."""
-        pairs = zip(self.uncorrected(alpha), self.corrections(alpha), strict=True)
-        first, second = (direction.divergence(correction) for direction, correction in pairs)
-        return first, second
-
-    def null(self, alpha: float, num: int) -> Floats:
-        """What the larger direction, uncorrected, is where both sets are one: whose row it is is drawn, [num]."""
-        rng, pair = np.random.default_rng([self.seed, 1]), self.pair.shuffled()
-        pool, size = self.pair.rows.counts.sum(0), int(self.pair.rows.counts[0].sum())
-
-        def draws() -> Iterator[Whole]:
-            for _ in range(num):
-                first = rng.multivariate_hypergeometric(pool, size, method="marginals")
-                yield np.stack([first, pool - first])
-
-        return np.array([_larger(pair.directions(alpha, counts)) for counts in self._bar(draws(), "null", num)])
-
-    def bootstrap(self, alpha: float, num: int) -> Floats:
-        """The larger direction, corrected, of as many rows drawn with replacement, [num].
-
-        A row that is drawn twice makes its neighbourhood look denser and its text look frequent: the mean is off, and
-        the spread is what this is for.
-        """
-        rng, counts = np.random.default_rng([self.seed, 2]), self.pair.rows.counts
-        draws = (np.stack([rng.multinomial(side.sum(), side / side.sum()) for side in counts]) for _ in range(num))
-        return self._drawn(alpha, self._bar(draws, "bootstrap", num), copies=2)
-
-    def subsamples(self, alpha: float, num: int) -> Floats:
-        """The larger direction, corrected, of half of the rows, drawn without replacement, [num].
-
-        No row becomes a duplicate. Half of the rows have √2 times the spread of all rows; and since the draws overlap,
-        they differ from the estimate of all rows by the spread of all rows itself (Politis and Romano, 1994).
-        """
-        rng, counts = np.random.default_rng([self.seed, 3]), self.pair.rows.counts
-        halves = [max(1, int(side.sum()) // 2) for side in counts]
-        draws = (
-            np.stack(
-                [
-                    rng.multivariate_hypergeometric(side, half, method="marginals")
-                    for side, half in zip(counts, halves, strict=True)
-                ]
-            )
-            for _ in range(num)
-        )
-        return self._drawn(alpha, self._bar(draws, "subsamples", num), copies=1)
-
-    def _drawn(self, alpha: float, draws: Iterator[Whole], copies: int) -> Floats:
-        """The larger direction of each draw; the correction grows with the squared distance of the draw's means."""
-        corrections, found = self.corrections(alpha), []
-        for counts in draws:
-            grown = 1.0
-            if self.shift is not None and self.shift.squared > 0:
-                grown = self.shift.of_rows(counts[:, self.pair.is_point], copies) / self.shift.squared
-            found.append(_larger(self.pair.directions(alpha, counts), [grown * each for each in corrections]))
-        return np.array(found)
-
-    def _bar(self, draws: Iterator[Whole], name: str, num: int) -> Iterator[Whole]:
-        return iter(tqdm(draws, name, num, disable=None if self.progress else True, leave=False))
-
-
 def of_points(directions: Sequence[Direction]) -> Floats:
     """D_α(P‖Q) and D_α(Q‖P) of the points alone, each set's scaled to one distribution, [2]; may be below 0."""
     found = []
@@ -357,10 +229,6 @@ def of_points(directions: Sequence[Direction]) -> Floats:
             scale = own.alpha * np.log(own.share) + (1 - own.alpha) * np.log(other.share)
             found.append((own.points - scale) / (own.alpha - 1))
     return np.array(found)
-
-
-def _larger(directions: Sequence[Direction], corrections: Sequence[float] = (0.0, 0.0)) -> float:
-    return max(each.divergence(correction) for each, correction in zip(directions, corrections, strict=True))
 
 
 def check_order(alpha: float, k: int, estimator: Estimator = "knn") -> None:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doppel.errors import DataError, UserError
-from doppel.redaction.divergence import Comparison, Pair, check_order
+from doppel.redaction.comparison import Comparison
+from doppel.redaction.divergence import Pair, check_order
 from doppel.redaction.neighbours import Floats, distinct, neighbours
 
 ORDERS = (1.0, 1.5, 2.0, 4.0)
@@ -49,8 +50,10 @@ def test_over_seeds_the_estimate_is_right(dimensions: int, shift: float) -> None
         found.append([max(made.divergences(order)) for order in ORDERS])
     errors = np.array(found) - np.array(ORDERS) * shift**2 / 2
     assert (np.abs(errors.mean(0)) < 0.15).all()
-    near = np.abs(errors[:, :3]) < (0.15 if shift else 0.03)
-    assert (near.mean(0) >= 0.75).all()
+    if shift:  # no estimate is that near in every draw: see above
+        assert ((np.abs(errors[:, :3]) < 0.15).mean(0) >= 0.75).all()
+    else:
+        assert (errors[:, :3] < 0.03).all()
 
 
 def test_the_bare_estimate_is_right_at_zero_and_too_small_at_a_distance() -> None:

@@ -17,7 +17,7 @@ from doppel.redaction.hull import BANNER
 #: What measures; none of it knows of ledgers or of what they record.
 MEASURES = [
     "commands.redaction.divergence",
-    *(f"doppel.redaction.{name}" for name in ("divergence", "neighbours", "shift", "hull", "closeness")),
+    *(f"doppel.redaction.{name}" for name in ("divergence", "comparison", "neighbours", "shift", "hull", "closeness")),
 ]
 
 
@@ -110,7 +110,7 @@ def test_texts_are_read_by_several_encoders_and_the_largest_counts(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--alpha", "21"], "alpha: the estimate by 20 neighbours exists for orders below 21"),
+        (["--alpha", "41"], "alpha: the estimate by 40 neighbours exists for orders below 41"),
         (["--alpha", "0.5"], "order of at least 1"),
         (["--delta", "2"], "--delta"),
         (["--delta", "1e-5", "--k", "3"], "--k"),
