@@ -11,6 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from commands.lightning.trained_model import value_chooser
 from commands.pipeline.private_files import refuse_parser
 from datamodules.attribute_codes import AttributeCodes
 from datamodules.columns import Columns
@@ -53,8 +54,6 @@ def fill(
     Raises:
         UserError: A file, a model or the schema cannot be used, or the parser has read the table.
     """
-    from commands.lightning.trained_model import place_of
-
     known = Schema.read(schema)
     AttributeCodes(known, schema)  # what a prompt could not say is found out before the long work
     if not known.filled and parser is None:
@@ -75,7 +74,7 @@ def fill(
     head = {"fills": hashlib.sha256(json.dumps(terms).encode()).hexdigest()}
     part = out.with_name(f"{out.name}.part")
     num_done = _begin(part, head)
-    models = {by: _asked_model(str(place_of(by))) for by in dict.fromkeys(str(c.by) for c in known.filled)}
+    models = {by: value_chooser(by) for by in dict.fromkeys(str(c.by) for c in known.filled)}
     parse = None if parser is None else _parse_alone(parser)
     rows = list(_rows(path, columns))
     for where, row in tqdm(rows[num_done:], desc="filled", unit="row", initial=num_done, total=len(rows), disable=None):
@@ -142,12 +141,6 @@ def _filled(
     if parse is not None and text.strip() and not row.get(tree):
         made[tree] = parse(text)
     return {**row, **made}
-
-
-def _asked_model(folder: str) -> Any:
-    from doppel.tables.asked import ValueChooser  # needs torch, which no --help waits for
-
-    return ValueChooser(folder)
 
 
 def _parse_alone(parser: Path) -> Callable[[str], str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from commands.lightning.trained_model import place_of
+from commands.lightning.trained_model import value_chooser
 from commands.quality.labels import regression
 from datamodules.attribute_codes import AttributeCodes
 from doppel.errors import DataError, UserError
@@ -197,9 +197,7 @@ def _asked(column: Column, sides: Sequence[Sequence[str]]) -> list[list[int]]:
     """
     from tqdm import tqdm
 
-    from doppel.tables.asked import ValueChooser
-
-    model, values = ValueChooser(place_of(str(column.by))), [value for value in column.values if value != OTHER]
+    model, values = value_chooser(str(column.by)), [value for value in column.values if value != OTHER]
     read = []
     with tqdm(total=sum(map(len, sides)), desc=f"   {column.name}", unit="text", leave=False, disable=None) as bar:
         for texts in sides:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from doppel.errors import UserError
 from doppel.metrics.fluency import first_token
 
 #: Where the text stands in a prompt.
@@ -31,28 +29,14 @@ class ValueChooser:
         what it learnt from the private records without privacy would show in the values.
 
     Args:
-        folder: Model and tokenizer as Hugging Face saves them.
-        device: Where it runs; None: on a GPU where there is one.
-
-    Raises:
-        UserError: There is no such model.
+        model: A causal language model in evaluation mode, where it is to run.
+        tokenizer: Of the model.
     """
 
-    def __init__(self, folder: str | Path, device: str | None = None) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
-            model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"cannot load it as a causal language model with its tokenizer ({str(error).splitlines()[0]}): give "
-                "`by` a folder that transformers loads, such as models/smollm2-135m",
-                about=folder,
-            ) from None
-        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = model.to(self._device).eval()
-        self._first = first_token(self._tokenizer)
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self._device = next(model.parameters()).device
+        self._first = first_token(tokenizer)
         self._longest = int(getattr(model.config, "max_position_embeddings", None) or 1 << 20)
         self._usual: dict[tuple[str, tuple[str, ...]], Tensor] = {}  # scores for an empty text
 

@@ -246,7 +246,8 @@ def _column(name: str, entry: object, path: Path) -> Column:
     if made is not None and (of is not None or (made in NUMBERS) != ("bins" in given)):
         what = "bins" if made in NUMBERS else "values"
         raise DataError(f"it is made of {made}: give it {what}, and no column with `of`", about=about)
-    by, ask = given.get("by"), given.get("ask", ASK % name.replace("_", " ").capitalize())
+    by: Any = given.get("by")
+    ask = given.get("ask", ASK % name.replace("_", " ").capitalize())
     if (made == "model") != isinstance(by, str) or ("ask" in given and by is None):
         raise DataError("`by` names the model that a value is made by: give made: model and by: FOLDER", about=about)
     if not isinstance(ask, str) or ask.count("{text}") != 1 or ask.endswith(" "):

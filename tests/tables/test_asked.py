@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from commands.lightning.trained_model import value_chooser
 from doppel.errors import UserError
 from doppel.tables.asked import ValueChooser
 
@@ -18,7 +19,7 @@ TEXTS = ["book lunch with Ana", "yes", "will it rain in Oslo", "thanks a lot", "
 
 @pytest.fixture(scope="module")
 def asked(tiny_model: str) -> ValueChooser:
-    return ValueChooser(tiny_model, "cpu")
+    return value_chooser(tiny_model)
 
 
 def naive(folder: str, text: str, value: str) -> float:
@@ -41,7 +42,7 @@ def test_scores_are_those_of_one_row_and_one_pass(asked: ValueChooser, tiny_mode
 
 
 def test_a_value_depends_on_its_own_text_alone_bit_for_bit(asked: ValueChooser, tiny_model: str) -> None:
-    alone = {text: ValueChooser(tiny_model, "cpu")._scores(text, VALUES, ASK) for text in TEXTS}
+    alone = {text: value_chooser(tiny_model)._scores(text, VALUES, ASK) for text in TEXTS}
     for text in [*TEXTS[::-1], "a text more, longer than all of them", *TEXTS]:
         scores = asked._scores(text, VALUES, ASK)
         assert text not in alone or torch.equal(scores, alone[text])
@@ -54,4 +55,4 @@ def test_a_text_that_is_too_long_is_cut_and_an_empty_one_has_no_value(asked: Val
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot load it as a causal language model"):
-        ValueChooser(tmp_path)
+        value_chooser(str(tmp_path))
