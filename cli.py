@@ -65,6 +65,7 @@ MORE = {
     },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",
+        "fill": "commands.data.fill:fill",
     },
     "Pools and splits of programs": {
         "templates": "commands.annotate.templates:templates",

@@ -7,7 +7,9 @@ r"""Private evolution from four starts, beside three systems that train: one tab
 Units of a public file are dealt out by a fixed seed: some play the private ones, some the texts that people have given,
 and where no reference is named some the reference. Each cell is a run of ``configs/experiments/DATA-evolution.yaml`` in
 a folder of its own under ``--runs``. The same command again goes on with what was cut short, asks a generator for
-nothing twice and spends nothing twice; the table is written anew after each run, from all that have finished.
+nothing twice and spends nothing twice; the table is written anew after each run, from all that have finished. Cells
+that finished without ``--parser`` are compared again when it is given, beside their folders; nothing of them is made
+anew.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ METRICS = (
     "word_overlap",
     "next_token_accuracy",
 )
-#: What human turns have in their place.
-HUMAN = {f"human_{name}": name for name in METRICS}
+#: What it has besides of each attribute that samples can teach.
+TAUGHT = "attribute_downstream"
 NAMES = {"yelp": "Yelp", "smcalflow": "SMCalFlow"}
 _SEED = 0
 
@@ -95,6 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 command += ["--epsilon", f"{epsilon:g}", "--seed", str(seed), "--set", *words]
                 print(f"━━ {run.name}", flush=True)
                 failed |= _go(run, command) != 0
+                if options.parser and (run / "report.json").is_file():
+                    failed |= _judge(run, system, reference, schema.schema, options.parser) != 0
                 _write(options.runs, options.out)
     return int(failed)
 
@@ -108,6 +112,22 @@ def _go(run: Path, command: Sequence[str]) -> int:
     with run.with_name(f"{run.name}.cpu").open("a", encoding="utf-8") as file:
         file.write(f"{_cpu_seconds() - before:.1f}\n")
     return status
+
+
+def _judge(run: Path, system: str, reference: str, schema: str, parser: str) -> int:
+    """Compare the samples of a run again, by trees that a parser reads in them, if nobody has yet; exit status."""
+    out = _parsed(run)
+    told = [json.loads(file.read_text(encoding="utf-8")) for file in (run / "report.json", out) if file.is_file()]
+    if any(own.get("parser") == parser for own in told):
+        return 0
+    words = ["evaluate", "--synthetic", str(run / f"synthetic_{system}.jsonl"), "--reference", reference]
+    words += ["--columns", json.dumps({"attributes": schema}), "--parser", parser, "--no-mauve", "--out", str(out)]
+    return subprocess.run([sys.executable, str(ROOT / "cli.py"), *words], cwd=ROOT, check=False).returncode
+
+
+def _parsed(run: Path) -> Path:
+    """Where the comparison by a parser stands that came after a run."""
+    return run.with_name(f"{run.name}.parsed.json")
 
 
 def _cpu_seconds() -> float:
@@ -167,18 +187,22 @@ def _write(runs: Path, out: Path) -> None:
         told = json.loads(report.read_text(encoding="utf-8"))
         cell, epsilon, seed = run.name.replace("epsilon=", "").replace("seed=", "").split(",")
         ((system, metrics),) = told["metrics"].items()
+        if _parsed(run).is_file():
+            later = json.loads(_parsed(run).read_text(encoding="utf-8"))
+            metrics |= {name: value for name, value in later.items() if value is not None}
+        names = (*METRICS, *sorted(name for name in metrics if name.startswith(TAUGHT)))
         common = {"data": NAMES[run.parent.name], "num_samples": told["num_samples"], "experiment": "evolution"}
         own = {**common, "system": system, "epsilon": float(epsilon), "seed": int(seed), "setting": _named(cell)}
-        values = {name: metrics[name] for name in METRICS if metrics.get(name) is not None}
+        values = {name: metrics[name] for name in names if metrics.get(name) is not None}
         cost = run / f"synthetic_{system}.jsonl.evolution.json"
         values["answers"] = json.loads(cost.read_text(encoding="utf-8"))["spent_calls"] if cost.exists() else 0
         seconds = [float(line) for line in run.with_name(f"{run.name}.cpu").read_text(encoding="utf-8").splitlines()]
         values["cpu_minutes"] = sum(seconds) / 60
         rows += [{**own, "metric": name, "value": round(value, 4)} for name, value in values.items()]
         human = {**common, "system": "human", "setting": "people"}
-        for name, metric in HUMAN.items():
-            if metrics.get(name) is not None:
-                rows.append({**human, "metric": metric, "value": round(metrics[name], 4)})
+        for name in names:
+            if metrics.get(f"human_{name}") is not None:
+                rows.append({**human, "metric": name, "value": round(metrics[f"human_{name}"], 4)})
     if rows:
         frame = pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64", "num_samples": "Int64"})
         write_csv(frame.drop_duplicates(["data", "setting", "epsilon", "seed", "metric"]), out)

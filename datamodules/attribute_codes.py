@@ -14,6 +14,8 @@ from doppel.tables.schema import Schema
 
 #: Between the attributes of a code.
 BETWEEN = " | "
+#: What to do about a column that a model is to fill.
+FILL = ": a model fills it, python cli.py fill TABLE --schema SCHEMA --out FILLED.jsonl, and FILLED.jsonl is read then"
 
 
 class AttributeCodes:
@@ -124,9 +126,14 @@ def codes_in(columns: Columns, names: Collection[str]) -> AttributeCodes | None:
         None where no schema is named, or a file that is compared with the private one lacks a column of it.
     """
     codes = codes_of(columns)
-    if codes is None or (isinstance(columns, ReferenceColumns) and not set(codes.schema.sources) <= set(names)):
+    if codes is None or (isinstance(columns, ReferenceColumns) and not _given(codes) <= set(names)):
         return None
     return codes
+
+
+def _given(codes: AttributeCodes) -> set[str]:
+    """Columns that a file must have by itself."""
+    return {column.source for column in codes.schema.columns if column.source is not None and column.made is None}
 
 
 @lru_cache(maxsize=8)
@@ -147,7 +154,9 @@ def refuse_missing(codes: AttributeCodes, names: Collection[str], columns: Colum
         DataError: One is missing.
     """
     for attribute in codes.schema.columns:
-        if attribute.source is not None and attribute.source not in names:
+        if attribute.made == "model" and attribute.source not in names and not isinstance(columns, ReferenceColumns):
+            raise DataError(f"no row has a column {attribute.source!r} ({listed(names, columns)}){FILL}", about=path)
+        if attribute.made is None and attribute.source not in names:
             raise DataError(
                 f"no row has a column {attribute.source!r}, of which the attribute {attribute.name!r} is read "
                 f"({listed(names, columns)}): name its column with `of`, or take it out of {columns.attributes}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datamodules.attribute_codes import FILL
 from datamodules.columns import Columns, listed
 from datamodules.sources import expand_path
 from datamodules.tables import Record, read_records
@@ -65,10 +66,12 @@ class Attributes:
         schema = self._schema(records)
         known = Columns(label=schema.sources or None, unit=self.unit_column)
         present: set[str] = set().union(*(row.keys() for _, row in records))
-        needed = {*schema.sources, *(self._made_of(column.made, present) for column in schema.columns if column.made)}
+        made = [column.made for column in schema.columns if column.made and column.source is None]
+        needed = {*schema.sources, *(self._made_of(own, present) for own in made)}
         for name in [*schema.sources, *sorted(needed - set(schema.sources))]:
             if name not in present:
-                raise DataError(f"no row has a column {name!r} ({listed(present, known)})", about=self.path)
+                way = FILL if name in (column.source for column in schema.filled) else ""
+                raise DataError(f"no row has a column {name!r} ({listed(present, known)}){way}", about=self.path)
         units = [self._unit(place, row) for place, row in records]
         if self.unit is None:
             self._refuse_rows_of_one(records, known)

@@ -11,6 +11,7 @@ from datamodules.sources import expand_path
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
+    from doppel.tables.asked import ValueChooser
     from lightning_modules.causal_lm import CausalLM
 
 
@@ -46,3 +47,27 @@ def place_of(model: str) -> Path:
     """Where a model is: a folder, from here or beside the code; else its name, which may be one on the hub."""
     path = Path(expand_path(model)).expanduser()
     return ROOT / path if not path.is_dir() and (ROOT / path).is_dir() else path
+
+
+def value_chooser(by: str) -> ValueChooser:
+    """What chooses among public values, of a column that a model fills.
+
+    Args:
+        by: The model, as the schema names it.
+
+    Raises:
+        UserError: It cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    from doppel.metrics.text_featurizer import FeaturizerError, load_judge
+    from doppel.tables.asked import ValueChooser
+
+    try:
+        return ValueChooser(*load_judge(str(place_of(by)), AutoModelForCausalLM))
+    except FeaturizerError:
+        raise UserError(
+            "cannot load it as a causal language model with its tokenizer: give `by` a folder that transformers loads, "
+            "such as models/smollm2-135m",
+            about=by,
+        ) from None

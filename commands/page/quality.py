@@ -43,6 +43,8 @@ _FIGURES += (
     "tree_adherence",
     "next_token_accuracy",
 )
+_DOWNSTREAM = "attribute_downstream"
+_FIGURES += (_DOWNSTREAM, f"{_DOWNSTREAM}_majority")
 _FIGURES += ("commonest", "mean_words", "distinct_trees", "commonest_tree")
 _COPIES = "private/exact_copies"
 
@@ -114,7 +116,8 @@ def best_first(systems: Sequence[str], metrics: Mapping[str, Mapping[str, Any]])
 def _names(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Metrics in the order of a page."""
     independent, own = judged(metrics.values())
-    return [*independent, *_FIGURES, *own]
+    each = {name for values in metrics.values() for name in values if name.startswith(f"{_DOWNSTREAM}_")}
+    return [*independent, *_FIGURES, *sorted(each - {*_FIGURES}), *own]
 
 
 def reference(record: RunRecord) -> tuple[list[Sample], str]:

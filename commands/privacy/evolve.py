@@ -20,11 +20,12 @@ from commands.privacy.counted import embed
 from commands.privacy.histogram import read_labels
 from commands.privacy.kept_releases import try_folder
 from commands.privacy.rows_card import refuse_unpaid_rows
-from datamodules.columns import Columns, reference_columns
+from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_overlap
 from datamodules.sources import expand_path
 from datamodules.tables import read_records
 from doppel.errors import DataError, UserError
+from doppel.evolution.candidates import Prompt
 from doppel.evolution.evolve import Plan
 from doppel.evolution.evolve import evolve as run_rounds
 from doppel.evolution.generators.answers import Answers
@@ -111,10 +112,7 @@ def evolve(
             read_rows(settings.rows),
             lambda sentence: print(f"   {sentence}", flush=True),
         )
-        lines = [
-            {"utterance": own.text, **({"label": own.prompt.label} if names else {}), "stage": "evolution"}
-            for own in found
-        ]
+        lines = [{"utterance": own.text, **_asked_with(own.prompt, names), "stage": "evolution"} for own in found]
         content = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
         ballots.note(hashlib.sha256(content).hexdigest())
         told = {
@@ -131,6 +129,12 @@ def evolve(
             file.write(content)
     noise = "no noise: NOT PRIVATE" if ledger is None else f"noise of standard deviation {told['noise_multiplier']:.3f}"
     print(f"{out}: {len(found)} samples after {ballots.rounds} rounds ({noise})")
+
+
+def _asked_with(prompt: Prompt, labels: Sequence[str] | None) -> dict[str, str | None]:
+    """The public label and the released row that a text was asked with, for its line."""
+    own: dict[str, str | None] = {"label": prompt.label} if labels else {}
+    return own | ({"attributes": control_code(dict(prompt.attributes))} if prompt.attributes else {})
 
 
 def note_origins(settings: Evolution, ledger: Ledger, scope: str) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from commands.lightning.trained_model import value_chooser
+from commands.quality.labels import regression
 from datamodules.attribute_codes import AttributeCodes
 from doppel.errors import DataError, UserError
 from doppel.tables.made import OF_TREE, make
-from doppel.tables.schema import Column
+from doppel.tables.schema import OTHER, Column
 
 #: Texts that teach a classifier, at least.
 _FEWEST = 20
@@ -44,8 +47,13 @@ def attribute_metrics(
     """How near the attributes of samples are to those of human turns, and how often they are those of the prompt.
 
     One half of the reference teaches a classifier of each attribute that stands in a column: a logistic regression over
-    sentence vectors. Number of words is counted. Function and number of calls are read by a semantic parser. Samples
-    and the other half of the reference are read in the same way.
+    sentence vectors. Number of words is counted. Function and number of calls are read by a semantic parser, and what a
+    model fills is read by that model. Samples and the other half of the reference are read in the same way.
+
+    What samples teach is asked besides: the regression of ``python cli.py evaluate --labels`` learns an attribute from
+    the samples, by what they were written for, and is tested on the half of the reference that is compared. Beside it
+    stands what as many turns of the other half teach, and the commonest value. A number of words, which anybody can
+    count, and what a model fills, which the reference lacks, are left out.
 
     Formal guarantees:
         A function of samples, of a public reference and of public models.
@@ -60,7 +68,9 @@ def attribute_metrics(
     Returns:
         ``attribute_jsd`` (mean Jensen–Shannon divergence over the attributes, in bits) and ``human_attribute_jsd`` (of
         two parts of the reference); ``attribute_adherence``, ``attribute_adherence_chance`` (of samples that are dealt
-        out anew) and ``human_attribute_adherence``; the first and the third also for each attribute. And notes.
+        out anew) and ``human_attribute_adherence``; ``attribute_downstream`` (accuracy),
+        ``human_attribute_downstream`` and ``attribute_downstream_majority``, all null for samples that were not
+        written for attributes. JSD, adherence and the last three also for each attribute. And notes.
     """
     from doppel.metrics.attributes import adherence, jensen_shannon  # need torch, which no --help waits for
 
@@ -70,9 +80,12 @@ def attribute_metrics(
     notes: list[str] = []
     jsd, kept, chance, human_jsd, human_kept = (list[float]() for _ in range(5))
     wanted, gold, lesson = (_places(codes, side) for side in (samples, judged, taught))
+    vectors = _Vectors(encoder)
+    taught_by = {"attribute_downstream": list[float](), "human_attribute_downstream": list[float]()}
+    taught_by["attribute_downstream_majority"] = []
     for place, (name, column) in enumerate(zip(codes.names, codes.schema.columns, strict=True)):
         try:
-            read, human = _read(column, place, taught, lesson, (samples, judged), encoder)
+            read, human = _read(column, place, taught, lesson, (samples, judged), vectors)
         except UserError as error:
             notes.append(f"the attribute {name!r} is not read in the texts: {error}")
             continue
@@ -86,9 +99,24 @@ def attribute_metrics(
             kept.append(own)
             chance.append(by_chance)
             values[f"attribute_adherence_{key}"] = own
-            human_kept += [] if gold is None else [adherence([row[place] for row in gold], human)[0]]
+            is_read_as_given = column.by is not None  # the same model has given the attribute, if anything has
+            human_kept += (
+                [] if gold is None or is_read_as_given else [adherence([row[place] for row in gold], human)[0]]
+            )
+    try:
+        for place, (name, column) in enumerate(zip(codes.names, codes.schema.columns, strict=True)):
+            if column.made in ("words", "model") or wanted is None or gold is None or lesson is None:
+                continue
+            lessons = [(side, [row[place] for row in rows]) for side, rows in ((samples, wanted), (taught, lesson))]
+            scores = _downstream(lessons, (judged, [row[place] for row in gold]), vectors, seed)
+            for (kind, all_of), score in zip(taught_by.items(), scores, strict=True):
+                all_of.append(score)
+                values[f"{kind}_{name.lower().replace(' ', '_')}"] = score
+    except UserError as error:
+        notes.append(f"nothing says what samples teach of attributes: {error}")
     means = {"attribute_jsd": jsd, "human_attribute_jsd": human_jsd, "attribute_adherence": kept}
     means |= {"attribute_adherence_chance": chance, "human_attribute_adherence": human_kept}
+    means |= taught_by
     return {**{key: fmean(own) if own else None for key, own in means.items()}, **values}, notes
 
 
@@ -134,13 +162,15 @@ def _read(
     taught: Side,
     lesson: Sequence[Sequence[int]] | None,
     sides: Sequence[Side],
-    encoder: str,
+    vectors: _Vectors,
 ) -> list[list[int]]:
     """Places of the values of an attribute that are read in the texts of two sides.
 
     Raises:
         UserError: Nothing reads it.
     """
+    if column.by is not None:
+        return _asked(column, [side.texts for side in sides])
     if column.made is not None and column.made != "label":
         if column.made in OF_TREE and any(side.trees is None for side in sides):
             raise UserError("it is made of the tree, and no semantic parser reads one (--parser)")
@@ -156,20 +186,72 @@ def _read(
         raise UserError("the reference has no columns of attributes, from which it could be learnt")
     if len(lesson) < _FEWEST:
         raise UserError(f"{len(lesson)} turns of the reference are too few to learn it from")
-    return _classified(taught.texts, [row[place] for row in lesson], [side.texts for side in sides], encoder)
+    return _classified(taught.texts, [row[place] for row in lesson], [side.texts for side in sides], vectors)
+
+
+def _asked(column: Column, sides: Sequence[Sequence[str]]) -> list[list[int]]:
+    """What the model that fills a column says of texts, each by itself.
+
+    Raises:
+        UserError: The model cannot be loaded.
+    """
+    from tqdm import tqdm
+
+    model, values = value_chooser(str(column.by)), [value for value in column.values if value != OTHER]
+    read = []
+    with tqdm(total=sum(map(len, sides)), desc=f"   {column.name}", unit="text", leave=False, disable=None) as bar:
+        for texts in sides:
+            read.append(list[int]())
+            for text in texts:
+                read[-1].append(column.code(model.likeliest(text, values, str(column.ask))))
+                bar.update()
+    return read
+
+
+class _Vectors:
+    """Sentence vectors of texts, each set of texts embedded once."""
+
+    def __init__(self, encoder: str) -> None:
+        self._encoder = encoder
+        self._known: dict[tuple[str, ...], Any] = {}
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        """Vectors [texts, D].
+
+        Raises:
+            UserError: The encoder cannot be loaded.
+        """
+        from commands.privacy.counted import embed
+
+        key = tuple(texts)
+        if key not in self._known:
+            self._known[key] = embed(texts, self._encoder)
+        return self._known[key]
 
 
 def _classified(
-    texts: Sequence[str], values: Sequence[int], sides: Sequence[Sequence[str]], encoder: str
+    texts: Sequence[str], values: Sequence[int], sides: Sequence[Sequence[str]], vectors: _Vectors
 ) -> list[list[int]]:
     """What a classifier says of texts that has learnt from others."""
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegression
 
-    from commands.privacy.counted import embed
-
     model: Any = LogisticRegression(C=10.0, max_iter=2000) if len(set(values)) > 1 else DummyClassifier()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a rare value may have one text
-        model.fit(embed(texts, encoder), values)
-    return [[int(value) for value in model.predict(embed(side, encoder))] for side in sides]
+        model.fit(vectors(texts), values)
+    return [[int(value) for value in model.predict(vectors(side))] for side in sides]
+
+
+def _downstream(
+    lessons: Sequence[tuple[Side, Sequence[int]]], judged: tuple[Side, Sequence[int]], vectors: _Vectors, seed: int
+) -> list[float]:
+    """Accuracy on the judged texts after equally many texts of each lesson, and that of their commonest value."""
+    size = min(len(values) for _, values in lessons)
+    truth, found = [str(value) for value in judged[1]], []
+    for side, values in lessons:
+        learn = regression(vectors(side.texts), vectors(judged[0].texts), balanced=False)
+        rows = random.Random(seed).sample(range(len(values)), size)
+        guesses = learn(rows, [str(values[row]) for row in rows], seed)
+        found.append(sum(guess == true for guess, true in zip(guesses, truth, strict=True)) / len(truth))
+    return [*found, max(Counter(truth).values()) / len(truth)]

@@ -215,7 +215,7 @@ def read_synthetic(path: str | Path) -> list[Turn]:
             raise DataError('has no text under "utterance"; every line is {"utterance": …, "parse": …}', about=where)
         if parse is not None and not isinstance(parse, str):
             raise DataError(f'"parse" is {type(parse).__name__}; give the tree as text, or leave it out', about=where)
-        label = record.get("label")
+        label = record.get("attributes", record.get("label"))  # of an evolution: the row that it was asked with
         turns.append(Turn(record["utterance"], parse, where, label if isinstance(label, str) else None))
     if not turns:
         raise DataError("holds no sample; give at least one line with an utterance", about=path)

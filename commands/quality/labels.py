@@ -76,9 +76,12 @@ def label_accuracy(
             raise DataError(f"{name} does not have the labels of --reference, which are {', '.join(sorted(gold))}")
     size = min([num_samples or sys.maxsize, *map(len, turns.values())])
     texts = [turn.utterance for turn in judged]
+    from commands.privacy.counted import embed
+
+    texts_MD = embed(texts, encoder)
     results: dict[str, dict[str, list[float]]] = {}
     for name, learnt_from in turns.items():
-        learner = _regression([turn.utterance for turn in learnt_from], texts, encoder, balanced)
+        learner = regression(embed([turn.utterance for turn in learnt_from], encoder), texts_MD, balanced)
         results[name] = _scores(learner, _labels(learnt_from), gold, size, seeds, balanced)
     commonest = {label: Counter(values).most_common(1)[0][0] for label, values in gold.items()}
     majority = {label: _accuracy([commonest[label]] * len(texts), values, balanced) for label, values in gold.items()}
@@ -138,15 +141,20 @@ def _accuracy(guesses: Sequence[str], truth: Sequence[str], balanced: bool) -> f
     return right / (len(weight) if balanced else len(truth))
 
 
-def _regression(texts: Sequence[str], judged: Sequence[str], encoder: str, balanced: bool) -> Learner:
-    """Logistic regression over fixed sentence vectors; its penalty does best on parts of the training texts."""
+def regression(train_ND: Any, test_MD: Any, balanced: bool) -> Learner:
+    """Logistic regression over fixed sentence vectors; its penalty does best on parts of the training texts.
+
+    Args:
+        train_ND: Vectors of the texts that may be learnt from.
+        test_MD: Vectors of those that are judged.
+        balanced: Whether all values weigh alike.
+
+    Returns:
+        Of rows of the first, their labels and a seed: a label for each row of the second.
+    """
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, KFold
-
-    from commands.privacy.counted import embed
-
-    train_ND, test_MD = embed(texts, encoder), embed(judged, encoder)
 
     def learn(rows: list[int], labels: list[str], seed: int) -> list[str]:
         model: Any = LogisticRegression(max_iter=2000, class_weight="balanced" if balanced else None)

@@ -108,6 +108,15 @@ MEASURES = {
         ),
         Measure("attribute_adherence", "adherence", "attributes of the prompt that are read in the text", UP, 1, True),
         Measure("attribute_adherence_chance", "adherence by chance", "the same, texts dealt out anew", "", 1, True),
+        Measure(
+            "attribute_downstream",
+            "downstream",
+            "attributes of human turns that a classifier of samples finds",
+            UP,
+            1,
+            True,
+        ),
+        Measure("attribute_downstream_majority", "commonest value", "the same of the commonest value", "", 1, True),
         Measure("tree_adherence", "adherence of trees", "attributes of the prompt that the tree has", UP, 1, True),
         Measure("tree_adherence_chance", "the same by chance", "trees dealt out anew", "", 1, True),
         Measure("next_token_accuracy", "next token", "next tokens of human turns that samples teach", UP, 1, True),
@@ -130,7 +139,7 @@ SHOWN = [
     f"mauve_{OWN_BASE}",
 ]
 #: Metrics that each attribute has too, ``attribute_jsd_stars``.
-_OF_ATTRIBUTES = ("attribute_jsd", "attribute_adherence")
+_OF_ATTRIBUTES = ("attribute_jsd", "attribute_adherence", "attribute_downstream_majority", "attribute_downstream")
 #: Where several stand for one thing, the first that there is.
 INSTEAD = {
     "parsed_chi_square": ("chi_square",),

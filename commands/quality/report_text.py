@@ -11,7 +11,7 @@ from commands.quality.measures import INSTEAD, human_value, judged, measure
 from doppel.console.table import Table
 
 _COLUMNS = ("fluency", "word_overlap", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match")
-_COLUMNS += ("attribute_jsd", "attribute_adherence")
+_COLUMNS += ("attribute_jsd", "attribute_adherence", "attribute_downstream")
 _OF_PARSERS = ("exact_match", "exact_match@missing")
 
 

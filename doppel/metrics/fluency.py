@@ -66,7 +66,7 @@ class LanguageModel:
             self._loaded = load_judge(self.name, AutoModelForCausalLM)
         model, tokenizer = self._loaded
         device = next(model.parameters()).device
-        first = _first_token(tokenizer)
+        first = first_token(tokenizer)
         limit = min(_MAX_LENGTH, getattr(model.config, "max_position_embeddings", None) or _MAX_LENGTH) - 1
         ids = tokenizer(new, add_special_tokens=False, truncation=True, max_length=limit)["input_ids"]
         rows = {text: torch.tensor([first, *tokens]) for text, tokens in zip(new, ids, strict=True)}
@@ -87,7 +87,7 @@ class LanguageModel:
                 bar.update(len(batch))
 
 
-def _first_token(tokenizer: Any) -> int:
+def first_token(tokenizer: Any) -> int:
     """The token before a text.
 
     Measured on 200 turns of SMCalFlow with SmolLM2-135M-Instruct: behind ``<|endoftext|>`` they cost 6.8 nats a word,

@@ -8,9 +8,12 @@ from typing import Literal, get_args
 from doppel.lispress.function_types import valid_function_types
 
 #: What a column can be made of: the number of words of the text; of the tree, the number of calls, or the outermost of
-#: the listed functions; the label that the row has.
-Made = Literal["words", "calls", "function", "label"]
+#: the listed functions; the label that the row has; the value that a language model finds likeliest for the text, which
+#: `python cli.py fill` writes into a column of its own.
+Made = Literal["words", "calls", "function", "label", "model"]
 MADE: tuple[Made, ...] = get_args(Made)
+#: What a model is asked unless a schema says otherwise; after it comes the value.
+ASK = "{text}\n%s:"
 #: Those that are numbers, which need bins.
 NUMBERS: tuple[Made, ...] = ("words", "calls")
 #: Those that are made of the tree.

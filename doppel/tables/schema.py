@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from doppel.errors import DataError
-from doppel.tables.made import MADE, NUMBERS, OF_TREE, Made, make
+from doppel.tables.made import ASK, MADE, NUMBERS, OF_TREE, Made, make
 
 #: What a cell is read as that has none of the public values.
 OTHER = "other"
@@ -32,6 +32,8 @@ class Column:
         bins: Bounds between the values of a column of numbers, in their order; empty for a column of words.
         of: Column of the table, where it has another name.
         made: What the value is made of, in place of a cell of the table.
+        by: Folder of the model that it is made by.
+        ask: What the model is asked: words before the value, ``{text}`` where the text stands.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Column:
     bins: tuple[float, ...] = ()
     of: str | None = None
     made: Made | None = None
+    by: str | None = None
+    ask: str | None = None
 
     @classmethod
     def of_bins(cls, name: str, bins: Sequence[float]) -> Column:
@@ -55,7 +59,7 @@ class Column:
     @property
     def source(self) -> str | None:
         """Column of the table that it is read of; None where it is made of the request itself."""
-        return None if self.made else self.of or self.name
+        return (self.of or self.name) if self.made in (None, "model") else None
 
     def code(self, cell: object) -> int:
         """Place of the value that a cell is read as: a function of this cell and of the schema alone.
@@ -90,7 +94,8 @@ class Schema:
         """Read a YAML file: attribute → list of its values, or ``{bins: [bounds]}`` for numbers.
 
         ``{of: COLUMN, values: […]}`` is read of a column with another name; ``{made: words, bins: […]}`` of no column,
-        but of the request (:data:`~doppel.tables.made.Made`).
+        but of the request (:data:`~doppel.tables.made.Made`); ``{made: model, by: FOLDER, values: […]}`` of a column
+        that a model has filled.
 
         Raises:
             DataError: The file cannot be read, or says something else; the message names the line or the column.
@@ -152,6 +157,11 @@ class Schema:
         return [column.source for column in self.columns if column.source is not None]
 
     @property
+    def filled(self) -> list[Column]:
+        """Columns that a model fills."""
+        return [column for column in self.columns if column.made == "model"]
+
+    @property
     def needs_trees(self) -> bool:
         """Whether an attribute is made of the tree."""
         return any(column.made in OF_TREE for column in self.columns)
@@ -187,8 +197,11 @@ class Schema:
         codes = []
         for column in self.columns:
             try:
-                made = column.made
-                cell = row.get(str(column.source)) if made is None else make(made, column.values, text, tree, label)
+                made, source = column.made, column.source
+                if made is None or source is not None:
+                    cell = row.get(str(source))
+                else:
+                    cell = make(made, column.values, text, tree, label)
                 codes.append(column.code(cell))
             except ValueError as error:
                 raise DataError(str(error), about=f"{where}, column {column.name!r}") from None
@@ -226,17 +239,23 @@ def _column(name: str, entry: object, path: Path) -> Column:
     about = f"{path}, column {name!r}"
     given = entry if isinstance(entry, dict) else {"values": entry}
     made, of = given.get("made"), given.get("of")
-    if not given.keys() <= {"values", "bins", "made", "of"} or (("bins" in given) == ("values" in given)):
+    if not given.keys() <= {"values", "bins", "made", "of", "by", "ask"} or (("bins" in given) == ("values" in given)):
         raise DataError(f"its values are missing: {_WAY}", about=about)
     if made is not None and made not in MADE:
         raise DataError(f"it is made of {made!r}: give {', '.join(MADE)}", about=about)
     if made is not None and (of is not None or (made in NUMBERS) != ("bins" in given)):
         what = "bins" if made in NUMBERS else "values"
         raise DataError(f"it is made of {made}: give it {what}, and no column with `of`", about=about)
+    by: Any = given.get("by")
+    ask = given.get("ask", ASK % name.replace("_", " ").capitalize())
+    if (made == "model") != isinstance(by, str) or ("ask" in given and by is None):
+        raise DataError("`by` names the model that a value is made by: give made: model and by: FOLDER", about=about)
+    if not isinstance(ask, str) or ask.count("{text}") != 1 or ask.endswith(" "):
+        raise DataError("it asks nothing: give `ask` words with one {text}, and no blank at their end", about=about)
     if of is not None and not isinstance(of, str):
         raise DataError(f"its column is {of!r}: give the name of one", about=about)
     column = _of_bins(name, given["bins"], about) if "bins" in given else _of_values(name, given["values"], about)
-    return replace(column, of=of, made=made)
+    return replace(column, of=of, made=made, by=by, ask=None if by is None else ask)
 
 
 def _of_bins(name: str, entry: object, about: str) -> Column:

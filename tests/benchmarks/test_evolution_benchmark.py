@@ -24,6 +24,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def run(command: Sequence[str], **_: Any) -> SimpleNamespace:
         words = list(command)[2:]
         found.append(words)
+        if words[0] == "evaluate":
+            given = dict(zip(words[1::2], words[2::2], strict=False))
+            judged = {"attribute_jsd": 0.2, "attribute_downstream_function": 0.7, "word_overlap": None}
+            judged |= {"human_attribute_downstream_function": 0.8}
+            Path(words[words.index("--out") + 1]).write_text(json.dumps({"parser": given["--parser"], **judged}))
+            return SimpleNamespace(returncode=0)
         folder, system = Path(words[2]), words[words.index("--systems") + 1]
         folder.mkdir(parents=True, exist_ok=True)
         metrics = {"mauve_minilm": 0.5, "word_overlap": 0.3, "human_mauve_minilm": 0.9}
@@ -72,6 +78,26 @@ def test_every_cell_is_a_run_of_one_experiment_and_a_row_of_the_table(reviews: P
     (reviews.parent / "runs" / "yelp" / "0shot,epsilon=4,seed=1" / "report.json").unlink()
     assert call(reviews) == 0 and len(started) == len(evolution.CELLS) + 1
     assert len((reviews.parent / "runs" / "yelp" / "0shot,epsilon=4,seed=1.cpu").read_text().splitlines()) == 2
+
+
+def test_cells_that_have_finished_are_judged_by_a_parser_that_comes_later_and_only_once(
+    reviews: Path, started: list[list[str]]
+) -> None:
+    assert call(reviews, "--cells", "0 shot", "one_stage") == 0
+    reports = {path: path.read_bytes() for path in (reviews.parent / "runs").rglob("report.json")}
+    assert len(reports) == len(started) == 2
+    for _ in range(2):
+        assert call(reviews, "--cells", "0 shot", "one_stage", "--parser", "last.ckpt") == 0
+    assert [words[0] for words in started] == ["run"] * 2 + ["evaluate"] * 2
+    for words in started[2:]:
+        samples = Path(words[words.index("--synthetic") + 1])
+        assert samples.parent / "report.json" in reports and words[words.index("--parser") + 1] == "last.ckpt"
+    assert {path: path.read_bytes() for path in reports} == reports, "a finished run was changed"
+    frame = read_csv(reviews.parent / "out.csv").set_index(["setting", "metric"])["value"]
+    assert frame["0 shot", "attribute_jsd"] == 0.2 and frame["one_stage", "word_overlap"] == 0.3
+    assert frame["0 shot", "attribute_downstream_function"] == 0.7
+    assert frame["people", "attribute_downstream_function"] == 0.8
+    assert call(reviews, "--cells", "0 shot", "--parser", "another.ckpt") == 0 and len(started) == 5
 
 
 def test_given_texts_are_short_and_no_private_ones(reviews: Path, started: list[list[str]]) -> None:

@@ -60,6 +60,10 @@ def test_columns_are_chosen_in_the_order_asked_for(schema: Schema) -> None:
         ("words: {bins: [5, 5]}", r", column 'words': its bins are no rising numbers"),
         ("words: {bins: [5, many]}", r", column 'words': its bins are no rising numbers"),
         ("words: {bins: []}", r", column 'words': its bins are no rising numbers"),
+        ("mood: {made: model, values: [a]}", r", column 'mood': `by` names the model"),
+        ("mood: {by: models/base, values: [a]}", r", column 'mood': `by` names the model"),
+        ("mood: {made: model, by: m, bins: [1]}", r", column 'mood': it is made of model: give it values"),
+        ("mood: {made: model, by: m, values: [a], ask: 'The mood:'}", r", column 'mood': it asks nothing"),
         (f"name: {list(range(300))}", r", column 'name': it has 300 values"),
     ],
 )

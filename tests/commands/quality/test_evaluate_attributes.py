@@ -119,3 +119,19 @@ def test_chance_is_what_texts_have_that_are_dealt_out_anew() -> None:
 def test_two_attributes_with_the_same_words_are_apart() -> None:
     codes = AttributeCodes(Schema((Column.of_values("a", ["x"]), Column.of_values("b", ["x"]))))
     assert codes.write([0, 1]) == "A: x | B: other" and codes.read("A: x | B: other") == [0, 1]
+
+
+def test_samples_teach_what_they_were_written_for_and_others_nothing(tmp_path: Path) -> None:
+    drawn, reference = rows(200, 1), rows(200, 2, share=0.7)
+    good = values_of(tmp_path, [{**row, "label": code(row)} for row in drawn], reference)
+    assert good["attribute_downstream_kind"] == good["human_attribute_downstream_kind"] == 1.0
+    assert 0.6 < good["attribute_downstream_majority_kind"] < 0.8
+    assert good["attribute_downstream"] is not None and "attribute_downstream_length" not in good, "words are counted"
+    assert measure("attribute_downstream_majority_kind").label == "commonest value, kind"
+    assert measure("attribute_downstream_kind").show(0.5) == "50.0 %"
+    swapped = [{**row, "label": code(row, {"Food": "Cars", "Cars": "Food"}[row["kind"]])} for row in drawn]
+    assert values_of(tmp_path, swapped, reference)["attribute_downstream_kind"] == 0.0
+    told = [{**row, "attributes": code(row)} for row in drawn]  # as an evolution writes what it asked with
+    assert values_of(tmp_path, told, reference)["attribute_downstream_kind"] == 1.0
+    plain = values_of(tmp_path, drawn, reference)
+    assert plain["attribute_downstream"] is None and "attribute_downstream_kind" not in plain

@@ -1,0 +1,151 @@
+"""A table whose attributes public models have read in its texts, each row by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from commands.lightning.trained_model import value_chooser
+from commands.pipeline.private_files import refuse_parser
+from datamodules.attribute_codes import AttributeCodes
+from datamodules.columns import Columns
+from datamodules.sources import content_digest, expand_path, is_embedded
+from datamodules.tables import read_records, read_turns
+from doppel.errors import DataError, UserError
+from doppel.files import append_json_line, cut_torn_line, read_json_lines, write_json_lines
+from doppel.tables.schema import OTHER, Column, Schema
+
+
+def fill(
+    table: str,
+    *,
+    schema: Path,
+    out: Path,
+    parser: Path | None = None,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+) -> None:
+    """Fill columns of a table with what public models read in its texts.
+
+    A column of the schema that is `{made: model, by: FOLDER, values: […]}` gets, in each row, the value that the causal
+    language model in the folder finds likeliest after a fixed prompt; it writes nothing, so that every answer is one of
+    the values. With --parser a row without a tree gets the one that the parser reads, of which functions and numbers of
+    calls are made. Cells that a table has already stay. `metadata`, and `run` with attributes.schema, then take the
+    file that is written.
+
+    Each row goes through the models alone, so its values are a function of this row and of public weights: a neighbour
+    of the table becomes a neighbour of the filled one, and ε is what it would be if people had filled the columns. The
+    models must be public. One that learnt from these rows without privacy would carry them into other rows' values.
+
+    The filled table is as private as the table. The same command goes on where it was interrupted.
+
+    Args:
+        table: The private table, or dialogues.
+        schema: YAML file with the public values of each column.
+        out: File to write, JSON lines.
+        parser: Checkpoint of a public semantic parser.
+        columns: What the columns are called.
+
+    Raises:
+        UserError: A file, a model or the schema cannot be used, or the parser has read the table.
+    """
+    known = Schema.read(schema)
+    AttributeCodes(known, schema)  # what a prompt could not say is found out before the long work
+    if not known.filled and parser is None:
+        raise UserError(
+            "no column of it is filled by a model: give one {made: model, by: FOLDER, values: […]}, or --parser for "
+            "trees",
+            about=schema,
+        )
+    path = expand_path(table)
+    if parser is not None:
+        refuse_parser(parser, [(path, columns)], "--parser")
+    terms = {
+        "table": content_digest(path),
+        "columns": [[c.name, str(c.by), c.ask, c.values] for c in known.filled],
+        "named": columns.key,
+        "parser": None if parser is None else content_digest(str(parser)),
+    }
+    head = {"fills": hashlib.sha256(json.dumps(terms).encode()).hexdigest()}
+    part = out.with_name(f"{out.name}.part")
+    num_done = _begin(part, head)
+    models = {by: value_chooser(by) for by in dict.fromkeys(str(c.by) for c in known.filled)}
+    parse = None if parser is None else _parse_alone(parser)
+    rows = list(_rows(path, columns))
+    for where, row in tqdm(rows[num_done:], desc="filled", unit="row", initial=num_done, total=len(rows), disable=None):
+        append_json_line(part, _filled(row, where, columns, known.filled, models, parse))
+    write_json_lines(out, (row for number, row in read_json_lines(part) if number > 1))
+    part.unlink()
+    names = [column.name for column in known.filled] + ([] if parser is None else ["trees"])
+    print(f"{out}: {len(rows)} rows with {', '.join(names)}; as private as {table}")
+
+
+def _begin(part: Path, head: dict[str, Any]) -> int:
+    """Rows that an interrupted command has filled.
+
+    Raises:
+        UserError: They are of another table, schema or parser.
+    """
+    if not part.exists():
+        part.parent.mkdir(parents=True, exist_ok=True)
+        append_json_line(part, head)
+        return 0
+    cut_torn_line(part)
+    found = [line for _, line in read_json_lines(part)]
+    if not found:
+        append_json_line(part, head)
+        return 0
+    if found[0] != head:
+        raise UserError(
+            "it was begun with another table, schema or parser: delete it to begin anew, or give another --out",
+            about=part,
+        )
+    return len(found) - 1
+
+
+def _rows(path: str, columns: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of a table with their places; turns of dialogues are rows."""
+    records = iter([] if is_embedded(path) else read_records(path))
+    first = next(records, None)
+    if first is not None and ("turns" not in first[1] or first[1].keys() & set(columns.of("text", first[1]))):
+        yield from chain([first], records)
+        return
+    for turn in read_turns(path, "dialogue"):
+        yield path, {"text": turn.utterance, "parse": turn.parse, "label": turn.label, "unit": turn.unit}
+
+
+def _filled(
+    row: dict[str, Any],
+    where: str,
+    columns: Columns,
+    wanted: list[Column],
+    models: dict[str, Any],
+    parse: Callable[[str], str] | None,
+) -> dict[str, Any]:
+    """A row with its values: a function of this row, of public weights and of the schema."""
+    (name,) = columns.of("text", row) or ["text"]
+    text = row.get(name)
+    if name not in row or not isinstance(text, str | None):
+        raise DataError(f"no text under {name!r}: name the column of what was said as --columns.text", about=where)
+    text, made = text or "", {}
+    for column in wanted:
+        if row.get(str(column.source)) in (None, ""):
+            values = [value for value in column.values if value != OTHER]
+            made[str(column.source)] = models[str(column.by)].likeliest(text, values, column.ask) or OTHER
+    (tree,) = columns.of("parse", row) or ["parse"]
+    if parse is not None and text.strip() and not row.get(tree):
+        made[tree] = parse(text)
+    return {**row, **made}
+
+
+def _parse_alone(parser: Path) -> Callable[[str], str]:
+    """A parser that is asked one text at a time."""
+    from lightning_modules.semantic_parser import load_parser
+
+    loaded = load_parser(parser)
+    return lambda text: loaded.annotate([text])[0]

@@ -1,0 +1,150 @@
+"""`fill`: columns that public models read in each row by itself, which `metadata` and `run` then take."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killed import Killed, kill_at
+from tiny_model import PAIRS
+
+import cli
+from commands.data import fill as fill_module
+from commands.quality.attributes import Side, attribute_metrics
+from datamodules.attribute_codes import check_schema
+from datamodules.columns import Columns
+from datamodules.tables import read_turns
+from doppel.errors import DataError
+
+TEXTS = [f"{text} {number}" for number in range(4) for text, _ in PAIRS]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tiny_model: str) -> Path:
+    (tmp_path / "schema.yaml").write_text(
+        f"mood: {{made: model, by: {tiny_model}, values: [calm, in a hurry], ask: 'Said: {{text}}\\nMood:'}}\n"
+        "words: {made: words, bins: [4]}\nstars: [1, 2]\n"
+    )
+    rows = [{"text": text, "stars": number % 2 + 1, "unit": f"u{number}"} for number, text in enumerate(TEXTS)]
+    write(tmp_path / "private.jsonl", rows)
+    return tmp_path
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def call(folder: Path, *more: str, table: str = "private.jsonl", out: str = "filled.jsonl") -> int:
+    words = ["fill", str(folder / table), "--schema", str(folder / "schema.yaml"), "--out", str(folder / out)]
+    return cli.main([*words, *more])
+
+
+def test_a_column_is_filled_with_public_values_and_all_else_stays(folder: Path) -> None:
+    assert call(folder) == 0
+    before, after = lines(folder / "private.jsonl"), lines(folder / "filled.jsonl")
+    assert [{name: row[name] for name in row if name != "mood"} for row in after] == before
+    assert {row["mood"] for row in after} <= {"calm", "in a hurry"}
+    assert list(folder.glob("*.part")) == []
+
+
+def test_a_row_more_changes_the_value_of_no_other_row(folder: Path) -> None:
+    assert call(folder) == 0
+    of_all = {row["text"]: row["mood"] for row in lines(folder / "filled.jsonl")}
+    rows = lines(folder / "private.jsonl")
+    write(folder / "neighbour.jsonl", [{"text": "one long row more that nobody else has said " * 4}, *rows[5:]][::-1])
+    assert call(folder, table="neighbour.jsonl", out="other.jsonl") == 0
+    others = {row["text"]: row["mood"] for row in lines(folder / "other.jsonl")}
+    assert len(others) == len(rows) - 4
+    assert {text: of_all[text] for text in others if text in of_all} == {t: m for t, m in others.items() if t in of_all}
+
+
+def test_cells_that_are_there_stay_and_an_empty_text_is_other(folder: Path) -> None:
+    write(folder / "private.jsonl", [{"text": "yes", "mood": "furious"}, {"text": " "}, {"text": "no", "mood": ""}])
+    assert call(folder) == 0
+    first, second, third = (row["mood"] for row in lines(folder / "filled.jsonl"))
+    assert (first, second) == ("furious", "other") and third in ("calm", "in a hurry")
+
+
+def test_killed_it_goes_on_with_the_rows_that_it_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call(folder, out="whole.jsonl") == 0
+    with monkeypatch.context() as patch:
+        kill_at(patch, fill_module, "append_json_line", 8)
+        with pytest.raises(Killed):
+            call(folder)
+    asked = []
+    known = fill_module._filled
+    monkeypatch.setattr(fill_module, "_filled", lambda row, *more: asked.append(row) or known(row, *more))
+    assert call(folder) == 0
+    assert len(asked) == len(TEXTS) - 6 and lines(folder / "filled.jsonl") == lines(folder / "whole.jsonl")
+
+
+def test_what_was_begun_with_another_table_is_not_gone_on_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        kill_at(patch, fill_module, "append_json_line", 3)
+        with pytest.raises(Killed):
+            call(folder)
+    write(folder / "private.jsonl", [{"text": "yes"}])
+    assert call(folder) == 2 and "another table" in capsys.readouterr().err
+
+
+def test_metadata_and_trainings_read_what_was_filled_and_nothing_less(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--schema", str(folder / "schema.yaml"), "--epsilon", "4", "--num-rows", "9", "--delta", "1e-3"]
+    words += ["--method", "independent", "--unit", "utterance", "--out", str(folder / "rows" / "rows.csv")]
+    columns = Columns(attributes=str(folder / "schema.yaml"))
+    assert cli.main(["metadata", str(folder / "private.jsonl"), *words]) == 2
+    assert "python cli.py fill" in capsys.readouterr().err and not (folder / "rows").exists()
+    with pytest.raises(DataError, match=r"no row has a column 'mood'.*python cli.py fill"):
+        read_turns(str(folder / "private.jsonl"), "utterance", columns=columns)
+    assert call(folder) == 0
+    assert cli.main(["metadata", str(folder / "filled.jsonl"), *words]) == 0
+    rows = list(csv.DictReader((folder / "rows" / "rows.csv").open()))
+    assert len(rows) == 9 and {row["mood"] for row in rows} <= {"calm", "in a hurry", "other"}
+    turns = read_turns(str(folder / "filled.jsonl"), "utterance", columns=columns)
+    moods = [row["mood"] for row in lines(folder / "filled.jsonl")]
+    assert [str(turn.label).split(" | ")[0] for turn in turns] == [f"Mood: {mood}" for mood in moods]
+
+
+def test_samples_are_read_by_the_model_that_filled(folder: Path) -> None:
+    """So texts that follow their prompts adhere, and the reference needs no such column."""
+    assert call(folder) == 0
+    codes, filled = check_schema(str(folder / "schema.yaml")), lines(folder / "filled.jsonl")
+    rows = [codes.of_row(row, "", row["text"], None, None) for row in filled]
+    values, _ = attribute_metrics(codes, Side(TEXTS, rows), Side(TEXTS, [None] * len(TEXTS)))
+    assert values["attribute_adherence_mood"] == 1 and values["attribute_jsd_mood"] is not None
+    assert "attribute_adherence_stars" not in values
+
+
+def test_turns_of_dialogues_get_trees_of_a_parser_each_by_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def parse(text: str) -> str:
+        asked.append(text)
+        return "(Yield (Today))"
+
+    monkeypatch.setattr(fill_module, "_parse_alone", lambda parser: parse)
+    (folder / "parser.ckpt").write_bytes(b"weights")
+    turns = [{"user_utterance": {"original_text": "yes"}, "lispress": "(Yes)"}]
+    write(folder / "dialogues.jsonl", [{"dialogue_id": "d", "turns": turns}])
+    assert call(folder, "--parser", str(folder / "parser.ckpt"), table="dialogues.jsonl", out="turns.jsonl") == 0
+    (turn,) = lines(folder / "turns.jsonl")
+    assert (turn["text"], turn["parse"], turn["unit"]) == ("yes", "(Yes)", "d") and not asked
+    write(folder / "private.jsonl", [{"text": "yes", "parse": "(Yes)"}, {"text": "what now"}, {"text": ""}])
+    assert call(folder, "--parser", str(folder / "parser.ckpt")) == 0
+    assert [row.get("parse") for row in lines(folder / "filled.jsonl")] == ["(Yes)", "(Yield (Today))", None]
+    assert asked == ["what now"]
+
+
+def test_a_schema_of_which_no_model_fills_anything_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "schema.yaml").write_text("stars: [1, 2]\n")
+    assert call(folder) == 2 and "no column of it is filled by a model" in capsys.readouterr().err
