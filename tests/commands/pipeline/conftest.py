@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -13,11 +12,14 @@ from finished_run import write_run
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Iterator[Path]:
-    """The run folder of a finished run, for tests that copy it."""
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
+    """The run folder of a finished run, for tests that copy it; some files have a run of their own under this name.
+
+    Its key is asked for by those who copy it alone: as long as it were in the environment, no other run would be known.
+    """
     folder = tmp_path_factory.mktemp("finished")
     with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}):
-        yield write_run(folder, tiny_model)
+        return write_run(folder, tiny_model)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -87,3 +88,13 @@ def draw(run: Path, *words: str) -> int:
     """``python cli.py sample RUN WORDS`` in this process."""
     with mock.patch.object(local, "run_stage", stage_here), mock.patch.dict(os.environ):
         return cli.main(["sample", str(run), *words])
+
+
+@contextmanager
+def away(private: Path) -> Iterator[None]:
+    """A private file is not there: whoever reads it fails."""
+    hidden = private.rename(private.with_suffix(".away"))
+    try:
+        yield
+    finally:
+        hidden.rename(private)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -13,7 +12,7 @@ from unittest import mock
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
-from finished_run import draw
+from finished_run import away, draw
 from readers import reader
 from test_attributes_run import SHARE, lines, settings, write_run
 from tiny_model import PAIRS
@@ -43,15 +42,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Itera
     own["stages"] = {"parse_tree": {"sampling": {"max_new_tokens": 40, "grammar": "lispress", "redraws": 20}}}
     fit = Mixture.fit
     short = mock.patch.object(Mixture, "fit", lambda model, found, num_units, steps=0: fit(model, found, num_units, 20))
-    with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}), short:
-        yield write_run(folder, own)
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(finished.parent / "site", tmp_path / "site")
-    monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / "site" / "key"))
-    return Path(shutil.copytree(finished, tmp_path / "run"))
+    with short:
+        with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}):
+            run = write_run(folder, own)
+        yield run
 
 
 def test_a_tree_is_written_for_each_row_and_a_text_for_each_tree(run: Path) -> None:
@@ -109,14 +103,11 @@ def test_trees_tell_their_attributes_without_a_parser(run: Path) -> None:
 
 
 def test_more_samples_need_neither_the_table_nor_epsilon(run: Path, finished: Path) -> None:
-    private, ledger = finished.parent / "private.jsonl", (run / "ledger.jsonl").read_text()
-    hidden = private.rename(private.with_suffix(".away"))
-    try:
+    ledger = (run / "ledger.jsonl").read_text()
+    with away(finished.parent / "private.jsonl"):
         assert draw(run, "--num", "10") == 0
         assert draw(run, "--label", "Head: Yield", "--num", "6") == 0
         assert draw(run, "--trees", str(run / f"{SYSTEM}_trees.jsonl")) == 0
-    finally:
-        hidden.rename(private)
     folder = run / "samples"
     rows = [lines(folder / f"{SYSTEM}-{n}_rows.jsonl") for n in (2, 3)]
     assert [len(own) for own in rows] == [10, 6] and not (folder / f"{SYSTEM}-4_rows.jsonl").exists()

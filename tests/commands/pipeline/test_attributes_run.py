@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
-from finished_run import draw, stage_here
+from finished_run import away, draw, stage_here
 from readers import reader
 
 import cli
@@ -88,15 +87,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Itera
     write_table(folder)
     fit = Mixture.fit
     short = mock.patch.object(Mixture, "fit", lambda model, found, num_units, steps=0: fit(model, found, num_units, 20))
-    with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}), short:
-        yield write_run(folder, settings(folder, tiny_model))
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(finished.parent / "site", tmp_path / "site")
-    monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / "site" / "key"))
-    return Path(shutil.copytree(finished, tmp_path / "run"))
+    with short:
+        with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}):
+            run = write_run(folder, settings(folder, tiny_model))
+        yield run
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -188,13 +182,10 @@ def test_other_counts_than_the_ledger_has_noted_are_not_signed(
 
 
 def test_more_samples_need_neither_the_table_nor_epsilon(run: Path, finished: Path) -> None:
-    private, ledger = finished.parent / "private.jsonl", (run / "ledger.jsonl").read_text()
-    hidden = private.rename(private.with_suffix(".away"))
-    try:
+    ledger = (run / "ledger.jsonl").read_text()
+    with away(finished.parent / "private.jsonl"):
         assert draw(run, "--num", "30") == 0
         assert draw(run, "--label", "Stars: 2 | Topic: music", "--num", "8") == 0
-    finally:
-        hidden.rename(private)
     more = lines(run / "samples" / "attributes-2.jsonl")
     assert len(more) == 30
     asked = [line["label"] for line in lines(run / "samples" / "attributes-3.jsonl")]

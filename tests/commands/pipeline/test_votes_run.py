@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -13,7 +11,7 @@ import pytest
 import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
-from finished_run import draw, stage_here
+from finished_run import away, draw, stage_here
 from tiny_model import PAIRS
 
 import cli
@@ -29,7 +27,7 @@ SIGMA, EPSILON, DELTA = 6.0, 3.0, 1e-4
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Iterator[Path]:
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
     """``one_stage`` and ``two_stage``, whose utterances are drawn by votes; all but the page."""
     folder = tmp_path_factory.mktemp("votes")
     rows = [{"utterance": f"{words} {i}", "parse": tree} for i, (words, tree) in enumerate(PAIRS * 20)]
@@ -55,14 +53,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Itera
         runner._write(overwrite=True)
         for step in runner.steps[:-1]:
             assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.argv]) == 0, step.name
-        yield run
-
-
-@pytest.fixture
-def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(finished.parent / "site", tmp_path / "site")
-    monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / "site" / "key"))
-    return Path(shutil.copytree(finished, tmp_path / "run"))
+    return run
 
 
 @pytest.mark.parametrize("scope", ["one_stage", "two_stage"])
@@ -89,12 +80,8 @@ def test_the_run_is_signed_and_nobody_reads_of_clusters(run: Path) -> None:
 
 
 def test_more_samples_read_what_was_released_and_no_private_file(run: Path, finished: Path) -> None:
-    private = finished.parent / "private.jsonl"
-    hidden = private.rename(private.with_suffix(".hidden"))
-    try:
-        before = (run / "ledger.jsonl").read_bytes()
+    before = (run / "ledger.jsonl").read_bytes()
+    with away(finished.parent / "private.jsonl"):
         assert draw(run, "--system", "one_stage", "--num", "9") == 0
-        assert len((run / "samples" / "one_stage-2.jsonl").read_bytes().splitlines()) == 9
-        assert (run / "ledger.jsonl").read_bytes() == before
-    finally:
-        hidden.rename(private)
+    assert len((run / "samples" / "one_stage-2.jsonl").read_bytes().splitlines()) == 9
+    assert (run / "ledger.jsonl").read_bytes() == before
