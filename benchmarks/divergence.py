@@ -23,6 +23,7 @@ import torch
 from benchmarks._harness import machine, versions
 from commands.quality.frame import COLUMNS, write_csv
 from doppel.redaction.comparison import Comparison
+from doppel.redaction.divergence import Pair
 from doppel.redaction.hull import best_line
 
 #: The document's orders go up to 64; so many neighbours make the highest one steady.
@@ -59,7 +60,7 @@ def _time(num: int, dimensions: int, references: int) -> None:
     print(f"{machine('cpu')}, {torch.get_num_threads()} threads; {versions()}")
     for drawn in (0, references):
         start, cpu = time.perf_counter(), time.process_time()
-        found = max(Comparison(a, b, references=drawn).divergences(2))
+        found = max(Comparison(Pair(a, b), drawn).divergences(2))
         wall, busy = time.perf_counter() - start, time.process_time() - cpu
         sizes = f"{num} × {num} × {dimensions}, {drawn} normal pairs"
         print(f"{sizes}: D_2 = {found:.3f} (truth 1), {wall:.0f} s, {busy:.0f} CPU s")
@@ -70,7 +71,7 @@ def _rows(num: int, seed: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((2, num, 2))
     b[:, 0] += 1
-    made = Comparison(a, b, k=_NEIGHBOURS, seed=seed)
+    made = Comparison(Pair(a, b, _NEIGHBOURS), seed=seed)
     curves = {
         "truth": {order: order / 2 for order in _ORDERS},
         "as the neighbours say": {o: max(each.divergence() for each in made.uncorrected(o)) for o in _ORDERS},

@@ -21,7 +21,7 @@ from doppel.console.table import Table, show
 from doppel.errors import DataError, UserError
 from doppel.files import write_json
 from doppel.redaction.comparison import Comparison
-from doppel.redaction.divergence import Direction, Estimator, check_order
+from doppel.redaction.divergence import Direction, Estimator, Pair, check_order
 from doppel.redaction.hull import BANNER, best_line
 from doppel.redaction.neighbours import distinct
 
@@ -145,9 +145,8 @@ def compared(name: str, a: NDArray[np.floating], b: NDArray[np.floating], settin
     if settings.pca is not None:
         a, b = _principal(a, b, settings.pca)
     resampled = bool(settings.null or settings.bootstrap or settings.subsample)
-    made = Comparison(
-        a, b, settings.k, settings.estimator, settings.references, resampled, settings.seed, progress=True
-    )
+    pair = Pair(a, b, settings.k, settings.estimator, spare=4 if resampled else 1, progress=True)
+    made = Comparison(pair, settings.references, settings.seed, progress=True)
     bare, both = made.uncorrected(settings.alpha), made.divergences(settings.alpha)
     largest = max(each.divergence() for each in bare)
     values: dict[str, Any] = {

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 from tqdm import tqdm
 
-from doppel.redaction.divergence import Direction, Estimator, Pair, of_points
+from doppel.redaction.divergence import Direction, Pair, of_points
 from doppel.redaction.neighbours import Floats, Whole
 from doppel.redaction.shift import Shift
 
@@ -22,46 +21,28 @@ class Comparison:
 
     Neighbours of a point in a sparse region lie on one side of it, towards the bulk, so the ratio of densities is
     estimated as less extreme than it is, the more so the more dimensions there are: for a unit shift of normal
-    distributions in 8 dimensions, of which the divergence at α = 2 is 1, 2,000 points of each say .6. What the
+    distributions in 8 dimensions, of which the divergence at α = 2 is 1, 2,000 points of each say .5. What the
     estimator misses is measured (a parametric bootstrap, Efron and Tibshirani, 1993, chapter 10): pairs of sets are
     drawn from two normal distributions with the sets' common covariance and the distance between their means, whose
     divergence is known, and the mean error of the estimates is subtracted. Where the points are not normal, this is a
     model and no measurement; ``references=0`` leaves it out.
 
     Args:
-        a: [num_a, d].
-        b: [num_b, d].
-        k: Neighbours.
-        estimator: See :mod:`~doppel.redaction.divergence`.
+        pair: The sets; rows that are drawn anew need its ``spare``.
         references: Pairs of sets that are drawn; 0 or at least 2.
-        resampled: Whether rows will be drawn anew, which needs more neighbours.
         seed: Of all that is drawn.
         progress: Show bars.
-
-    Raises:
-        DataError: The vectors cannot be compared.
     """
 
-    def __init__(
-        self,
-        a: NDArray[np.floating],
-        b: NDArray[np.floating],
-        k: int = 40,
-        estimator: Estimator = "knn",
-        references: int = 6,
-        resampled: bool = False,
-        seed: int = 0,
-        progress: bool = False,
-    ) -> None:
-        self.pair = Pair(a, b, k, estimator, spare=4 if resampled else 1, progress=progress)
-        self.seed, self.progress = seed, progress
+    def __init__(self, pair: Pair, references: int = 6, seed: int = 0, progress: bool = False) -> None:
+        self.pair, self.seed, self.progress = pair, seed, progress
         points = self.pair.points
         self.shift = Shift(points, self.pair.is_first) if references and len(points) else None
         self.references: list[Pair] = []
         if self.shift is not None:
             drawn = self.shift.draw(references, np.random.default_rng([seed, 0]))
             bar = tqdm(drawn, "normal pairs", references, disable=None if progress else True, leave=False)
-            self.references = [Pair(*each, k, estimator) for each in bar]
+            self.references = [Pair(*each, pair.k, pair.estimator) for each in bar]
 
     def uncorrected(self, alpha: float) -> tuple[Direction, Direction]:
         """D_α(A‖B) and D_α(B‖A) as the neighbours say."""

@@ -34,7 +34,7 @@ def mixed(share: float, seed: int, num: int = 2000) -> Floats:
 def test_normal_distributions_have_the_divergence_that_they_have(dimensions: int, shift: float) -> None:
     """Within three of the deviations that no unbiased estimate can be below (Cramér and Rao): whoever knows all but the
     distance of the means estimates α shift²/2 with α·shift·√(2/n), .032 α at n = 2,000 and a unit shift."""
-    made = Comparison(*normal(dimensions, shift, 0), seed=0)
+    made = Comparison(Pair(*normal(dimensions, shift, 0)), seed=0)
     for order in ORDERS:
         within = 3 * 0.032 * order if shift else 0.1
         assert abs(max(made.divergences(order)) - order * shift**2 / 2) < within
@@ -46,7 +46,7 @@ def test_normal_distributions_have_the_divergence_that_they_have(dimensions: int
 def test_over_seeds_the_estimate_is_right(dimensions: int, shift: float) -> None:
     found = []
     for seed in range(1, 13):
-        made = Comparison(*normal(dimensions, shift, seed), seed=seed)
+        made = Comparison(Pair(*normal(dimensions, shift, seed)), seed=seed)
         found.append([max(made.divergences(order)) for order in ORDERS])
     errors = np.array(found) - np.array(ORDERS) * shift**2 / 2
     assert (np.abs(errors.mean(0)) < 0.15).all()
@@ -82,13 +82,13 @@ def test_the_printed_formula_is_wrong() -> None:
         densities.append(np.log(k / (k * of.sum() * radius**2)))
     printed = float(np.mean(alpha * densities[0] - (alpha - 1) * densities[1])) / (alpha - 1)
     assert printed == pytest.approx(-7.8, abs=1.0)
-    assert max(Comparison(a, b, k=k).divergences(alpha)) < 0.03
+    assert max(Comparison(Pair(a, b, k)).divergences(alpha)) < 0.03
 
 
 def test_texts_that_occur_again_are_compared_by_how_often() -> None:
     """Half of one set and a quarter of the other are one text; the rest is of one distribution."""
     for order in (1.5, 2.0, 4.0):
-        made = Comparison(mixed(0.5, 1), mixed(0.25, 2))
+        made = Comparison(Pair(mixed(0.5, 1), mixed(0.25, 2)))
         for (p, q), found in zip(((0.5, 0.25), (0.25, 0.5)), made.divergences(order), strict=True):
             terms = p**order * q ** (1 - order) + (1 - p) ** order * (1 - q) ** (1 - order)
             assert found == pytest.approx(np.log(terms) / (order - 1), abs=0.1)
@@ -102,7 +102,7 @@ def test_equal_sets_and_sets_of_one_text_are_no_distance_apart(estimator: str, o
     rows = np.random.default_rng(1).standard_normal((300, 3))
     masks = np.ones((200, 3)), np.ones((70, 3))
     for a, b in ((rows, rows), (rows, rows[::-1]), masks):
-        assert Comparison(a, b, k=10, estimator=estimator).divergences(order) == (0.0, 0.0)
+        assert Comparison(Pair(a, b, 10, estimator)).divergences(order) == (0.0, 0.0)
 
 
 def test_the_share_that_the_other_set_lacks_is_told_and_raises_the_divergence() -> None:
@@ -160,18 +160,18 @@ def test_sets_on_a_surface_are_measured_with_its_dimension() -> None:
 
 def test_the_null_holds_what_equal_distributions_say_and_not_what_a_shift_says() -> None:
     for shift, is_far in ((0.0, False), (1.0, True)):
-        made = Comparison(*normal(2, shift, 4, 500), references=0, resampled=True)
+        made = Comparison(Pair(*normal(2, shift, 4, 500), spare=4), references=0)
         bare = max(each.divergence() for each in made.uncorrected(2))
         null = made.null(2, 40)
         assert (bare > null.max()) == is_far and np.median(null) < 0.1
 
 
 def test_intervals_hold_the_truth_and_halves_have_no_duplicates() -> None:
-    made = Comparison(*normal(2, 1, 6), resampled=True)
+    made = Comparison(Pair(*normal(2, 1, 6), spare=4))
     for drawn in (made.bootstrap(2, 30), made.subsamples(2, 30)):
         assert np.ptp(drawn) < 0.6 and abs(drawn.mean() - 1) < 0.2
     equal = np.random.default_rng(1).standard_normal((200, 2))
-    assert (Comparison(equal, equal, resampled=True).subsamples(2, 5) >= 0).all()
+    assert (Comparison(Pair(equal, equal, spare=4)).subsamples(2, 5) >= 0).all()
 
 
 def test_orders_beyond_the_factor_are_refused() -> None:
@@ -186,20 +186,20 @@ def test_orders_beyond_the_factor_are_refused() -> None:
 def test_sets_of_unequal_size_are_no_farther_apart() -> None:
     a, b = normal(3, 1, 8)
     for part in ((a, b[:500]), (a[:500], b)):
-        assert max(Comparison(*part).divergences(1.5)) == pytest.approx(0.75, abs=0.25)
-        assert max(Comparison(part[0], part[1] - np.eye(3)[0]).divergences(1.5)) < 0.08
+        assert max(Comparison(Pair(*part)).divergences(1.5)) == pytest.approx(0.75, abs=0.25)
+        assert max(Comparison(Pair(part[0], part[1] - np.eye(3)[0])).divergences(1.5)) < 0.08
 
 
 def test_a_difference_of_spread_is_understated() -> None:
     """D_2 of a normal distribution in two dimensions with 1.5 times the variance is −log .75 = .288."""
     a, b = normal(2, 0, 9, num=3000)
-    assert 0.03 < max(Comparison(a * 1.5**0.5, b).divergences(2)) < 0.25
+    assert 0.03 < max(Comparison(Pair(a * 1.5**0.5, b)).divergences(2)) < 0.25
 
 
 def test_noshad_is_too_large_at_zero_and_refuses_sets_apart() -> None:
     a, b = normal(8, 0, 2)
     assert Pair(a, b, 10, "noshad").directions(2)[0].divergence() == pytest.approx(0.44, abs=0.15)
-    assert max(Comparison(a, b, 10, "noshad").divergences(2)) < 0.08
+    assert max(Comparison(Pair(a, b, 10, "noshad")).divergences(2)) < 0.08
     with pytest.raises(UserError, match="do not overlap"):
         Pair(a, b + 100, 10, "noshad").directions(2)
 
