@@ -22,7 +22,8 @@ from doppel.redaction.patterns import Pattern, rules_of
 from doppel.redaction.pseudonyms import pseudonyms
 from doppel.redaction.rankers import learn_ranker
 
-_BAR = "{l_bar}{bar}|"  # no count of private rows
+#: Form of a bar over private rows, which tells no count of them.
+NO_COUNT = "{l_bar}{bar}|"
 _PRIVATE = (
     "redact.{name} is {{path}}, which says what the private file {{private}} does: a ranker of private rows makes what "
     "is hidden in one depend on the others, which costs an ε that nothing pays; name public files, or give lists and "
@@ -140,7 +141,7 @@ class Redaction:
             UserError: A file cannot be used, or no model of names is installed.
         """
         redactor = _redactor(self)
-        return [_redacted(turn, redactor) for turn in tqdm(turns, "redacting", bar_format=_BAR, disable=None)]
+        return [_redacted(turn, redactor) for turn in tqdm(turns, "redacting", bar_format=NO_COUNT, disable=None)]
 
 
 def _redacted(turn: Turn, redactor: Redactor) -> Turn:

@@ -15,6 +15,7 @@ from commands.lightning.trained_model import value_chooser
 from commands.pipeline.private_files import refuse_parser
 from datamodules.attribute_codes import AttributeCodes
 from datamodules.columns import Columns
+from datamodules.redaction import NO_COUNT
 from datamodules.sources import content_digest, expand_path, is_embedded
 from datamodules.tables import read_records, read_turns
 from doppel.errors import DataError, UserError
@@ -77,12 +78,13 @@ def fill(
     models = {by: value_chooser(by) for by in dict.fromkeys(str(c.by) for c in known.filled)}
     parse = None if parser is None else _parse_alone(parser)
     rows = list(_rows(path, columns))
-    for where, row in tqdm(rows[num_done:], desc="filled", unit="row", initial=num_done, total=len(rows), disable=None):
+    told = {"desc": "filled", "initial": num_done, "total": len(rows), "bar_format": NO_COUNT, "disable": None}
+    for where, row in tqdm(rows[num_done:], **told):
         append_json_line(part, _filled(row, where, columns, known.filled, models, parse))
     write_json_lines(out, (row for number, row in read_json_lines(part) if number > 1))
     part.unlink()
     names = [column.name for column in known.filled] + ([] if parser is None else ["trees"])
-    print(f"{out}: {len(rows)} rows with {', '.join(names)}; as private as {table}")
+    print(f"{out}: filled {', '.join(names)}; as private as {table}")
 
 
 def _begin(part: Path, head: dict[str, Any]) -> int:

@@ -26,6 +26,7 @@ from datamodules.sources import expand_path, is_embedded
 from datamodules.tables import read_turns
 from doppel.errors import UserError
 
+_DOWNSTREAM = "attribute_downstream"
 #: Metrics of a page, in its order, after the MAUVE of independent judges and before that of the generator's own base.
 _FIGURES = (
     "fluency",
@@ -35,17 +36,18 @@ _FIGURES = (
     "parsed_chi_square",
     "parsed_own_tree_match",
     "distinct",
-)
-_FIGURES += (
     "attribute_jsd",
     "attribute_adherence",
     "attribute_adherence_chance",
     "tree_adherence",
     "next_token_accuracy",
+    _DOWNSTREAM,
+    f"{_DOWNSTREAM}_majority",
+    "commonest",
+    "mean_words",
+    "distinct_trees",
+    "commonest_tree",
 )
-_DOWNSTREAM = "attribute_downstream"
-_FIGURES += (_DOWNSTREAM, f"{_DOWNSTREAM}_majority")
-_FIGURES += ("commonest", "mean_words", "distinct_trees", "commonest_tree")
 _COPIES = "private/exact_copies"
 
 

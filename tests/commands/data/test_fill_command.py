@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,12 @@ def call(folder: Path, *more: str, table: str = "private.jsonl", out: str = "fil
     return cli.main([*words, *more])
 
 
-def test_a_column_is_filled_with_public_values_and_all_else_stays(folder: Path) -> None:
+def test_a_column_is_filled_with_public_values_and_all_else_stays(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(folder) == 0
+    told = capsys.readouterr()
+    assert "filled mood" in told.out and not re.search(rf"\b{len(TEXTS)}\b", told.out + told.err), "a count of rows"
     before, after = lines(folder / "private.jsonl"), lines(folder / "filled.jsonl")
     assert [{name: row[name] for name in row if name != "mood"} for row in after] == before
     assert {row["mood"] for row in after} <= {"calm", "in a hurry"}
