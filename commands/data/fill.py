@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from commands.lightning.trained_model import value_chooser
 from commands.pipeline.private_files import refuse_parser
+from commands.privacy.kept_releases import try_folder
 from datamodules.attribute_codes import AttributeCodes
 from datamodules.columns import Columns
 from datamodules.redaction import NO_COUNT
@@ -73,10 +74,11 @@ def fill(
         "parser": None if parser is None else content_digest(str(parser)),
     }
     head = {"fills": hashlib.sha256(json.dumps(terms).encode()).hexdigest()}
-    part = out.with_name(f"{out.name}.part")
-    num_done = _begin(part, head)
     models = {by: value_chooser(by) for by in dict.fromkeys(str(c.by) for c in known.filled)}
     parse = None if parser is None else _parse_alone(parser)
+    try_folder(out.parent)
+    part = out.with_name(f"{out.name}.part")
+    num_done = _begin(part, head)
     rows = list(_rows(path, columns))
     told = {"desc": "filled", "initial": num_done, "total": len(rows), "bar_format": NO_COUNT, "disable": None}
     for where, row in tqdm(rows[num_done:], **told):
@@ -93,13 +95,12 @@ def _begin(part: Path, head: dict[str, Any]) -> int:
     Raises:
         UserError: They are of another table, schema or parser.
     """
-    if not part.exists():
-        part.parent.mkdir(parents=True, exist_ok=True)
-        append_json_line(part, head)
-        return 0
-    cut_torn_line(part)
-    found = [line for _, line in read_json_lines(part)]
-    if not found:
+    found = []
+    if part.exists():
+        cut_torn_line(part)
+        found = [line for _, line in read_json_lines(part)]
+    if len(found) < 2:  # no row
+        part.unlink(missing_ok=True)
         append_json_line(part, head)
         return 0
     if found[0] != head:

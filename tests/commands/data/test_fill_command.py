@@ -153,3 +153,13 @@ def test_turns_of_dialogues_get_trees_of_a_parser_each_by_itself(folder: Path, m
 def test_a_schema_of_which_no_model_fills_anything_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "schema.yaml").write_text("stars: [1, 2]\n")
     assert call(folder) == 2 and "no column of it is filled by a model" in capsys.readouterr().err
+
+
+def test_what_could_not_begin_is_in_nobodys_way(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = (folder / "schema.yaml").read_text()
+    (folder / "schema.yaml").write_text("mood: {made: model, by: nowhere, values: [calm]}\n")
+    assert call(folder) == 2 and "nowhere" in capsys.readouterr().err
+    (folder / "schema.yaml").write_text(schema)
+    (folder / "file").write_text("")
+    assert call(folder, out="file/filled.jsonl") == 2 and "cannot be written to" in capsys.readouterr().err
+    assert call(folder) == 0
