@@ -157,7 +157,7 @@ def test_a_schema_of_which_no_model_fills_anything_is_refused(folder: Path, caps
 
 def test_what_could_not_begin_is_in_nobodys_way(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema = (folder / "schema.yaml").read_text()
-    (folder / "schema.yaml").write_text("mood: {made: model, by: nowhere, values: [calm]}\n")
+    (folder / "schema.yaml").write_text(f"mood: {{made: model, by: {folder}/nowhere, values: [calm]}}\n")
     assert call(folder) == 2 and "nowhere" in capsys.readouterr().err
     (folder / "schema.yaml").write_text(schema)
     (folder / "file").write_text("")
