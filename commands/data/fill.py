@@ -80,8 +80,8 @@ def fill(
     part = out.with_name(f"{out.name}.part")
     num_done = _begin(part, head)
     rows = list(_rows(path, columns))
-    told = {"desc": "filled", "initial": num_done, "total": len(rows), "bar_format": NO_COUNT, "disable": None}
-    for where, row in tqdm(rows[num_done:], **told):
+    left = rows[num_done:]
+    for where, row in tqdm(left, "filled", len(rows), initial=num_done, bar_format=NO_COUNT, disable=None):
         append_json_line(part, _filled(row, where, columns, known.filled, models, parse))
     write_json_lines(out, (row for number, row in read_json_lines(part) if number > 1))
     part.unlink()
