@@ -110,7 +110,7 @@ def _seeded(model: Mixture, seed: int) -> Mixture:
 @pytest.mark.slow
 def test_the_mixture_fits_what_a_graphical_model_fits(codes: np.ndarray) -> None:
     """Private-PGM of `mbi`, to the same releases: all measured marginals agree better than the noise is large."""
-    mbi = pytest.importorskip("mbi", reason="mbi is not installed")
+    mbi = pytest.importorskip("mbi", reason="`pip install mbi==2.0.0` (with jax), which nothing else needs")
     releases = of(codes, 1.0)
     model = aim(releases)
     names = ["a", "b", "c", "d"]
