@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--num-rows", type=int, default=3000, help="private rows beside those of the made-up people")
+    parser.add_argument("--num-rows", type=int, default=1500, help="private rows beside those of the made-up people")
     parser.add_argument("--num-people", type=int, default=5, help="for each number of rows in which one stands")
     parser.add_argument("--num-samples", type=int, default=3000)
     parser.add_argument("--epochs", type=int, default=6)
