@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -56,7 +57,8 @@ class Preemption(Checkpoint):
 
     Args:
         signals: Names of the signals that stop the run.
-        every_n_steps: Also save ``last.ckpt`` after each so many steps; null: the epochs alone. The key ``save_every``.
+        every_n_minutes: Also save ``last.ckpt`` at the end of a step when the latest checkpoint is so old; 0: after
+            each step. Beside the end of each epoch. The key ``save_every``.
         requeue: Whether to requeue the SLURM job; null does so in a batch job, and not outside SLURM or in an
             interactive session.
     """
@@ -65,16 +67,17 @@ class Preemption(Checkpoint):
         self,
         signals: Sequence[str] = ("SIGUSR1", "SIGTERM", "SIGINT"),
         requeue: bool | None = None,
-        every_n_steps: int | None = None,
+        every_n_minutes: float = 10.0,
     ) -> None:
-        if every_n_steps is not None and every_n_steps < 1:
-            raise UserError(f"every_n_steps is {every_n_steps}: give at least 1")
+        if not every_n_minutes >= 0:
+            raise UserError(f"save_every is {every_n_minutes}: give minutes, 0 for a checkpoint after each step")
         known = {number.name: number for number in signal.valid_signals() if isinstance(number, signal.Signals)}
         if wrong := [name for name in signals if name not in known or name in ("SIGKILL", "SIGSTOP")]:
             raise UserError(f"signals has {wrong[0]!r}, which is no signal that a process can catch, such as SIGUSR1")
         self.signals = tuple(signals)
         self.requeue = requeue
-        self.every_n_steps = every_n_steps
+        self.every_n_minutes = every_n_minutes
+        self._saved_at = 0.0
         self._numbers = [known[name] for name in signals]
         self._previous: dict[signal.Signals, Any] = {}
         self._process: int | None = None
@@ -102,9 +105,14 @@ class Preemption(Checkpoint):
 
         Leave if a signal came since ``setup``: a step may take minutes, and would be spent.
         """
+        self._saved_at = time.monotonic()
         if self._process is not None:
             self._listen(is_training=True)
         self._leave_before_a_step(trainer)
+
+    def on_save_checkpoint(self, *_: Any) -> None:
+        """Whoever saves, the latest checkpoint is of now."""
+        self._saved_at = time.monotonic()
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listen alone, likewise."""
@@ -112,16 +120,21 @@ class Preemption(Checkpoint):
             self._listen()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """The step is made: save and leave if any rank was signalled. Checkpoint callbacks come after all others."""
-        if self._process is not None and trainer.strategy.reduce_boolean_decision(self._is_signalled, all=False):
-            path = self._save(trainer)
+        """The step is made: save if it is time to, and leave if any rank was signalled; checkpoints come last.
+
+        Ranks agree by one all-reduce a step, and by a second one where some rank has a reason to save.
+        """
+        if self._process is None or not trainer.strategy.reduce_boolean_decision(
+            self._is_signalled or self._is_due(), all=False
+        ):
+            return
+        path = self._save(trainer)
+        if trainer.strategy.reduce_boolean_decision(self._is_signalled, all=False):
             # A run, and a job that is requeued, go on by themselves.
             by_hand = "DOPPEL_RUN" not in os.environ and (self._is_interrupted or SlurmJob.current() is None)
             how = " The same command with --ckpt_path last goes on from there." if by_hand else ""
             rank_zero_info(f"Preempted after step {trainer.global_step}: saved {path}.{how}")
             self._leave(trainer, is_speaker=trainer.is_global_zero)
-        if self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0:
-            self._save(trainer)
 
     def on_predict_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """The batch is on disk: leave if this rank was signalled."""
@@ -152,6 +165,9 @@ class Preemption(Checkpoint):
             if number == signal.SIGINT and not is_training:
                 continue
             self._previous.setdefault(number, signal.signal(number, self._handle))
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._saved_at >= 60 * self.every_n_minutes
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:

@@ -138,9 +138,9 @@ class DoppelCLI(LightningCLI):
         )
         parser.add_argument(
             "--save_every",
-            type=int | None,
+            type=float | None,
             default=None,
-            help="steps after which Preemption saves last.ckpt, beside the end of each epoch",
+            help="minutes after which Preemption saves last.ckpt within an epoch; null: 10; 0: after each step",
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -305,7 +305,7 @@ class DoppelCLI(LightningCLI):
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
         for callback in _listed(trainer.callbacks):
             if callback.class_path == PREEMPTION and config.save_every is not None:
-                callback.init_args.every_n_steps = config.save_every
+                callback.init_args.every_n_minutes = config.save_every
             if callback.class_path == CHECKPOINT and callback.init_args.dirpath is None:
                 callback.init_args.dirpath = str(run_dir / "checkpoints")
         if config.privacy is not None:

@@ -161,7 +161,7 @@ class Experiment:
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled.
         trainer: Arguments of the Trainer of every training.
-        save_every: Steps after which every training saves, beside the end of each epoch; null: the epochs alone.
+        save_every: Minutes after which every training saves within an epoch; null: 10; 0: after each step.
         privacy: Arguments of DP-SGD: δ, clipping norm, accountant, ….
         stages: Stage → sections of its own.
         variants: System → sections of its own. A name that no system has is two-stage with these settings.
@@ -214,7 +214,7 @@ class Experiment:
     sampling: Settings = field(default_factory=dict)
     trainer: Settings = field(default_factory=dict)
     privacy: Settings = field(default_factory=dict)
-    save_every: int | None = None
+    save_every: float | None = None
     stages: dict[str, Settings] = field(default_factory=dict)
     variants: dict[str, Settings] = field(default_factory=dict)
     at_epsilon: dict[str, Settings] = field(default_factory=dict)

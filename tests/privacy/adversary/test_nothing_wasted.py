@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from private_training import data_module, fit, privacy
 from signals import SignalAt
 
 import cli
+from callbacks import preemption
 from callbacks.preemption import INTERRUPTED, Preempted, Preemption
 from commands.pipeline import run_folder
 from doppel.errors import UserError
@@ -27,10 +29,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def train(folder: Path, tiny_model: str, corpus: str, *extra: Callback, every_n_steps: int | None = None) -> Path:
+def train(folder: Path, tiny_model: str, corpus: str, *extra: Callback, every_n_minutes: float = 10.0) -> Path:
     """A private run of ten steps, five in an epoch; its last.ckpt."""
     keeper = ModelCheckpoint(folder / "checkpoints", "{step}", every_n_epochs=1, save_last="link")
-    callbacks = [keeper, Preemption(every_n_steps=every_n_steps), privacy(folder), *extra]
+    callbacks = [keeper, Preemption(every_n_minutes=every_n_minutes), privacy(folder), *extra]
     fit(folder, UtteranceLM(base_model=tiny_model), data_module(corpus), callbacks, enable_checkpointing=True)
     return folder / "checkpoints" / "last.ckpt"
 
@@ -76,8 +78,22 @@ def test_a_crash_costs_no_more_than_the_steps_since_the_last_checkpoint_that_was
     tmp_path: Path, tiny_model: str, corpus: str
 ) -> None:
     with pytest.raises(RuntimeError, match="crash"):
-        train(tmp_path, tiny_model, corpus, CrashAt(4), every_n_steps=2)
+        train(tmp_path, tiny_model, corpus, CrashAt(4), every_n_minutes=0)
     assert steps_of(tmp_path) == 4
+
+
+def test_a_training_of_slow_steps_saves_within_an_epoch(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SixMinutesAStep(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            now[0] += 360
+
+    now = [0.0]
+    monkeypatch.setattr(preemption, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with pytest.raises(RuntimeError, match="crash"):
+        train(tmp_path, tiny_model, corpus, SixMinutesAStep(), CrashAt(3))
+    assert steps_of(tmp_path) == 2, "of ten minutes by default; the epoch has five steps"
 
 
 def test_a_disk_that_is_full_costs_nothing(tmp_path: Path, tiny_model: str, corpus: str) -> None:
@@ -106,7 +122,7 @@ def test_a_folder_in_use_takes_no_second_training(
     assert cli.main([*command, "--trainer.max_epochs=1"]) == 2
     assert "in use" in capsys.readouterr().err and not (tmp_path / "run" / "ledger.jsonl").exists()
     lock.release()
-    assert cli.main([*command, "--trainer.max_epochs=1", "--save_every=1"]) == 0
+    assert cli.main([*command, "--trainer.max_epochs=1", "--save_every=0"]) == 0
     run_folder.hold(tmp_path / "run" / "one_stage").release()
 
 
