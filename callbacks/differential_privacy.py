@@ -316,7 +316,7 @@ class DifferentialPrivacy(Callback):
                 before,
                 self._mechanism_id,
             )
-        return self.ledger.affordable(self._mechanism_id)
+        return self.ledger.affordable(self._mechanism_id, later=spec.histogram)
 
     def _refuse_change(self, what: str, by_value: bool) -> None:
         if self._untrained is not None:

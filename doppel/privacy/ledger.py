@@ -224,14 +224,20 @@ class Ledger:
         self._file.refresh()
         return [key for record in self._file.of_scope(self._prefix + scope) for key in record.opens]
 
-    def affordable(self, mechanism_id: str) -> int:
+    def affordable(self, mechanism_id: str, later: Sequence[Mechanism] = ()) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
 
         Counted up to the mechanism's planned steps, which is all that a run can need, a repetition after a
-        crash included. Nothing is held back for stages of the scope that have not run yet.
+        crash included. Nothing is held back for trainings of the scope that have not run yet: they end earlier.
+
+        Args:
+            mechanism_id: What :meth:`open_mechanism` returned.
+            later: Releases of the same scope for which budget is held back until they are made.
         """
         self._file.refresh()
-        return self._guard.room(self._file.mechanism(mechanism_id))
+        record = self._file.mechanism(mechanism_id)
+        made = {other.key for other in self._file.of_scope(record.scope) if other.done_steps}
+        return self._guard.room(record, [m for m in later if (m.sample_rate, m.noise_multiplier) not in made])
 
     def spent_steps(self, mechanism_id: str) -> int:
         """Steps of this mechanism on file, those lost to a crash included."""
@@ -429,8 +435,10 @@ class _Guard:
         totals[record.key] += room
         self._known_to_fit[self._terms(record)] = totals
 
-    def room(self, record: MechanismRecord) -> int:
-        """Further steps of a mechanism that fit, counted up to its planned steps."""
+    def room(self, record: MechanismRecord, later: Sequence[Mechanism] = ()) -> int:
+        """Further steps of a mechanism that fit beside what comes later, counted up to its planned steps."""
+        if later:
+            return self._count_room(record, later)
         if self._terms(record) not in self._known_to_fit:
             self._plan_fits(record)
         return record.planned_steps if self._is_known_to_fit(record, record.planned_steps) else self._count_room(record)
@@ -454,8 +462,8 @@ class _Guard:
             self._known_to_fit[self._terms(record)] = totals
         return fits
 
-    def _count_room(self, record: MechanismRecord) -> int:
-        spent = self._file.spent(record.scope)
+    def _count_room(self, record: MechanismRecord, later: Sequence[Mechanism] = ()) -> int:
+        spent = [*self._file.spent(record.scope), *later]
         return self._file.promise(record.scope).room(spent, *record.key, limit=record.planned_steps)
 
     def _totals(self, scope: str) -> Counter[tuple[float, float]]:

@@ -94,6 +94,26 @@ def test_affordable_steps_are_exactly_those_that_spend_allows(path):
     assert ledger.affordable(name) == 0 and ledger.spent_steps(name) == 60 + room
 
 
+def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
+    spec = plan(2000, 100, [1, 4], 6.0, delta=1e-5, histogram_noise_multiplier=5.0)
+    ledger, name = opened(path, spec=spec, steps=100)
+    assert ledger.affordable(name, later=spec.histogram) == 100, "the plan has room for both"
+    spend(ledger, name, 60)  # 20 of these are lost to a crash
+    room = ledger.affordable(name, later=spec.histogram)
+    assert 0 < room < ledger.affordable(name)
+    spend(ledger, name, room)
+    histogram = ledger.open_mechanism(
+        scope="two_stage",
+        stage="histogram",
+        spec=replace(spec, noise_multiplier=5.0, batch_size=2000),
+        planned_steps=1,
+        data_fingerprint="f00d",
+    )
+    ledger.spend(histogram)
+    assert ledger.epsilon("two_stage") <= 6.0
+    assert ledger.affordable(name, later=spec.histogram) == ledger.affordable(name), "it is made"
+
+
 def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(path):
     ledger, name = opened(path)
     spend(ledger, name, 15)
