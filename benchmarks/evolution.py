@@ -118,10 +118,13 @@ def _judge(run: Path, system: str, reference: str, schema: str, parser: str) -> 
     """Compare the samples of a run again, by trees that a parser reads in them, if nobody has yet; exit status."""
     out = _parsed(run)
     told = [json.loads(file.read_text(encoding="utf-8")) for file in (run / "report.json", out) if file.is_file()]
-    if any(own.get("parser") == parser for own in told):
+    read = [str(own.get("parser") or "") for own in told]  # in a report by its whole path, and a digest follows
+    if any(name == path or name.startswith(f"{path} ") for name in read for path in (parser, Path(parser).resolve())):
         return 0
+    seed = run.name.rpartition("=")[2]  # of the run's own comparison: the same human turns
     words = ["evaluate", "--synthetic", str(run / f"synthetic_{system}.jsonl"), "--reference", reference]
-    words += ["--columns", json.dumps({"attributes": schema}), "--parser", parser, "--no-mauve", "--out", str(out)]
+    words += ["--columns", json.dumps({"attributes": schema}), "--parser", parser, "--seed", seed, "--no-mauve"]
+    words += ["--out", str(out)]
     return subprocess.run([sys.executable, str(ROOT / "cli.py"), *words], cwd=ROOT, check=False).returncode
 
 

@@ -92,12 +92,17 @@ def test_cells_that_have_finished_are_judged_by_a_parser_that_comes_later_and_on
     for words in started[2:]:
         samples = Path(words[words.index("--synthetic") + 1])
         assert samples.parent / "report.json" in reports and words[words.index("--parser") + 1] == "last.ckpt"
+        assert words[words.index("--seed") + 1] == "1", "the human turns of the run's own comparison"
     assert {path: path.read_bytes() for path in reports} == reports, "a finished run was changed"
     frame = read_csv(reviews.parent / "out.csv").set_index(["setting", "metric"])["value"]
     assert frame["0 shot", "attribute_jsd"] == 0.2 and frame["one_stage", "word_overlap"] == 0.3
     assert frame["0 shot", "attribute_downstream_function"] == 0.7
     assert frame["people", "attribute_downstream_function"] == 0.8
     assert call(reviews, "--cells", "0 shot", "--parser", "another.ckpt") == 0 and len(started) == 5
+    for path in reports:  # as a run writes it that had the parser from the start
+        told = json.loads(path.read_text())
+        path.write_text(json.dumps(told | {"parser": f"{Path('own.ckpt').resolve()} 0123456789abcdef"}))
+    assert call(reviews, "--cells", "0 shot", "--parser", "own.ckpt") == 0 and len(started) == 5
 
 
 def test_given_texts_are_short_and_no_private_ones(reviews: Path, started: list[list[str]]) -> None:
