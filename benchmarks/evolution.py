@@ -56,8 +56,8 @@ METRICS = (
     "word_overlap",
     "next_token_accuracy",
 )
-#: What it has besides of each attribute that samples can teach.
-TAUGHT = "attribute_downstream"
+#: What it has besides of each attribute: how far its shares are apart, and what samples teach of it.
+OF_ATTRIBUTES = ("attribute_jsd_", "attribute_downstream")
 NAMES = {"yelp": "Yelp", "smcalflow": "SMCalFlow"}
 _SEED = 0
 
@@ -193,7 +193,7 @@ def _write(runs: Path, out: Path) -> None:
         if _parsed(run).is_file():
             later = json.loads(_parsed(run).read_text(encoding="utf-8"))
             metrics |= {name: value for name, value in later.items() if value is not None}
-        names = (*METRICS, *sorted(name for name in metrics if name.startswith(TAUGHT)))
+        names = (*METRICS, *sorted(name for name in metrics if name.startswith(OF_ATTRIBUTES)))
         common = {"data": NAMES[run.parent.name], "num_samples": told["num_samples"], "experiment": "evolution"}
         own = {**common, "system": system, "epsilon": float(epsilon), "seed": int(seed), "setting": _named(cell)}
         values = {name: metrics[name] for name in names if metrics.get(name) is not None}
