@@ -53,7 +53,7 @@ class Preemption(Checkpoint):
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
         all made, so the requeued run spends exactly the steps that an undisturbed one spends. A run that is killed
         before it could save goes back to an older checkpoint; its lost steps stay in the ledger, so ε only grows. When
-        a run is stopped depends on the clock of the cluster, and not on the data.
+        a run is saved or stopped depends on the clock of the cluster, and not on the data.
 
     Args:
         signals: Names of the signals that stop the run.

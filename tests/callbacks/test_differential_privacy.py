@@ -21,6 +21,7 @@ from private_training import STEP_6, data_module, fit, privacy, sgd, weights
 from callbacks.differential_privacy import PrivateTrainingError
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.data_module import DataModule
+from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.noise import GaussianNoise
@@ -215,6 +216,22 @@ def test_training_ends_with_the_budget_and_no_callback_prolongs_it(
     other = Ledger(tmp_path / "longer" / "ledger.jsonl")
     assert other.spent_steps("default/fit") == ledger.spent_steps("default/fit") == 5 + room
     assert other.epsilon("default") <= 8.0
+
+
+def test_a_training_that_lost_steps_leaves_room_for_the_histogram_of_its_plan(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    def run(*extra: Callback) -> Trainer:
+        callbacks = [*extra, privacy(tmp_path, delta=1e-3, histogram_noise_multiplier=0.7)]
+        return fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), callbacks)
+
+    with pytest.raises(_Crash):
+        run(_StopAt(5))
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    everything = ledger.affordable("default/fit")
+    steps = run().global_step
+    assert 0 < steps < everything, "nothing is left for the histogram"
+    assert compute_epsilon([*ledger.spent("default"), Mechanism(1.0, 0.7, 1)], 1e-3, "rdp") <= 8.0
 
 
 def test_empty_batch_takes_a_noise_only_step(tmp_path: Path, tiny_model: str) -> None:
