@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
-from finished_run import away, draw
+from finished_run import TREES, away, draw
 from readers import reader
 from test_attributes_run import SHARE, lines, settings, write_run
 from tiny_model import PAIRS
@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Itera
     (folder / "schema.yaml").write_text(SCHEMA)
     own = settings(folder, tiny_model, systems=[SYSTEM], num_samples=24)
     own["epochs"] = {"parse_tree": 1, "parse2utterance": 2}
-    own["stages"] = {"parse_tree": {"sampling": {"max_new_tokens": 40, "grammar": "lispress", "redraws": 20}}}
+    own["stages"] = {"parse_tree": TREES}
     fit = Mixture.fit
     short = mock.patch.object(Mixture, "fit", lambda model, found, num_units, steps=0: fit(model, found, num_units, 20))
     with short:

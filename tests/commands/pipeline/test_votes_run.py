@@ -11,7 +11,7 @@ import pytest
 import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
-from finished_run import away, draw, stage_here
+from finished_run import TREES, away, draw, stage_here
 from tiny_model import PAIRS
 
 import cli
@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
         "sampling": {"max_new_tokens": 8, "redraws": None},
         "trainer": {"accelerator": "cpu", "logger": False, "enable_progress_bar": False},
         "privacy": {"delta": DELTA},
-        "stages": {"parse_tree": {"sampling": {"max_new_tokens": 40, "grammar": "lispress", "redraws": 20}}},
+        "stages": {"parse_tree": TREES},
     }
     (folder / "mine.yaml").write_text(yaml.safe_dump(given))
     run = folder / "run"
