@@ -15,7 +15,6 @@ from tests.tiny_model import write_corpus, write_model
 
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub, and without a network it is asked for long
 _KEYS = tempfile.TemporaryDirectory(prefix="doppel-tests-")  # with notes of the ledgers: not those of the user
 os.environ["DOPPEL_KEY"] = str(Path(_KEYS.name) / "key")
 
