@@ -52,8 +52,8 @@ class Preemption(Checkpoint):
     Formal guarantees:
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
         all made, so the requeued run spends exactly the steps that an undisturbed one spends. A run that is killed
-        before it could save goes back to an older checkpoint; its lost steps stay in the ledger, so ε only grows. When
-        a run is saved or stopped depends on the clock of the cluster, and not on the data.
+        before it could save goes back to an older checkpoint; its lost steps stay in the ledger, so ε only grows. The
+        clock says when a run is saved or stopped. How long a step takes may tell of its rows, which no ε covers.
 
     Args:
         signals: Names of the signals that stop the run.
