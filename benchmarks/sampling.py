@@ -1,13 +1,14 @@
 """Samples per second of our decoder and of Hugging Face's plain ``generate`` at its best batch size.
 
     python -m benchmarks.sampling [--model models/base | --config gpt2] [--device cpu] [--threads 2]
-        [--num-samples 256] [--repeats 3] [--sizes 16 32 64 128] [--max-rows 128] [--bf16] [--out FILE]
+        [--num-samples 256] [--repeats 3] [--sizes 16 32 64 128] [--max-rows 128] [--lora 16] [--bf16] [--out FILE]
 
 Both draw from the same distribution of the same model in the same process, in turns. ``generate`` gets its prompts
 sorted by length and is timed at every batch size of ``--sizes``; the fastest one counts. Prompts are none (an
 unconditional model, which starts at its separator) and parse trees of the embedded grammar. ``--config`` builds a GPT-2
 of that size with random weights; such weights hardly ever end a text, so every text then has ``--max-new-tokens`` ids,
-and only the shipped base model shows texts of natural, varied length.
+and only the shipped base model shows texts of natural, varied length. ``--bf16`` times our decoder a second time, in
+bfloat16 with copies of the weights, as an experiment with ``trainer.precision: auto`` samples.
 
 Prints a Markdown table; ``--out`` appends it to a file as well.
 """
@@ -20,7 +21,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, PreTrain
 
 from datamodules.codec import Codec
 from datamodules.tables import read_turns
+from doppel.half_weights import HalfWeights
 from lightning_modules.backbone.base_models import load_model, load_tokenizer
+from lightning_modules.backbone.lora import LoraArguments, add_adapters
 from lightning_modules.decoding.slots import DrawingRule, Request, decode
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -39,6 +41,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2-medium": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
     "gpt2-large": {"n_embd": 1280, "n_layer": 36, "n_head": 20},
 }
+#: Keys of our decoder, in float32 and bfloat16, among the batch sizes of ``generate``.
+OURS, HALF = 0, -1
 
 
 @dataclass
@@ -79,15 +83,12 @@ def generate(model: PreTrainedModel, requests: list[Request], rule: DrawingRule,
     return lengths
 
 
-def measure(
-    run: Callable[[], list[int]], timing: Timing, device: torch.device, context: AbstractContextManager[Any]
-) -> None:
+def measure(run: Callable[[], list[int]], timing: Timing, device: torch.device) -> None:
     """Time one run, which returns the lengths of its texts."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     started = time.perf_counter()
-    with context:
-        lengths = run()
+    lengths = run()
     if device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - started
@@ -109,6 +110,12 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})"
 
 
+def ratio(of: Timing, to: Timing) -> str:
+    """Median and range of the ratios of samples a second, turn by turn."""
+    ratios = [a / b for a, b in zip(of.samples, to.samples, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+
+
 def prompts_of(kind: str, codec: Codec, number: int) -> list[list[int]]:
     """Prompts without text, or parse trees of the embedded grammar."""
     if kind == "none":
@@ -119,7 +126,7 @@ def prompts_of(kind: str, codec: Codec, number: int) -> list[list[int]]:
 
 def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> Iterator[str]:
     """Table rows, one for each kind of prompt."""
-    device = model.device
+    device, copies = model.device, HalfWeights(model)
     positions = model.config.max_position_embeddings
     for kind in args.prompts:
         codec = Codec(tokenizer, None if kind == "none" else "parse", "utterance", positions, "spaced")
@@ -134,7 +141,11 @@ def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> It
         def ours(rule: DrawingRule = rule, requests: list[Request] = requests) -> list[int]:
             return [len(ids) for ids in decode(model, requests, rule, args.max_rows)]
 
-        runs = {0: ours}
+        def half(ours: Callable[[], list[int]] = ours) -> list[int]:
+            with torch.autocast(device.type, torch.bfloat16), copies.in_use():
+                return ours()
+
+        runs = {OURS: ours} | ({HALF: half} if args.bf16 else {})
         for size in args.sizes:
             runs[size] = lambda rule=rule, requests=requests, size=size, pad=codec.pad_id: generate(  # type: ignore[misc]
                 model, requests, rule, size, pad
@@ -143,17 +154,15 @@ def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> It
         for repeat in range(args.repeats + 1):
             torch.manual_seed(repeat)
             for size, run in runs.items():
-                bf16 = torch.autocast(device.type, dtype=torch.bfloat16) if args.bf16 else nullcontext()
-                measure(run, timings[size] if repeat else Timing([], []), device, bf16)  # the first is warm-up
+                measure(run, timings[size] if repeat else Timing([], []), device)  # the first is warm-up
         best = max(args.sizes, key=lambda size: statistics.median(timings[size].samples))
-        mine, plain = timings[0], timings[best]
-        ratios = [a / b for a, b in zip(mine.samples, plain.samples, strict=True)]
+        mine, plain = timings[OURS], timings[best]
         tokens = statistics.median(mine.tokens) / statistics.median(plain.tokens)
         length = statistics.median(mine.tokens) / statistics.median(mine.samples)
         yield (
             f"| {kind} | {len(requests)} | {length:.0f}"
             f" | {spread(plain.samples)} at {best} | {spread(mine.samples)} at {args.max_rows} rows"
-            f" | {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) | {tokens:.2f} |"
+            f" | {ratio(mine, plain)} | {tokens:.2f} | {ratio(timings[HALF], mine) if args.bf16 else '–'} |"
         )
 
 
@@ -170,7 +179,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128], help="batch sizes of generate")
     parser.add_argument("--max-rows", type=int, default=128, help="rows of our decoder")
     parser.add_argument("--max-new-tokens", type=int, default=250)
-    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
+    parser.add_argument("--lora", type=int, help="adapters of this rank on the model")
+    parser.add_argument("--bf16", action="store_true", help="time our decoder in bfloat16 too")
     parser.add_argument("--out", type=Path, help="append the table to this file too")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -181,16 +191,19 @@ def main() -> None:
         special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
         model = GPT2LMHeadModel(GPT2Config(**CONFIGS[args.config], **special))
         name = f"{args.config}, random weights"
+    if args.lora is not None:
+        add_adapters(model, LoraArguments(rank=args.lora, alpha=2.0 * args.lora))
+        name += f" with adapters of rank {args.lora}"
     model.generation_config = GenerationConfig()
     model = model.eval().to(args.device)
     lines = [
-        f"{name} on {processor(model.device)}{', bf16' if args.bf16 else ''}; torch {torch.__version__}, transformers "
+        f"{name} on {processor(model.device)}; torch {torch.__version__}, transformers "
         f"{transformers.__version__}, Python {platform.python_version()}; {datetime.date.today()}. Median (range) of "
         f"{args.repeats} interleaved runs; at most {args.max_new_tokens} tokens a text, top_k 50.",
         "",
         "| prompts | texts | tokens a text | generate, samples/s at its best batch | ours, samples/s "
-        "| ratio of samples/s | of tokens/s |",
-        "|---|---|---|---|---|---|---|",
+        "| ratio of samples/s | of tokens/s | bfloat16 to float32, ours |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines), flush=True)
     for row in rows(args, model, tokenizer):

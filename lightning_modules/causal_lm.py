@@ -291,7 +291,8 @@ class CausalLM(LogicalBatchModule):
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
         """Sample one target for each prompt."""
-        return draw_samples(self.model, self.codec, batch, self.sampling)
+        with self.half_weights():
+            return draw_samples(self.model, self.codec, batch, self.sampling)
 
     def configure_optimizers(self) -> Any:
         """Optimiser and scheduler as injected."""

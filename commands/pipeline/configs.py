@@ -20,7 +20,7 @@ _OF_TRAINING = ("optimizer", "lr_scheduler", "init_weights")
 #: Public trees of whose names a model of trees writes, in the run folder, and what stands for them in ``grammar``.
 PUBLIC_TREES, REFERENCE = "public_trees.jsonl", "reference"
 #: Arguments of the Trainer that a sampling shares with the training.
-_OF_EVERY_PASS = ("accelerator", "devices", "logger")
+_OF_EVERY_PASS = ("accelerator", "devices", "logger", "precision")
 
 
 class Configs:

@@ -180,7 +180,7 @@ def seconds_of_plan(base: Path, lora: int | None, num_units: int, batch_size: in
 def measure(config: Mapping[str, Any], reference: str | None, samples: bool = True) -> Pace:
     """The pace of a training and of samples from its model, on public rows that have what it needs.
 
-    Steps are taken as a training takes them: in its precision, with its copies of weights.
+    Steps are taken and texts written as a run does it: in the training's precision, with copies of weights.
 
     Args:
         config: Of the training.
@@ -266,7 +266,7 @@ def measure(config: Mapping[str, Any], reference: str | None, samples: bool = Tr
 
     if not samples:
         return Pace(per_unit, per_step, 0.0, length)
-    with torch.no_grad():
+    with torch.no_grad(), precision(), HalfWeights(model).in_use():
         seconds = _timed(sample)
     return Pace(per_unit, per_step, seconds / max(written[0], 1), length)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -106,9 +106,15 @@ class LogicalBatchModule(LightningModule):
 
     def on_fit_start(self) -> None:
         """Buffers of gradients and copies of weights belong to one fit: parameters may be elsewhere in the next."""
-        self._reducer = None
-        self._half_weights = None if self.is_compiled else HalfWeights(self)
+        self._reducer = self._half_weights = None
         self._say_if_not_private("this training learns, and what is sampled from it")
+
+    def half_weights(self) -> AbstractContextManager[None]:
+        """Under autocast linear layers multiply by copies of their weights in this block, which ends with a step."""
+        if self.is_compiled:
+            return nullcontext()
+        self._half_weights = self._half_weights or HalfWeights(self)
+        return self._half_weights.in_use()
 
     def on_fit_end(self) -> None:
         """Say it again, for whoever reads the end of a log."""
@@ -151,7 +157,7 @@ class LogicalBatchModule(LightningModule):
 
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """One optimiser step on one logical batch; an empty batch steps too."""
-        with nullcontext() if self._half_weights is None else self._half_weights.in_use():
+        with self.half_weights():
             self._take_step(batch)
 
     def _take_step(self, batch: LogicalBatch) -> None:
