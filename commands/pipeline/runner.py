@@ -304,7 +304,7 @@ class Runner:
                 say(f"   model    {self.run / step.name / 'checkpoints' / 'last.ckpt'}")
         for used in systems_of(self.experiment):
             if used.learns:
-                epsilon = spent.get(used.name, {}).get("epsilon")
+                epsilon = spent.get(used.scope, {}).get("epsilon")
                 cost = "NOT PRIVATE" if epsilon is None else f"ε {epsilon:.4g}"
                 say(f"   samples  {self.run / used.synthetic} ({used.name}, {cost})")
                 for sentence in sampling_warnings(RunRecord(self.run), used.name):

@@ -175,16 +175,18 @@ def test_an_overlay_that_experiment_and_site_both_name_counts_once(experiment: P
     assert configs == {s.name: s.config for s in steps_of(given, tmp_path) if s.kind == "fit"}
 
 
-def test_a_run_whose_labels_are_released_as_they_are_ends_by_saying_so(
+def test_a_run_ends_with_what_paid_for_each_system_and_says_what_nothing_paid_for(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    systems = {"one_stage": {"epsilon": 7.9}, "labels": {"epsilon": None}}
+    systems = {"one_stage": {"epsilon": 7.9}, "two_stage": {"epsilon": 7.8}, "labels": {"epsilon": None}}
     (tmp_path / "report.json").write_text(json.dumps({"privacy": {"systems": systems}}))
     (tmp_path / "labels.txt").write_text("yes\nno\n")
-    given = replace(load(experiment), systems=["one_stage", "labels"], labels=str(tmp_path / "labels.txt"))
+    names = ["one_stage", "two_stage", "unconstrained", "labels"]
+    given = replace(load(experiment), systems=names, labels=str(tmp_path / "labels.txt"))
     Runner(given, tmp_path, load_site(None, {}))._tell_result(1.0)
     told = capsys.readouterr().out
     assert "(one_stage, ε 7.9)\n" in told and "(labels, NOT PRIVATE)\n" in told
+    assert "(unconstrained, ε 7.8)\n" in told, "it samples from the models of two_stage"
 
 
 @pytest.mark.parametrize(
