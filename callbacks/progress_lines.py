@@ -16,15 +16,19 @@ from tqdm import tqdm
 from callbacks.differential_privacy import DifferentialPrivacy
 from datamodules.data_module import may_be_told
 
+#: Seconds after which a step has a line in any case.
+_LONG = 60.0
+
 
 class ProgressLines(ProgressBar):
-    """A line every ``trainer.log_every_n_steps`` steps; the command line takes it where there is no terminal.
+    """A line every ``trainer.log_every_n_steps`` steps, and a minute after the last; for where there is no terminal.
 
     It names the stage, the step, the ε that is spent of its target, the metrics that a bar would show, and the time
     left, by the mean of all steps so far. ε is the last that was computed for a log, so that a line costs nothing.
 
     *Privacy.* Metrics named ``private/…`` are left out, whatever else is allowed to log them; of a private training
-    nothing but ε and the step then remains, and ε follows from public numbers. Batches of private rows have no line,
+    nothing but ε, the step and the clock then remains; ε follows from public numbers, and how long a step takes is
+    what no ε covers (``docs/privacy.md``). Batches of private rows have no line,
     for they count these rows: neither those of a validation nor those of a ``predict``
     (:func:`~datamodules.data_module.may_be_told`).
     """
@@ -43,15 +47,17 @@ class ProgressLines(ProgressBar):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
-        self._started, self._first_step = time.perf_counter(), trainer.global_step
+        self._started = self._told = time.perf_counter()
+        self._first_step = trainer.global_step
         self._num_steps = trainer.estimated_stepping_batches
         self._name = _stage(trainer)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """A line, if it is time for one."""
-        step = trainer.global_step
-        if not self._is_enabled or not self._is_due(trainer, step):
+        step, now = trainer.global_step, time.perf_counter()
+        if not self._is_enabled or not self._is_due(trainer, step, now):
             return
+        self._told = now
         figures = []
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, DifferentialPrivacy) and callback.spent is not None:
@@ -62,7 +68,7 @@ class ProgressLines(ProgressBar):
             for name, value in self.get_metrics(trainer, pl_module).items()
             if not name.startswith("private/") and name != "v_num"
         ]
-        left = (self._num_steps - step) * (time.perf_counter() - self._started) / max(step - self._first_step, 1)
+        left = (self._num_steps - step) * (now - self._started) / max(step - self._first_step, 1)
         self._say(int(step), int(self._num_steps), "steps", figures, left)
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -84,9 +90,9 @@ class ProgressLines(ProgressBar):
             asked = max(self._num_asked, self._num_samples) if batch_idx + 1 < num_batches else self._num_samples
             self._say(self._num_samples, asked, "samples", [f"{self._num_samples / seconds:.1f} a second"], left)
 
-    def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
+    def _is_due(self, trainer: pl.Trainer, step: int, now: float) -> bool:
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        return step % max(every, 1) == 0 or step >= self._num_steps
+        return step % max(every, 1) == 0 or step >= self._num_steps or now - self._told >= _LONG
 
     def _say(self, done: int, total: int, what: str, figures: list[str], seconds_left: float) -> None:
         rank_zero_info(_line(self._name, done, total, what, figures, 10 * math.ceil(seconds_left / 10)))
@@ -113,7 +119,7 @@ class ProgressInPlace(ProgressLines):
         """Leave the line as it is; the error stands below it."""
         self._close()
 
-    def _is_due(self, trainer: pl.Trainer, step: int) -> bool:
+    def _is_due(self, trainer: pl.Trainer, step: int, now: float) -> bool:
         return True
 
     def _say(self, done: int, total: int, what: str, figures: list[str], seconds_left: float) -> None:

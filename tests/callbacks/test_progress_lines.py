@@ -29,9 +29,9 @@ def trainer_at(step: int, spent: float | None) -> Any:
     )
 
 
-def shown(bar: ProgressLines, monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> None:
-    """A training whose steps take two seconds each."""
-    clock = iter([100.0, *(100.0 + 2 * step for step in steps)])
+def shown(bar: ProgressLines, monkeypatch: pytest.MonkeyPatch, steps: list[int], seconds: float = 2.0) -> None:
+    """A training whose steps take two seconds each, or as long as is said."""
+    clock = iter([100.0, *(100.0 + seconds * step for step in steps)])
     monkeypatch.setattr(progress_lines, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(bar, "get_metrics", lambda *_: {"v_num": "c1dc", "private/loss": 0.5})
     bar.on_train_start(trainer_at(0, None), None)  # type: ignore[arg-type]
@@ -45,6 +45,16 @@ def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: 
     with caplog.at_level(logging.INFO):
         shown(ProgressLines(), monkeypatch, [10])
     assert [message.strip() for message in caplog.messages] == ["one_stage 10/60 steps · ε 1.84 of 8 · 1:40 left"]
+
+
+def test_slow_steps_have_a_line_a_minute(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        shown(ProgressLines(), monkeypatch, [1, 2, 3, 4, 5], seconds=25.0)
+    assert [message.split()[1] for message in caplog.messages] == ["3/60"]
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        shown(ProgressLines(), monkeypatch, [1, 2, 3], seconds=150.0)
+    assert [message.split()[1] for message in caplog.messages] == ["1/60", "2/60", "3/60"]
 
 
 @pytest.mark.parametrize("width", [80, 150])
