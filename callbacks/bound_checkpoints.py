@@ -32,7 +32,7 @@ class BoundCheckpoints(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Note the weights, then write the file."""
         self._note(checkpoint)
-        if type(self._io) is TorchCheckpointIO and "://" not in str(path):
+        if type(self._io) is TorchCheckpointIO and storage_options is None and "://" not in str(path):
             _write(checkpoint, Path(path))
         else:
             self._io.save_checkpoint(checkpoint, path, storage_options)
