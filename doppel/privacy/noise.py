@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from doppel.privacy.secret import KeyedStream, Secret, keyed_words
 GRID_BITS = 30
 #: Coordinates that get their noise together, multiples of 8: few on the CPU, whose caches they should fit.
 _PART_CPU, _PART = 2**15, 2**22
+#: Words that a GPU forms together, for several parameters: the cipher takes some 700 kernels, whatever their number.
+_TOGETHER = 2**24
 
 
 class GaussianNoise:
@@ -86,30 +88,63 @@ class GaussianNoise:
         stream, stream_place = KeyedStream(key), 0
         std = self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
         grid = 2.0 ** (math.ceil(math.log2(std)) - GRID_BITS) if std else 0.0
-        for parameter in {id(p): p for p in params if p.requires_grad}.values():
+        trained = list({id(p): p for p in params if p.requires_grad}.values())
+        for parameter in trained:
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = gradient.contiguous()  # whose flat view is itself, so that the noise arrives
-            if not std:
-                continue
-            on_gpu = parameter.is_cuda
-            for part in parameter.grad.view(-1).split(_PART if on_gpu else _PART_CPU):
-                num_words = -(-part.numel() // 8) * 8
-                if on_gpu:
-                    words = keyed_words(key, place, num_words, part.device)
-                else:
-                    if stream_place != place:  # parameters of another device came between
-                        stream = KeyedStream(key, place)
-                    words = torch.from_numpy(stream.words(num_words))
-                    stream_place = place + num_words
-                place += num_words
-                noisy = gaussians(words)[: part.numel()].mul_(std / grid).add_(part, alpha=1.0 / grid)
-                part.copy_(noisy.round_().mul_(grid))
+        for parts, on_gpu in _together(trained) if std else []:
+            sizes = [-(-part.numel() // 8) * 8 for part in parts]
+            if on_gpu:
+                words = keyed_words(key, place, sum(sizes), parts[0].device)
+            else:
+                if stream_place != place:  # parameters of another device came between
+                    stream = KeyedStream(key, place)
+                words = torch.from_numpy(stream.words(sum(sizes)))
+                stream_place = place + sum(sizes)
+            place += sum(sizes)
+            halves = zip(*(of_part.chunk(2) for of_part in words.split(sizes)), strict=True)
+            noise = _in_order(gaussians(*map(_joined, halves)), parts, sizes).mul_(std / grid)
+            noisy = noise.add_(_joined(parts), alpha=1.0 / grid).round_().mul_(grid).to(parts[0].dtype)
+            torch._foreach_copy_(parts, noisy.split([part.numel() for part in parts]))
 
 
-def gaussians(words: Tensor) -> Tensor:
-    """N(0, 1) in float64 from an even number of uniform 64-bit words, int64 [n]; the words are used up."""
-    of_radius, of_angle = words.chunk(2)
+def _together(params: Iterable[nn.Parameter]) -> Iterator[tuple[list[Tensor], bool]]:
+    """Flat parts of the gradients, in order, that get their noise together, and whether they are on a GPU."""
+    waiting: list[Tensor] = []
+    for parameter in params:
+        assert parameter.grad is not None
+        for part in parameter.grad.view(-1).split(_PART if parameter.is_cuda else _PART_CPU):
+            is_full = sum(map(Tensor.numel, waiting)) + part.numel() > _TOGETHER
+            is_other = waiting and (part.device, part.dtype) != (waiting[0].device, waiting[0].dtype)
+            if waiting and (is_full or is_other or not parameter.is_cuda):
+                yield waiting, True
+                waiting = []
+            if parameter.is_cuda:
+                waiting.append(part)
+            else:
+                yield [part], False
+    if waiting:
+        yield waiting, True
+
+
+def gaussians(of_radius: Tensor, of_angle: Tensor) -> tuple[Tensor, Tensor]:
+    """Two times N(0, 1) in float64 from uniform 64-bit words, int64 [n] each; the words are used up."""
     uniform = of_radius.bitwise_or_(1).double().abs_().mul_(2.0**-63)  # of an odd number: never 0
     radius = uniform.log_().mul_(-2.0).sqrt_()
     angle = of_angle.double().mul_(math.pi * 2.0**-63)
-    return torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)])
+    return angle.cos().mul_(radius), angle.sin_().mul_(radius)
+
+
+def _in_order(halves: tuple[Tensor, Tensor], parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The numbers of each part, first its cosines and then its sines, without those that a part has no place for."""
+    pieces = []
+    cosines, sines = (half.split([size // 2 for size in sizes]) for half in halves)
+    for part, cosine, sine in zip(parts, cosines, sines, strict=True):
+        num_left = max(part.numel() - cosine.numel(), 0)
+        pieces += [cosine[: part.numel()], sine[:num_left]]
+    return torch.cat(pieces)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """One tensor of several, itself if it is alone."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))

@@ -35,7 +35,11 @@ class Feyisetan(WordMechanism):
     def noise(self, num: int, size: int, stream: KeyedStream) -> NDArray[np.float64]:
         """z for each word, [n, D]."""
         count = num * size + num * size % 2
-        directions = gaussians(torch.from_numpy(stream.words(count))).numpy()[: num * size].reshape(num, size)
+        directions = (
+            torch.cat(gaussians(*torch.from_numpy(stream.words(count)).chunk(2)))
+            .numpy()[: num * size]
+            .reshape(num, size)
+        )
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         norms = -np.log(uniform(stream, num, size)).sum(1) / self.epsilon  # D exponentials add up to Gamma(D, 1/ε)
         noise: NDArray[np.float64] = directions * norms[:, None]

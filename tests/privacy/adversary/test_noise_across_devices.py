@@ -54,12 +54,27 @@ def test_a_parameter_has_the_same_noise_on_whatever_device_it_and_the_others_are
 
 @pytest.mark.parametrize("on_gpu", [[True, False, True, False], [False, True, True, False], [True] * 4, [False] * 4])
 def test_no_word_of_a_steps_stream_is_used_twice(monkeypatch: pytest.MonkeyPatch, on_gpu: list[bool]) -> None:
-    """Of parameters in one part and in several: they are the stream, in its order, without a gap."""
+    """Of parameters in one part and in several: they are the stream, each word of it once, without a gap."""
     used: list[Tensor] = []
     transform = module.gaussians
-    monkeypatch.setattr(module, "gaussians", lambda words: (used.append(words.clone()), transform(words))[1])
+
+    def listen(*words: Tensor) -> tuple[Tensor, Tensor]:
+        used.extend(half.clone() for half in words)
+        return transform(*words)
+
+    monkeypatch.setattr(module, "gaussians", listen)
     noise_of([70_001, 13, 40_000, 2**15], on_gpu)
     words = torch.cat(used)
     assert len(words.unique()) == len(words) == 70_008 + 16 + 40_000 + 2**15
     stream = KeyedStream(Secret(SEED).key("noise", 3))
-    assert words.tolist() == stream.words(len(words)).tolist()
+    assert sorted(words.tolist()) == sorted(stream.words(len(words)).tolist())
+
+
+@pytest.mark.parametrize("words_together", [8, 2**10, 2**17])
+def test_noise_is_the_same_however_many_words_are_formed_together(
+    monkeypatch: pytest.MonkeyPatch, words_together: int
+) -> None:
+    sizes = [13, 70_001, 8, 1, 400]
+    expected = noise_of(sizes, [True] * 5)
+    monkeypatch.setattr(module, "_TOGETHER", words_together)
+    assert all(torch.equal(a, b) for a, b in zip(noise_of(sizes, [True] * 5), expected, strict=True))
