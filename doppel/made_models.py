@@ -7,7 +7,7 @@ from pathlib import Path
 #: A larger model of public text, which judges samples and may be a base.
 LARGER = "models/smollm2-135m"
 #: Last part of a model's path → the command that makes it.
-MADE_BY = {"smollm2-135m": "make base-135m"}
+MADE_BY = {"smollm2-135m": "make base-135m", "smollm2-135m-requests": "make base-135m"}
 
 
 def how_to_make(name: str | Path, root: Path = Path()) -> str | None:

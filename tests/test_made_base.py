@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
@@ -21,6 +23,7 @@ from doppel.console.plan import num_parameters_of
 from doppel.errors import DataError, UserError
 from doppel.made_models import MADE_BY, how_to_make
 from doppel.metrics.text_featurizer import TextFeaturizer
+from doppel.privacy.card import origins_of
 from lightning_modules.backbone.base_models import load_model, load_tokenizer
 from lightning_modules.sampling import SamplingArguments, sample_texts
 from models.smollm2 import make as made
@@ -260,11 +263,38 @@ def test_the_commands_that_are_named_are_there() -> None:
     for folder, command in MADE_BY.items():
         target = command.removeprefix("make ")
         assert f"\n{target}:" in makefile and f"make {target} " in makefile.split("help:")[1]
-        assert folder == made.FOLDER.name
+        assert folder in (made.FOLDER.name, made.ADAPTED.name)
     ignored = subprocess.run(
         ["git", "check-ignore", "--quiet", "models/smollm2-135m/model.safetensors"], cwd=ROOT, check=False
     )
     assert ignored.returncode == 0
+
+
+def test_the_adapted_model_has_what_the_adapter_adds_and_a_card_that_says_what_it_has_read(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "model.layers.1.mlp.up_proj"
+    before = load_model(folder).get_parameter(f"{name}.weight")
+    a, b = torch.randn(2, before.shape[1]), torch.randn(before.shape[0], 2)
+    save_file({f"{name}.A": a.half(), f"{name}.B": b.half()}, tmp_path / "adapter.safetensors")
+    monkeypatch.setattr(made, "ADAPTER", tmp_path / "adapter.safetensors")
+    out = tmp_path / "adapted"
+    made.adapt(Path(folder), out)
+    after = dict(load_model(str(out)).named_parameters())
+    torch.testing.assert_close(after[f"{name}.weight"] - before, b.half().float() @ a.half().float(), atol=1e-5, rtol=0)
+    same = [torch.equal(after[key], value) for key, value in load_model(folder).named_parameters() if name not in key]
+    assert all(same) and same
+    (own, *_) = origins_of(out)
+    assert own["is_public"] and not own["is_changed"]
+    assert json.loads((out / "privacy_card.json").read_text())["trained_on"] == made.LEARNT
+
+
+def test_the_shipped_adapter_fits_the_model() -> None:
+    with safe_open(made.ADAPTER, "np") as factors:
+        shapes = {key: factors.get_slice(key).get_shape() for key in factors.keys()}  # noqa: SIM118 (no mapping)
+    assert len(shapes) == 2 * 7 * 30 and made.ADAPTER.stat().st_size < 12e6
+    assert shapes["model.layers.29.mlp.down_proj.A"] == [16, 1536]
+    assert shapes["model.layers.29.mlp.down_proj.B"] == [576, 16]
 
 
 def test_the_module_says_an_error_in_one_line(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
     python -m models.smollm2.make
 
-``make base-135m`` gives this command. Give it again at any time: a folder that is there and whole is left alone.
+``make base-135m`` gives this command. Beside it ``models/smollm2-135m-requests`` is made, the same model with the
+shipped adapter, which taught it public requests, trees and slots: a base for private trainings, while the plain one
+judges samples. Give the command again at any time: a folder that is there and whole is left alone.
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ from pathlib import Path
 from filelock import FileLock
 
 from doppel.errors import DataError
-from doppel.privacy.card import not_private_card, write_card
+from doppel.privacy.card import not_private_card, origins_of, write_card
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parent / "smollm2-135m"
+ADAPTED = HERE.parent / "smollm2-135m-requests"
+#: Of each adapted linear layer the factors A [rank, inputs] and B [outputs, rank] of what is added to its weight.
+ADAPTER = HERE / "adapter.safetensors"
+#: What the adapter has learnt, for the card of the model.
+LEARNT = {"utterances": "utterances.txt.gz", "max_utterances": 380_000, "grammar_turns": 48_000, "tokens": 6_804_644}
 REQUIREMENTS = HERE / "requirements.txt"
 #: SHA-256 of the converted tensors, see :func:`digest`.
 DIGEST = "15de52720e20a45e4e8358f990c18d70df7af4ed1b83eb20b5ac6ff3cb0dae2e"
@@ -32,6 +39,7 @@ def main() -> None:
     """Fetch, convert and check the model, unless it is there."""
     try:
         make(FOLDER)
+        adapt(FOLDER, ADAPTED)
     except DataError as error:
         sys.exit(f"error: {error}")
 
@@ -68,6 +76,37 @@ def make(folder: Path) -> None:
         (part / "model").rename(folder)
         shutil.rmtree(part)
         sys.stderr.write(f"{folder} is made\n")
+
+
+def adapt(folder: Path, out: Path) -> None:
+    """Merge the shipped adapter into the model of a folder, unless that was done: plain weights, README and card.
+
+    Args:
+        folder: What :func:`make` made.
+        out: Folder to write, which appears under its name when it is whole.
+    """
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if out.is_dir():
+        return
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    factors = load_file(ADAPTER)
+    with torch.no_grad():
+        for key in factors:
+            name, _, factor = key.rpartition(".")
+            if factor == "A":
+                added = factors[f"{name}.B"].float() @ factors[key].float()
+                model.get_parameter(f"{name}.weight").add_(added)
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    model.save_pretrained(part)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(part)
+    shutil.copyfile(HERE / "README.md", part / "README.md")
+    write_card(part, not_private_card(True, origins_of(folder)) | {"trained_on": LEARNT})
+    part.rename(out)
+    sys.stderr.write(f"{out} is made\n")
 
 
 def is_whole(folder: Path) -> bool:
