@@ -8,7 +8,7 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help quickstart base-135m test test-slow test-all lint format results clean
+.PHONY: help quickstart base-135m gpu-kit test test-slow test-all lint format results clean
 
 help:
 	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
@@ -16,6 +16,7 @@ help:
 	@echo "make test        lint, types and the fast tests"
 	@echo "make test-slow   the slow tests that take a few minutes at most"
 	@echo "make test-all    all tests, also those on a SLURM of one node and in Chromium (root on Debian installs both)"
+	@echo "make gpu-kit     what a GPU machine without a network needs for benchmarks/gpu/run.sh, in .gpu-kit"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make results     docs/results.md and its figure from docs/results/*.csv"
 	@echo "make clean       remove the virtual environment and the quickstart run"
@@ -28,6 +29,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 quickstart: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python cli.py run configs/experiments/quickstart.yaml $(RUN) --local
+
+gpu-kit: $(INSTALLED)
+	bash benchmarks/gpu/kit.sh
 
 base-135m: $(INSTALLED)
 	$(BIN)/python -m models.smollm2.make

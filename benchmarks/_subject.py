@@ -11,10 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from doppel.privacy.clipping.head import HeadLoss
+from lightning_modules.backbone.lora import LoraArguments, add_adapters
 
 Step = Callable[[], None]
 
@@ -26,6 +27,16 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024},
     "gpt2-medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "vocab_size": 50257, "n_positions": 1024},
     "gpt2-large": {"n_layer": 36, "n_embd": 1280, "n_head": 20, "vocab_size": 50257, "n_positions": 1024},
+    "smollm2-135m": {
+        "model_type": "llama",
+        "num_hidden_layers": 30,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+    },
 }
 
 PRECISIONS = {"32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -48,6 +59,7 @@ class Setting:
         device: ``cpu`` or ``cuda``.
         precision: Key of :data:`PRECISIONS`: autocast to half precision, or none.
         checkpointing: Activation checkpointing of each block.
+        adapters: Rank of LoRA, the rest frozen; 0 trains all weights.
     """
 
     size: str
@@ -57,12 +69,15 @@ class Setting:
     device: str = "cpu"
     precision: str = "32"
     checkpointing: bool = False
+    adapters: int = 0
 
     def __str__(self) -> str:
         micro_batches = f", {self.num_micro_batches} micro-batches a step" if self.num_micro_batches > 1 else ""
         precision = {"32": "fp32"}.get(self.precision, f"{self.precision} autocast")
         checkpointing = ", activation checkpointing" if self.checkpointing else ""
-        return f"{self.size}, {self.rows} rows x {self.length} tokens{micro_batches}, {precision}{checkpointing}"
+        trained = f", LoRA of rank {self.adapters}" if self.adapters else ""
+        size = f"{self.size}{trained}, {self.rows} rows x {self.length} tokens"
+        return f"{size}{micro_batches}, {precision}{checkpointing}"
 
     @property
     def num_tokens(self) -> int:
@@ -89,36 +104,42 @@ class Subject:
     setting: Setting
     tied: bool = True
     linear: bool = False
-    model: GPT2LMHeadModel = field(init=False)
+    model: PreTrainedModel = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
     micro_batches: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        config = GPT2Config(
-            **SIZES[self.setting.size] | {"attn_implementation": "sdpa"},
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
+        fields = dict(SIZES[self.setting.size])
+        config = AutoConfig.for_model(
+            fields.pop("model_type", "gpt2"),
+            **fields,
             use_cache=False,
             bos_token_id=0,
             eos_token_id=0,
             tie_word_embeddings=self.tied,
         )
-        self.model = GPT2LMHeadModel(config).train()
+        for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"):
+            if hasattr(config, name):
+                setattr(config, name, 0.0)
+        with torch.device(self.setting.device):  # weights are drawn where they will be
+            self.model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()
         if self.linear:
             _replace_conv1d(self.model)
+        if self.setting.adapters:
+            add_adapters(self.model, LoraArguments(self.setting.adapters, 2.0 * self.setting.adapters))
         self.model.to(torch.device(self.setting.device))  # type: ignore[arg-type]
         if self.setting.checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.0)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.0)
         shape = (self.setting.num_micro_batches, self.setting.rows, self.setting.length)
         self.micro_batches = list(torch.randint(config.vocab_size, shape).to(self.setting.device))
 
     @property
     def num_parameters(self) -> int:
         """Trained numbers, the tied weight once."""
-        return sum(p.numel() for p in self.model.parameters())
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @cached_property
     def position_ids(self) -> Tensor:
@@ -132,12 +153,12 @@ class Subject:
 
     def trunk(self, input_ids: Tensor) -> Tensor:
         """What the head is applied to."""
-        hidden_BTD: Tensor = self.model.transformer(input_ids=input_ids, use_cache=False).last_hidden_state
+        hidden_BTD: Tensor = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
         return hidden_BTD
 
     def fused_losses(self, trunk: Callable[[Tensor], Tensor], recompute: bool = False) -> Callable[[Tensor], Tensor]:
         """The same losses, with head and cross-entropy fused."""
-        head_loss = HeadLoss(self.model.lm_head, recompute=recompute)
+        head_loss = HeadLoss(self.model.get_output_embeddings(), recompute=recompute)
         return lambda input_ids: head_loss(trunk(input_ids), next_tokens(input_ids))
 
 

@@ -12,6 +12,7 @@ ordinary training has none and it is added once a step, however many micro-batch
 from __future__ import annotations
 
 import argparse
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ from benchmarks._harness import (
     result_file,
     table,
 )
-from benchmarks._subject import PRECISIONS, SIZES, Setting, Subject
+from benchmarks._memory_meter import peak_bytes
+from benchmarks._subject import PRECISIONS, SIZES, Setting, Step, Subject
 from benchmarks._training import WAYS, owns_model, structures
 
 #: (way of training, baseline). The baseline has the same loss kernel, or is what users compare with.
@@ -44,16 +46,12 @@ ROWS = (
     ("Doppel, fused head", "ordinary, fused head"),
     ("Doppel, fused head", "ordinary"),
     ("Doppel, fused head, recomputed", "ordinary, fused head, recomputed"),
-    ("Doppel", "Hugging Face eager"),
-    ("Doppel, fused head", "Hugging Face eager"),
     ("ordinary, compiled", "ordinary"),
     ("ordinary, all compiled", "ordinary"),
     ("Doppel, compiled", "ordinary, compiled"),
     ("Doppel, compiled", "ordinary, all compiled"),
-    ("Doppel, compiled", "Hugging Face eager"),
     ("Doppel, CUDA graphs", "ordinary, CUDA graphs"),
     ("Doppel, CUDA graphs", "ordinary, all compiled"),
-    ("Doppel, CUDA graphs", "Hugging Face eager"),
     ("Opacus hooks", "ordinary"),
     ("Opacus functorch", "ordinary"),
     ("Opacus expanded weights", "ordinary"),
@@ -71,7 +69,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the table."""
+    """One row of the table; ``peaks`` are the bytes of a step and of the baseline's, on a GPU."""
 
     setting: Setting
     way: str
@@ -79,6 +77,7 @@ class Result:
     tied: bool
     linear: bool
     comparison: Comparison
+    peaks: tuple[int, int] | None = None
     refusals: tuple[str, ...] = ()
 
     @property
@@ -101,10 +100,12 @@ class Result:
             f"**{self.comparison.ratio:.3f}** [{low:.3f}, {high:.3f}]",
             f"{self.throughput:.2f}",
             str(len(self.comparison.seconds)),
+            *([] if self.peaks is None else [f"{peak / 1e9:.2f}" for peak in self.peaks]),
         ]
 
 
 COLUMNS = ("training", "ms a step", "tokens / s", "baseline", "its ms", "time ratio", "throughput", "turns")
+ON_GPU = ("peak GB", "its peak GB")
 
 
 def measure(setting: Setting, way: str, baseline: str, options: argparse.Namespace) -> Result:
@@ -117,8 +118,8 @@ def measure(setting: Setting, way: str, baseline: str, options: argparse.Namespa
     for tied, linear in structures(way):
         try:
             with freed_memory(setting.device):
-                comparison = _compare(setting, way, baseline, tied, linear, options)
-            return Result(setting, way, baseline, tied, linear, comparison, tuple(refusals))
+                comparison, peaks = _compare(setting, way, baseline, tied, linear, options)
+            return Result(setting, way, baseline, tied, linear, comparison, peaks, tuple(refusals))
         except NOT_RUN as error:
             if not is_expected(way, error):
                 raise
@@ -129,18 +130,27 @@ def measure(setting: Setting, way: str, baseline: str, options: argparse.Namespa
 
 def _compare(
     setting: Setting, way: str, baseline: str, tied: bool, linear: bool, options: argparse.Namespace
-) -> Comparison:
+) -> tuple[Comparison, tuple[int, int] | None]:
     subject = Subject(setting, tied, linear)
     judged = WAYS[way](Subject(setting, tied, linear) if owns_model(way) else subject)
-    return compare(
-        judged,
-        WAYS[baseline](subject),
+    steps = judged, WAYS[baseline](subject)
+    comparison = compare(
+        *steps,
         device=setting.device,
         repeats=options.repeats,
         seconds=options.seconds,
         warmup=options.warmup,
         min_seconds_per_turn=0.2 if setting.device == "cuda" else 0.0,
     )
+    if setting.device != "cuda" or owns_model(way):  # what holds two models says nothing of one
+        return comparison, None
+    judged_peak, its_peak = (_peak(subject, step) for step in steps)
+    return comparison, (judged_peak, its_peak)
+
+
+def _peak(subject: Subject, step: Step) -> int:
+    subject.optimizer.zero_grad()
+    return peak_bytes(step, subject.setting.device)
 
 
 def run(setting: Setting, rows: Sequence[tuple[str, str]], options: argparse.Namespace, report: Report) -> list[Result]:
@@ -154,7 +164,9 @@ def run(setting: Setting, rows: Sequence[tuple[str, str]], options: argparse.Nam
         except UnavailableError as error:
             remarks.append(f"- not run: {way}: {error}")
     report.add(f"\n## {setting}\n")
-    report.add(table(COLUMNS, [result.cells() for result in results]))
+    rows_of_text = [result.cells() for result in results]
+    columns = COLUMNS + ON_GPU if any(len(cells) > len(COLUMNS) for cells in rows_of_text) else COLUMNS
+    report.add(table(columns, [[*cells, *["–"] * (len(columns) - len(cells))] for cells in rows_of_text]))
     if remarks:
         report.add("\n".join(dict.fromkeys(remarks)) + "\n")
     return results
@@ -163,10 +175,14 @@ def run(setting: Setting, rows: Sequence[tuple[str, str]], options: argparse.Nam
 def best_throughputs(results: Sequence[Result]) -> list[list[str]]:
     """For each pair: the best tokens/s over all micro-batches of either, and their ratio; a fair "at its best"."""
     rows = []
-    groups = dict.fromkeys((r.setting.size, r.setting.length, r.way, r.baseline, r.tied, r.linear) for r in results)
-    for group in groups:
-        size, length, way, baseline, tied, _ = group
-        own = [r for r in results if (r.setting.size, r.setting.length, r.way, r.baseline, r.tied, r.linear) == group]
+
+    def group_of(r: Result) -> tuple[str, int, int, str, str, bool, bool]:
+        return r.setting.size, r.setting.adapters, r.setting.length, r.way, r.baseline, r.tied, r.linear
+
+    for group in dict.fromkeys(map(group_of, results)):
+        size, rank, length, way, baseline, tied, _ = group
+        size = f"{size}, LoRA {rank}" if rank else size
+        own = [r for r in results if group_of(r) == group]
         best = max(own, key=lambda r: r.setting.num_tokens / r.comparison.median)
         fastest = max(own, key=lambda r: r.setting.num_tokens / r.comparison.baseline_median)
         ours = best.setting.num_tokens / best.comparison.median
@@ -207,6 +223,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=[64], help="tokens of a row")
     parser.add_argument("--micro-batch", nargs="+", type=int, default=[16], help="rows of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=1, help="micro-batches of one optimizer step")
+    parser.add_argument("--adapters", nargs="+", type=int, default=[0], help="rank of LoRA; 0 trains all weights")
     parser.add_argument("--rows", nargs="+", default=[], help="only ways of training whose name contains one of these")
     parser.add_argument("--skip", nargs="+", default=[], help="no ways of training whose name starts with one of these")
     parser.add_argument("--threads", type=int, default=1, help="of torch, on CPU")
@@ -230,8 +247,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = []
     for size in options.sizes:
         for length in options.lengths:
-            for num_rows in options.micro_batch:
-                setting = Setting(size, num_rows, length, options.micro_batches, options.device, options.precision)
+            for num_rows, rank in itertools.product(options.micro_batch, options.adapters):
+                shape = size, num_rows, length, options.micro_batches
+                setting = Setting(*shape, options.device, options.precision, adapters=rank)
                 results += run(setting, choose_rows(options), options, report)
     if len(options.micro_batch) > 1:
         report.add("\n## At the best micro-batch of each\n")

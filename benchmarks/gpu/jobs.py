@@ -1,0 +1,162 @@
+"""What is run in which part, most wanted first, and what each job leaves.
+
+The arithmetic of the minutes stands in README.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+Settings = dict[str, object]
+#: Files of a run that are brought back: samples and prompts, its ledger, and how it was made.
+SAMPLES = ("*.jsonl", "experiment.yaml", ".done/*", "configs/*.yaml")
+_TOY_STEP = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "2", "--repeats", "1", "--seconds", "0.1"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command with a time limit.
+
+    Attributes:
+        part: A to E.
+        name: Of its folder and its log.
+        command: Words.
+        minutes: After which it is ended.
+        keeps: Patterns of files in its folder that are brought back.
+    """
+
+    part: str
+    name: str
+    command: tuple[str, ...]
+    minutes: float
+    keeps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the jobs run.
+
+    Attributes:
+        work: Folder of the runs.
+        out: Folder of what is brought back.
+        data: Folder of the data sets.
+        device: ``cuda`` or ``cpu``.
+        is_rehearsal: Whether everything is of toy size, on the shipped small base.
+    """
+
+    work: Path
+    out: Path
+    data: Path
+    device: str
+    is_rehearsal: bool
+
+    @property
+    def precision(self) -> str:
+        """Of the trainings: half precision is slow in a rehearsal on a CPU that emulates it."""
+        return "auto" if self.device == "cuda" else "32-true"
+
+    def base(self, name: str) -> str:
+        """The base model."""
+        return "models/base" if self.is_rehearsal else f"models/{name}"
+
+
+def jobs(place: Place) -> list[Job]:
+    """All jobs, in the order in which they begin."""
+    return [*_steps(place), *_samples(place), _adaptation(place)]
+
+
+def _steps(place: Place) -> list[Job]:
+    """A: a private training step against an ordinary one, throughput and peak memory, and Opacus on one micro-batch."""
+    common = ["--lengths", "64", "--micro-batches", "2", "--repeats", "3", "--seconds", "1", "--warmup", "2"]
+    both = [*common, "--micro-batch", "256", "--sizes", "smollm2-135m", "gpt2", "--adapters", "0", "16"]
+    both += ["--rows", "Doppel", "--skip", "Doppel, fused"]
+    opacus = [*common, "--sizes", "gpt2", "--micro-batch", "32", "--rows", "Opacus hooks", "Opacus ghost"]
+    toy = _TOY_STEP if place.is_rehearsal else []
+
+    def job(name: str, precision: str, options: list[str], minutes: float) -> Job:
+        words = [sys.executable, "-m", "benchmarks.clipping", "--device", place.device, "--precision", precision]
+        words += [*options, *toy, "--out", str(place.out / f"{name}.md")]
+        return Job("A", name, tuple(words), minutes)
+
+    found = [job("clipping-bf16", "bf16", both, 1.4), job("clipping-opacus", "bf16", opacus, 0.6)]
+    return [*found, job("clipping-fp16", "fp16", both, 1.4)]
+
+
+def _samples(place: Place) -> list[Job]:
+    """C: p(x); D: two-stage; E: p(x) of Schema-Guided Dialogue; all from SmolLM2 with the adapter, at ε = 3."""
+    common: Settings = {
+        "epsilon": 3,
+        "seed": 1,
+        "model.base_model": place.base("smollm2-135m-requests"),
+        "model.slots": "shipped",
+        "data.max_tokens_per_micro_batch": 16384,
+        "sampling.max_rows": 512,
+        "stages.one_stage.privacy.max_grad_norm": 1.3,  # as `norms` says of adapters on this base
+        "stages.parse_tree.privacy.max_grad_norm": 2.2,
+        "stages.parse2utterance.privacy.max_grad_norm": 1.6,
+    }
+    sgd: Settings = {
+        "data.train_path": place.data / "sgd" / "train.dataflow_dialogues.jsonl.zip",
+        "data.val_path": place.data / "sgd" / "valid.dataflow_dialogues.jsonl.zip",
+        "data.limit_val_turns": 1000,
+        "data.batch_size": 4096,
+        "epochs.one_stage": 5,
+        "model.slots": "null",
+    }
+    long: Settings = {"data.batch_size": 2048, "epochs.one_stage": 24}  # 120 steps
+    short: Settings = {"data.batch_size": 512, "epochs.one_stage": 3}  # 59 steps
+    trees: Settings = {"data.batch_size": 2048, "epochs.parse_tree": 2, "epochs.parse2utterance": 8}
+    whole: Settings = {"model.lora": "null", "model.optimizer.lr": 1e-4}
+
+    def rank(number: int) -> Settings:
+        return {"model.lora": f"{{rank: {number}, alpha: {2.0 * number}}}"}
+
+    return [
+        _synthesis(place, "C", "lora16", common | long | rank(16)),
+        _synthesis(place, "D", "two-stage", common | trees | rank(16), "two_stage"),
+        _synthesis(place, "E", "sgd", common | sgd | rank(16)),
+        _synthesis(place, "C", "lora16-512", common | short | rank(16)),
+        _synthesis(place, "C", "whole", common | long | whole),
+        _synthesis(place, "C", "lora4", common | long | rank(4)),
+    ]
+
+
+def _synthesis(place: Place, part: str, name: str, settings: Settings, system: str = "one_stage") -> Job:
+    """Trainings and samplings of a system of smcalflow-135m."""
+    settings = {"trainer.logger": "false", "trainer.precision": place.precision, **settings}
+    if place.is_rehearsal:
+        stages = ("parse_tree", "parse2utterance") if system == "two_stage" else (system,)
+        settings |= {"data.keep_share": 0.002 if name == "sgd" else 0.02, "data.batch_size": 100, "num_samples": 6}
+        settings |= {"data.limit_val_turns": 20, "sampling.max_new_tokens": 12, "sampling.redraws": "null"}
+        settings |= {f"epochs.{stage}": 1 for stage in stages}
+        settings |= {"stages.parse_tree.sampling.max_new_tokens": 24} if len(stages) == 2 else {}
+    words = [sys.executable, "-m", "benchmarks.gpu.synthesize", "configs/experiments/smcalflow-135m.yaml"]
+    words += [str(place.work / name), "--system", system, "--set"]
+    return Job(part, name, (*words, *(f"{key}={value}" for key, value in settings.items())), 4.0, SAMPLES)
+
+
+def _adaptation(place: Place) -> Job:
+    """B: SmolLM2-135M reads public requests, trees and slots; its adapters come back."""
+    num_steps, num_blocks = (3, 4) if place.is_rehearsal else (1220, 64)
+    settings: Settings = {
+        "model.init_args.base_model": place.base("smollm2-135m"),
+        "model.init_args.lora.rank": 64,
+        "model.init_args.lora.alpha": 128.0,
+        "model.init_args.lr_scheduler.init_args.total_steps": num_steps,
+        "data.init_args.utterances_path": place.data / "public" / "utterances.txt.gz",
+        "data.init_args.batch_size": num_blocks,
+        "trainer.max_steps": num_steps,
+        "trainer.max_epochs": 10,
+        "trainer.val_check_interval": max(num_steps // 10, 1),
+        "trainer.logger": "false",
+        "trainer.precision": place.precision,
+    }
+    if place.is_rehearsal:
+        settings |= {"data.init_args.max_utterances": 500, "data.init_args.grammar_turns": 300}
+        settings |= {"data.init_args.num_val_utterances": 20, "data.init_args.num_val_pairs": 8}
+    words = [sys.executable, "cli.py", "fit", "--config", "configs/pretrain.yaml"]
+    words += ["--config", "configs/pretrain_135m.yaml", "--run_dir", str(place.work / "adapted")]
+    words += [f"--{key}={value}" for key, value in settings.items()]
+    return Job("B", "adapted", tuple(words), 5.0, ("loss.csv", "config.yaml"))

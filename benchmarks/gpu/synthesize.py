@@ -1,0 +1,47 @@
+"""The trainings and samplings of one system, without what needs no GPU: metrics, page and report.
+
+    python -m benchmarks.gpu.synthesize EXPERIMENT RUN --system NAME [--set NAME=VALUE …]
+
+The same steps as ``python cli.py run``, with the same ledger; ``benchmarks/gpu/score.sh`` judges the samples elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from commands.pipeline.experiment import load
+from commands.pipeline.local import run_here
+from commands.pipeline.runner import Runner
+from commands.pipeline.slurm import load_site
+from commands.pipeline.steps import Step
+from commands.pipeline.values import read_values
+
+#: Commands among the tools that samplings read from.
+_NEEDED = ("public-trees", "calibrate")
+
+
+def makes_samples(step: Step) -> bool:
+    """Whether the samples need a step."""
+    return step.kind in ("fit", "predict") or step.argv[0] in _NEEDED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the steps; give the command again to go on."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", type=Path)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--system", required=True)
+    parser.add_argument("--set", nargs="*", default=[], help="fields of the experiment, as of `run`")
+    options = parser.parse_args(arguments)
+    changes = read_values(options.set) | {"systems": [options.system]}
+    runner = Runner(load(options.experiment, changes), options.run.resolve(), load_site(None, {}))
+    runner.steps = [step for step in runner.steps if makes_samples(step)]
+    runner.run.mkdir(parents=True, exist_ok=True)
+    runner._write(overwrite=True)
+    return run_here(runner.run, runner.steps)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
