@@ -1,5 +1,12 @@
-# `make quickstart` and `make test` each set up everything they need on a machine with Python 3.11.
-PYTHON ?= python3.11
+# `make quickstart` and `make test` each set up everything they need on a machine with Python 3.11, 3.12 or 3.13.
+# The newest that can make a virtual environment; PYTHON=… decides otherwise, where there is none yet.
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11; do \
+	$$python -c 'import ensurepip' 2>/dev/null && echo $$python && break; done)
+# Its folder below lib; empty if it does not run, or is another version.
+VERSION = $(shell "$(PYTHON)" -c 'import ensurepip, sys; v = sys.version_info[:2]; \
+	print("python%d.%d" % v if (3, 11) <= v < (3, 14) else "")' 2>/dev/null)
+WRONG = no Python 3.11, 3.12 or 3.13 with its module venv$(if $(PYTHON), in PYTHON=$(PYTHON)): "apt install python3-venv" brings \
+	one on Debian 12, Debian 13 and Ubuntu 24.04; PYTHON=/path/to/python3.12 names another
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -22,7 +29,8 @@ help:
 	@echo "make clean       remove the virtual environment and the quickstart run"
 
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(if $(VERSION),,$(error $(WRONG)))
+	"$(PYTHON)" -m venv $$(test -d $(VENV)/lib/$(VERSION) || echo --clear) $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,mauve,test]'
 	touch $@

@@ -118,6 +118,40 @@ def test_every_declared_distribution_has_an_exact_version() -> None:
     assert {distribution(requirement) for requirement in [*PROJECT["dependencies"], *extras]} - {"doppel"} <= exact
 
 
+def made(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`make --dry-run quickstart` in a new environment, where only the programs of a folder are found."""
+    command = [shutil.which("make") or "make", "--dry-run", "quickstart", f"VENV={path / 'venv'}", *words]
+    return subprocess.run(command, cwd=ROOT, env={"PATH": str(path)}, capture_output=True, text=True)
+
+
+def program(path: Path, version: str) -> Path:
+    """This Python under another version's name, and as that version; without one, a program that fails."""
+    pretend = f"import sys; sys.version_info = ({version.replace('.', ', ')}, 0, 'final', 0); exec(sys.argv[1])"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$2"\n' if version else "#!/bin/sh\nexit 127\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_make_takes_the_newest_python_that_runs(tmp_path: Path) -> None:
+    for version in ("3.10", "3.11", "3.12", "3.13", "3.14"):
+        program(tmp_path / f"python{version}", version)
+    venv = r'^"python{}" -m venv .*lib/python{} .*\n'
+    assert re.match(venv.format("3.13", "3.13"), made(tmp_path).stdout)
+    program(tmp_path / "python3.13", "")
+    assert re.match(venv.format("3.12", "3.12"), made(tmp_path).stdout)
+    assert re.match(venv.format("3.11", "3.11"), made(tmp_path, "PYTHON=python3.11").stdout)
+    (tmp_path / "python3.12").unlink()
+    assert re.match(venv.format("3.11", "3.11"), made(tmp_path).stdout)
+
+
+@pytest.mark.parametrize("version", ["", "3.10", "3.14", "there is none"])
+def test_make_says_in_one_line_what_to_install(version: str, tmp_path: Path) -> None:
+    named = [] if version == "there is none" else [f"PYTHON={program(tmp_path / 'mine', version)}"]
+    done = made(tmp_path, *named)
+    assert done.returncode and not done.stdout and all(word in done.stderr for word in named)
+    assert re.fullmatch(r".*no Python 3\.11, 3\.12 or 3\.13 .* install python3-venv.* PYTHON=.*\n", done.stderr)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of the tree without any network."""

@@ -91,8 +91,10 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     Raises:
         BaseModelError: Its architecture has no such blocks.
     """
+    # the second is its name in older releases of transformers
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     try:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        enable({"use_reentrant": False})
     except ValueError as error:
         raise BaseModelError(
             f"{type(model).__name__} cannot checkpoint its activations: set activation_checkpointing to false"

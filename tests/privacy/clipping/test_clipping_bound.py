@@ -91,7 +91,7 @@ def test_nonfinite_row_takes_its_whole_unit_and_no_other_along(
     expected = naive(model, rows_of(batch, [0, 1, 4, 5]), 1.0, rows_per_unit=2)
 
     if is_checkpointed:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
 
     def spoil(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         return torch.cat([output[:3], output[3:4] * value, output[4:]])

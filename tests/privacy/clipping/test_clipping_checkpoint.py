@@ -39,7 +39,7 @@ from doppel.privacy.clipping.head import HeadLoss
 
 
 def enable(model: PreTrainedModel) -> None:
-    model.activation_checkpointing_enable({"use_reentrant": False})
+    model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def exact(name: str) -> PreTrainedModel:
@@ -69,7 +69,7 @@ def test_checkpointing_is_exact(name: str) -> None:
 def test_checkpointing_every_other_block_and_huggingface_norms() -> None:
     model, batch = build("llama-tied"), make_batch(5)
     bound, expected = median_bound(model, batch)
-    model.activation_checkpointing_enable({"use_reentrant": False}, every_n_layers=2)
+    model.gradient_checkpointing_enable({"use_reentrant": False}, every_n_layers=2)
     assert_close(clipped(model, batch, bound), expected, 1e-7)
 
 
@@ -204,7 +204,7 @@ class Checkpointed(nn.Module):
 @pytest.mark.parametrize("name", ["gpt2-tied", "llama-untied"])
 def test_reentrant_checkpointing_of_blocks_is_refused(name: str) -> None:
     model = build(name)
-    model.activation_checkpointing_enable({"use_reentrant": True})
+    model.gradient_checkpointing_enable({"use_reentrant": True})
     with pytest.raises(UnsupportedLayerError):
         clipped(model, make_batch(3), 1.0)
 

@@ -76,7 +76,7 @@ def test_everything_is_freed_after_accumulate(
 ) -> None:
     model, batch = build("gpt2-tied"), make_batch(4)
     if is_checkpointed:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     clipper = PerSampleClipper(model, 1.0)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)

@@ -85,7 +85,7 @@ def test_autocast_around_backward_and_accumulate_changes_nothing(
     model, batch = build(name, torch.float32), make_batch(4)
     for is_checkpointed in (False, True):
         if is_checkpointed:
-            model.activation_checkpointing_enable({"use_reentrant": False})
+            model.gradient_checkpointing_enable({"use_reentrant": False})
         for losses in HEADS[:2]:
             cast = under_autocast(losses, half)
             inside, norms = clipped(model, batch, 1.0, losses=cast, loss_scale=loss_scale)
@@ -106,7 +106,7 @@ def test_each_unit_alone_is_within_the_bound_as_computed(
     """And uses nearly all of it."""
     model, batch = build(name, torch.float32), make_batch(6, length=16)
     if is_checkpointed:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     for losses in HEADS:
         for unit, bound in [(0, 0.05), (2, 1e-3), (3, 1e-5)]:
             alone = rows_of(batch, slice(unit, unit + 1))
