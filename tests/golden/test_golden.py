@@ -53,7 +53,7 @@ def test_the_accountants_give_the_same_numbers() -> None:
 def test_trainings_give_the_same_ledgers_weights_and_samples(ranks: int, tmp_path: Path) -> None:
     found = goldens(tmp_path, ranks)
     same(kept(f"{ranks} ranks/ledgers/"), found.ledgers)
-    old, here = kept("machine/"), machine()
-    if here != old:
-        pytest.skip(f"the hashes of floats are of another machine, {old}; this one is {here}")
-    same(kept(f"{ranks} ranks/floats/"), found.floats)
+    old, here, floats = kept("machine/"), machine(), kept(f"{ranks} ranks/floats/")
+    if here != old and floats != found.floats:  # equal bits are a promise of the same processor and release alone
+        pytest.skip(f"ledgers are equal; the hashes of floats are of another machine, {old}; this one is {here}")
+    same(floats, found.floats)
