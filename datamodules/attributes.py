@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from datamodules.turn import Unit, unit_name
 from doppel.errors import DataError, UserError
 from doppel.tables.made import Made
 from doppel.tables.marginals import Table
-from doppel.tables.schema import Schema
+from doppel.tables.schema import Column, Schema
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,7 @@ class Attributes:
             UserError: Nothing says which values are public, or what is protected.
             DataError: The table or the schema cannot be read.
         """
-        if self.schema is None and not self.values_are_public:
-            raise UserError(
-                "which values occur in a private table is private too: give --schema with the values of each column "
-                "from a public source, or say --values-are-public if the table's own values tell nobody anything"
-            )
+        self._refuse_hidden_values()
         if self.unit_column is not None and self.unit in (None, "utterance"):
             raise UserError(
                 f"--unit-column is {self.unit_column}, but each row would be protected by itself: give --unit user (or "
@@ -81,6 +77,22 @@ class Attributes:
             for place, row in records
         ]
         return schema, Table.of_units(codes, units, schema.sizes)
+
+    def known(self, values: Mapping[str, Sequence[str]]) -> Schema:
+        """The schema of a table that is not opened: of the file, or of values that were declared public before."""
+        self._refuse_hidden_values()
+        if self.schema is not None:
+            return self._schema([])
+        return Schema(tuple(Column.of_values(name, values[name]) for name in values)).only(
+            self.columns or list(values), self.path
+        )
+
+    def _refuse_hidden_values(self) -> None:
+        if self.schema is None and not self.values_are_public:
+            raise UserError(
+                "which values occur in a private table is private too: give --schema with the values of each column "
+                "from a public source, or say --values-are-public if the table's own values tell nobody anything"
+            )
 
     @staticmethod
     def _made_of(made: Made, names: Collection[str]) -> str:

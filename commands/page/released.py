@@ -97,7 +97,7 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
 
 def _of_columns(manifest: Manifest, samples: Entry) -> Release | None:
     """Shares of the values of each attribute, as its column was measured by itself."""
-    from commands.privacy.attributes import read_releases
+    from commands.privacy.kept_releases import read_releases
 
     steps = {entry.step for entry in manifest.upstream(samples.path)}
     for entry in manifest.find("metrics", verb="attributes"):

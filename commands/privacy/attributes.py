@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jsonargparse.typing import PositiveInt
 
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.kept_releases import KeptReleases
+from commands.privacy.fitted_table import fitted, fitted_again
+from commands.privacy.kept_releases import KeptReleases, finished_terms, read_releases
 from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines
-from doppel.tables.marginals import KIND, Measurement, Table
+from doppel.tables.marginals import KIND, Table
 
 if TYPE_CHECKING:
     from commands.privacy.stage_release import StageRelease
@@ -81,18 +81,15 @@ def _measured(stage_dir: Path, codes: AttributeCodes, path: Path) -> Mixture:
         that is measured is 1/σ-GDP together (:class:`~doppel.tables.releases.Releases`); the stage's own noise was
         calibrated for both. An interrupted one goes on with what it has kept, which the ledger has noted.
     """
-    from commands.privacy.fitted_table import fitted
     from commands.privacy.stage_release import StageRelease
 
+    if finished_terms(path) is not None:
+        return _read_again(codes, path)
     made = StageRelease(stage_dir, "table of attributes", False, STAGE, KIND)
     private = _table(made, codes)
     assert made.ledger is not None and made.mechanism is not None and made.sigma is not None
     kept = KeptReleases(path, terms_of(codes, made.unit, made.num_units, made.sigma))
-    if kept.exists():
-        kept.check(made.ledger, made.mechanism)
-    else:
-        made.spend()
-        kept.begin(made.ledger, made.mechanism)
+    kept.open(made.ledger, made.mechanism)
     return fitted(private, 1 / made.sigma, "aim", kept, made.ledger, made.mechanism)
 
 
@@ -112,27 +109,12 @@ def terms_of(codes: AttributeCodes, unit: str, num_units: int, sigma: float | No
     }
 
 
-def read_releases(path: Path) -> tuple[dict[str, Any], list[Measurement]]:
-    """What was measured of a table of attributes: its terms, and the marginals in their order.
-
-    Raises:
-        UserError: They are not there: nobody measures them a second time, which would be spent on top.
-    """
-    if not path.is_file():
-        raise UserError(f"there are no releases at {path}: restore the file; another release would be spent")
-    terms, *records = (record for _, record in read_json_lines(path))
-    found = [record for record in records if "marginal" in record]
-    return terms, [Measurement(tuple(r["marginal"]), np.array(r["counts"]), r["sigma"]) for r in found]
-
-
 def _read_again(codes: AttributeCodes, path: Path) -> Mixture:
     """The model by its releases: post-processing."""
-    from doppel.tables.aim import refit
-
     terms, measurements = read_releases(path)
     if terms.get("columns") != codes.schema.as_dict() or not measurements:
         raise UserError("it was measured of other attributes: restore it, or the schema of the run", about=path)
-    return refit(codes.schema.sizes, terms["num_units"], measurements)
+    return fitted_again(path)
 
 
 def _exact(

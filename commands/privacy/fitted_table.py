@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tqdm import tqdm
 
-from commands.privacy.kept_releases import KeptReleases
+from commands.privacy.kept_releases import KeptReleases, read_releases
 from doppel.privacy.ledger import Ledger
 from doppel.tables.marginals import Table
 
@@ -24,7 +25,6 @@ def fitted(
     kept: KeptReleases,
     book: Ledger,
     mechanism: str,
-    seed: int = 1,
     noise_seed: int | None = None,
 ) -> Mixture:
     """Measure a table within its budget, or go on with what was measured before, and fit a model to it.
@@ -41,7 +41,6 @@ def fitted(
         kept: Where releases are kept.
         book: What has paid.
         mechanism: Its id there.
-        seed: Public seed of the model.
         noise_seed: For tests alone: the guarantee is void.
     """
     from doppel.privacy.secret import Secret  # need torch, which no --help waits for
@@ -61,4 +60,13 @@ def fitted(
             keep=lambda record: kept.add(record, book, mechanism),
             tell=tell,
         )
-        return (aim if method == "aim" else independent)(releases, seed)
+        return (aim if method == "aim" else independent)(releases)
+
+
+def fitted_again(path: Path) -> Mixture:
+    """The model by what is on file of a table, which nobody opens: post-processing."""
+    from doppel.tables import aim, independent
+
+    terms, measurements = read_releases(path)
+    refit = independent.refit if terms.get("method") == "independent" else aim.refit
+    return refit([len(values) for values in terms["columns"].values()], terms["num_units"], measurements)

@@ -11,8 +11,8 @@ from typing import Any
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from commands.pipeline.run_folder import hold
-from commands.privacy.fitted_table import Method, fitted
-from commands.privacy.kept_releases import KeptReleases, releases_of, try_folder
+from commands.privacy.fitted_table import Method, fitted, fitted_again
+from commands.privacy.kept_releases import KeptReleases, finished_terms, releases_of, try_folder
 from commands.privacy.rows_card import write_card
 from datamodules.attributes import Attributes
 from datamodules.sources import data_fingerprint, expand_path
@@ -57,7 +57,7 @@ def metadata(
 
     The ledger is written before anything is drawn, and refuses what its scope cannot pay. Beside the rows lie the noisy
     counts (.releases.jsonl) and a card (.card.json). The same command again draws rows by the same counts at no further
-    ε, also another number of them, or by another --seed; an interrupted one goes on.
+    ε, also another number of them, or by another --seed: it does not open the table. An interrupted one goes on.
 
     Args:
         table: The private table: .csv, .tsv, .jsonl, .parquet, or a folder.
@@ -75,7 +75,7 @@ def metadata(
             ledger.jsonl beside the rows.
         scope: What the ledger calls all that is released together; a training may be in the same one.
         target_epsilon: What the scope may spend in all; epsilon if left out.
-        seed: Public seed of the model and of the rows.
+        seed: Public seed of the rows.
         noise_seed: For tests alone: who knows it can subtract the noise, and the guarantee is void.
 
     Raises:
@@ -84,49 +84,59 @@ def metadata(
     """
     if out.suffix != ".csv":
         raise UserError("rows are written as .csv: give such a name", about=f"--out {out}")
-    known, private = Attributes(table, columns, schema, values_are_public, unit, unit_column).read()
-    delta = default_delta(private.num_units) if delta is None else delta
+    attributes, private = Attributes(table, columns, schema, values_are_public, unit, unit_column), None
+    finished = finished_terms(releases_of(out))
+    if finished is None:
+        known, private = attributes.read()
+        num_units = private.num_units
+    else:
+        known, num_units = attributes.known(finished["columns"]), finished["num_units"]
+    delta = default_delta(num_units) if delta is None else delta
     mu = mu_of(epsilon, delta)
-    if (note := note_on_delta(delta, private.num_units, unit or "utterance")) is not None:
+    if (note := note_on_delta(delta, num_units, unit or "utterance")) is not None:
         print(f"warning: {note}")
     spec = PrivacySpec(
         target_epsilon=target_epsilon or epsilon,
         delta=delta,
         accountant="pld",
         unit=unit or "utterance",
-        num_units=private.num_units,
-        batch_size=private.num_units,
+        num_units=num_units,
+        batch_size=num_units,
         max_grad_norm=1.0,
         noise_multiplier=1 / mu,
         stage_steps=(1,),
     )
-    fingerprint = data_fingerprint(expand_path(table))
-    terms: dict[str, Any] = {"method": method, "mu": mu, "unit": spec.unit, "data": fingerprint}
-    terms["columns"] = known.as_dict()
+    terms: dict[str, Any] = {"method": method, "unit": spec.unit, "unit_column": unit_column, "num_units": num_units}
+    terms |= {"noise_multiplier": spec.noise_multiplier, "columns": known.as_dict()}
     terms |= {"made": of} if (of := known.made_of()) else {}
     try_folder(out.parent)
     lock = hold(out.parent)  # two that go on with the same releases would draw the next one twice
     try:
-        kept = KeptReleases(releases_of(out), terms)
         book = _ledger(ledger, out)
-        mechanism = book.open_mechanism(
-            scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
-        )
-        if noise_seed is not None:
-            text = f"the noise of {out.name} was drawn from a fixed seed, and whoever reads it can subtract the noise"
-            book.add_caveat(scope, text, voids=True)
-        if kept.exists():
-            kept.check(book, mechanism)
+        if private is None:
+            mechanism = book.mechanism_id(scope, out.name)
+            KeptReleases(releases_of(out), terms).open(book, mechanism)
+            model = fitted_again(releases_of(out))
         else:
-            book.spend(mechanism)
-            kept.begin(book, mechanism)
-        drawn = fitted(private, mu, method, kept, book, mechanism, seed, noise_seed).draw(num_rows)
+            fingerprint = data_fingerprint(expand_path(table))
+            kept = KeptReleases(releases_of(out), {**terms, "data": fingerprint})
+            mechanism = book.open_mechanism(
+                scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
+            )
+            if noise_seed is not None:
+                text = f"the noise of {out.name} was drawn from a fixed seed: whoever reads it can subtract the noise"
+                book.add_caveat(scope, text, voids=True)
+            kept.open(book, mechanism)
+            model = fitted(private, mu, method, kept, book, mechanism, noise_seed)
+        drawn = model.draw(num_rows, seed)
         write_rows(out, known, drawn)
         values = "of the table" if schema is None else schema.name
         made = {"num_rows": num_rows, "seed": seed, "method": method, "columns": known.as_dict()}
         card = write_card(out, made, values, book, mechanism)
     finally:
         lock.release()
+    if private is None:
+        print(f"{releases_of(out)}: drawn by these releases; {table} was not opened")
     print(f"{out}: {num_rows} rows of {len(known.columns)} columns. {card['statement']}")
     for place, column in enumerate(known.columns):
         if (drawn[:, place] == len(column.values) - 1).mean() > 0.5 and len(column.values) > 1:

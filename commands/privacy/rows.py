@@ -13,8 +13,8 @@ from jsonargparse.typing import PositiveInt
 from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.attributes import STAGE, terms_of
 from commands.privacy.ballots import read_private
-from commands.privacy.fitted_table import fitted
-from commands.privacy.kept_releases import KeptReleases, releases_of, try_folder
+from commands.privacy.fitted_table import fitted, fitted_again
+from commands.privacy.kept_releases import KeptReleases, finished_terms, releases_of, try_folder
 from commands.privacy.metadata import write_rows
 from commands.privacy.rows_card import write_card
 from datamodules.attribute_codes import AttributeCodes, check_schema
@@ -41,7 +41,8 @@ def rows(
         The attributes of a request are a function of it and of the public schema. Marginals of their table are measured
         by AIM as one Gaussian release (claim 24 of ``docs/privacy.md``), whose noise follows from
         ``privacy.histogram_share``; it is on file in the scope of the votes before anything is drawn, and the votes,
-        which come later, are calibrated beside it. The same command again measures nothing and spends nothing.
+        which come later, are calibrated beside it. The same command again measures nothing, spends nothing, and opens
+        no private file.
 
     Args:
         out: File to write, RUN/evolution/rows.csv; releases and card lie beside it.
@@ -49,7 +50,7 @@ def rows(
         num_rows: Rows to write.
         data: Arguments of the data module, as JSON: train_path, unit, columns.
         privacy: Budget of the scope with histogram_share, as JSON; left out, rows are those of the table: NOT PRIVATE.
-        seed: Public seed of the model and of the rows.
+        seed: Public seed of the rows.
 
     Raises:
         UserError: An input cannot be used.
@@ -58,33 +59,35 @@ def rows(
     try_folder(out.parent)
     with hold(out.parent):
         given = {**data, "columns": {**(data.get("columns") or {}), "attributes": schema}}
-        turns, codes = read_private(given, needs_label=True), check_schema(schema)
-        units = [turn.unit for turn in turns]
-        table = Table.of_units([codes.read(turn.label or "") for turn in turns], units, codes.schema.sizes)
+        codes, finished = check_schema(schema), finished_terms(releases_of(out))
+        turns = [] if finished is not None and privacy is not None else read_private(given, needs_label=True)
         if privacy is None:
             drawn = random.Random(seed).choices([codes.read(turn.label or "") for turn in turns], k=num_rows)
             _write(out, codes, drawn)
             print(f"{out}: {num_rows} rows of {len(codes.names)} attributes (exact: NOT PRIVATE)")
             return
-        unit, num_units = str(data.get("unit") or "utterance"), len(set(units))
+        units = [turn.unit for turn in turns]
+        unit, num_units = str(data.get("unit") or "utterance"), len(set(units)) or (finished or {})["num_units"]
         spec = privacy.plan_histogram(num_units, unit)
-        fingerprint = data_fingerprint(
-            expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(given)
-        )
         book = Ledger(ledger_of_run(out.parent, privacy.ledger_path))
-        mechanism = book.open_mechanism(
-            scope=privacy.scope, stage=STAGE, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
-        )
-        if privacy.seed is not None:
-            text = "the noise of the rows was drawn from a fixed seed, and whoever reads it can subtract the noise"
-            book.add_caveat(privacy.scope, text, voids=True)
         kept = KeptReleases(releases_of(out), terms_of(codes, unit, num_units, spec.noise_multiplier))
-        if kept.exists():
-            kept.check(book, mechanism)
+        if finished is not None:
+            mechanism = book.mechanism_id(privacy.scope, STAGE)
+            kept.open(book, mechanism)
+            model = fitted_again(releases_of(out))
         else:
-            book.spend(mechanism)
-            kept.begin(book, mechanism)
-        model = fitted(table, 1 / spec.noise_multiplier, "aim", kept, book, mechanism, seed, privacy.seed)
+            table = Table.of_units([codes.read(turn.label or "") for turn in turns], units, codes.schema.sizes)
+            fingerprint = data_fingerprint(
+                expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(given)
+            )
+            mechanism = book.open_mechanism(
+                scope=privacy.scope, stage=STAGE, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
+            )
+            if privacy.seed is not None:
+                text = "the noise of the rows was drawn from a fixed seed, and whoever reads it can subtract the noise"
+                book.add_caveat(privacy.scope, text, voids=True)
+            kept.open(book, mechanism)
+            model = fitted(table, 1 / spec.noise_multiplier, "aim", kept, book, mechanism, privacy.seed)
         _write(out, codes, model.draw(num_rows, seed).tolist())
         made = {"num_rows": num_rows, "seed": seed, "method": "aim", "columns": codes.schema.as_dict()}
         card = write_card(out, made, Path(schema).name, book, mechanism)

@@ -20,7 +20,7 @@ GROWTH = 4.0
 _LAST_STEPS = 300
 
 
-def aim(releases: Releases, seed: int = 1) -> Mixture:
+def aim(releases: Releases) -> Mixture:
     """Measure all single columns, then pairs, the worst fitted first.
 
     Each round chooses the pair whose counts are farthest (ℓ₁) from those of the model, less what its noise alone would
@@ -33,13 +33,12 @@ def aim(releases: Releases, seed: int = 1) -> Mixture:
 
     Args:
         releases: Of the private table; all of its budget is used.
-        seed: Public seed of the model.
 
     Returns:
         The model, fitted to all releases.
     """
     table, budget = releases.table, releases.budget
-    model = Mixture(table.sizes, seed=seed)
+    model = Mixture(table.sizes)
     total, num_columns = budget.remaining, len(table.sizes)
     candidates = pairs(num_columns)
     for place in range(num_columns):
@@ -64,16 +63,15 @@ def aim(releases: Releases, seed: int = 1) -> Mixture:
     return model
 
 
-def refit(sizes: Sequence[int], num_units: int, measurements: Sequence[Measurement], seed: int = 1) -> Mixture:
+def refit(sizes: Sequence[int], num_units: int, measurements: Sequence[Measurement]) -> Mixture:
     """The model of :func:`aim` again: by its releases, without the table.
 
     Args:
         sizes: Values of each column.
         num_units: N, which is public.
         measurements: All marginals, in the order in which they were released.
-        seed: Of the model.
     """
-    model = Mixture(sizes, seed=seed)
+    model = Mixture(sizes)
     model.start_from(measurements[: len(sizes)])
     for number in range(len(sizes), len(measurements) + 1):
         model.fit(measurements[:number], num_units)

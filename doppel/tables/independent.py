@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from doppel.tables.marginals import Measurement
 from doppel.tables.mixture import Mixture
 from doppel.tables.releases import Releases
 
 
-def independent(releases: Releases, seed: int = 1) -> Mixture:
+def independent(releases: Releases) -> Mixture:
     """Measure all single columns; rows are drawn column by column.
 
     Formal guarantees:
@@ -14,12 +17,16 @@ def independent(releases: Releases, seed: int = 1) -> Mixture:
 
     Args:
         releases: Of the private table; all of its budget is used.
-        seed: Public seed of the rows.
     """
     total, num_columns = releases.budget.remaining, len(releases.table.sizes)
     for place in range(num_columns):
         releases.measure((place,), total / num_columns)
-    model = Mixture(releases.table.sizes, num_components=1, seed=seed)
-    model.start_from(releases.measurements)
-    model.fit(releases.measurements, releases.table.num_units, steps=300)
+    return refit(releases.table.sizes, releases.table.num_units, releases.measurements)
+
+
+def refit(sizes: Sequence[int], num_units: int, measurements: Sequence[Measurement]) -> Mixture:
+    """The model of :func:`independent` again: by its releases, without the table."""
+    model = Mixture(sizes, num_components=1)
+    model.start_from(measurements)
+    model.fit(measurements, num_units, steps=300)
     return model

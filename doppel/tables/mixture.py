@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from doppel.tables.marginals import Clique, Floats, Measurement, Whole
+from doppel.tables.marginals import MODEL_SEED, Clique, Floats, Measurement, Whole
 
 #: The rate falls to this share of itself within a fit.
 _LAST_RATE = 0.1
@@ -26,12 +26,12 @@ class Mixture(nn.Module):
     Args:
         sizes: Values of each column.
         num_components: K.
-        seed: Public seed of the start, and of the rows that are drawn.
+        seed: Public seed of the start.
     """
 
-    def __init__(self, sizes: Sequence[int], num_components: int = 200, seed: int = 1) -> None:
+    def __init__(self, sizes: Sequence[int], num_components: int = 200, seed: int = MODEL_SEED) -> None:
         super().__init__()
-        self.sizes, self.seed = tuple(sizes), seed
+        self.sizes = tuple(sizes)
         generator = torch.Generator().manual_seed(seed)
         start = torch.randn(num_components, sum(sizes), generator=generator)
         self.weights = nn.Parameter(torch.zeros(num_components))
@@ -74,7 +74,7 @@ class Mixture(nn.Module):
         return [_joint(weights, columns, clique).double().numpy() for clique in cliques]
 
     @torch.no_grad()
-    def draw(self, num_rows: int, seed: int | None = None, given: Mapping[int, int] = MappingProxyType({})) -> Whole:
+    def draw(self, num_rows: int, seed: int = 1, given: Mapping[int, int] = MappingProxyType({})) -> Whole:
         """Rows as places of values, int64 [rows, columns], in random order.
 
         Of the components, and of the values of each column within one, so many are drawn as are expected, up to one
@@ -82,10 +82,10 @@ class Mixture(nn.Module):
 
         Args:
             num_rows: How many.
-            seed: Public seed of the rows; None: that of the model.
+            seed: Public seed of the rows.
             given: Values that all rows have, by the place of their column: the others are drawn given these.
         """
-        generator = np.random.default_rng(self.seed if seed is None else seed)
+        generator = np.random.default_rng(seed)
         weights, columns = self._probabilities()
         for place, value in given.items():
             weights = weights * columns[place][:, value]

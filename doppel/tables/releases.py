@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ class Releases:
         :func:`~doppel.privacy.gdp.epsilon_of_choice`. What is asked for, and with how much noise, may depend on earlier
         releases alone; the sum of squares stays within μ² (:class:`GaussianBudget`). So all together are μ-GDP for one
         unit more or less, and count in a ledger as one Gaussian release with noise multiplier 1/μ. A release that is
-        read again costs what it cost, and its noise is not drawn a second time.
+        read again costs what its record says that it cost, whatever is asked now, and its noise is not drawn a second
+        time: so what is left is never more than μ² less all that was ever drawn.
 
     Args:
         table: The private table.
@@ -58,11 +60,12 @@ class Releases:
             clique: Places of its columns.
             square: Its μ².
         """
-        mu = self.budget.spend(square)
-        record = self._read_again("marginal", list(clique))
+        record = self._read_again("marginal", list(clique), square)
         if record is None:
+            mu = self.budget.spend(square)
             drawn = self.table.measure(clique, mu, self._stream)
-            record = {"marginal": list(clique), "sigma": drawn.sigma, "counts": drawn.counts.tolist()}
+            counts = drawn.counts.tolist()
+            record = dict[str, Any](marginal=list(clique), mu_squared=mu * mu, sigma=drawn.sigma, counts=counts)
             self._keep(record)
         self.measurements.append(Measurement(clique, np.array(record["counts"]), record["sigma"]))
         self._tell(1 - self.budget.remaining / self.budget.mu**2)
@@ -82,22 +85,25 @@ class Releases:
         Returns:
             Its place in ``cliques``.
         """
-        epsilon = epsilon_of_choice(self.budget.spend(square))
-        record = self._read_again("choice", None)
+        record = self._read_again("choice", None, square)
         if record is None:
+            mu = self.budget.spend(square)
             scores = [
                 self.table.error(clique, estimate) - round(GRID * bias)
                 for clique, estimate, bias in zip(cliques, estimates, less, strict=True)
             ]
-            record = {"choice": list(cliques[choose(self._stream, scores, GRID, epsilon)])}
+            place = choose(self._stream, scores, GRID, epsilon_of_choice(mu))
+            record = dict[str, Any](choice=list(cliques[place]), mu_squared=mu * mu)
             self._keep(record)
         return list(cliques).index(tuple(record["choice"]))
 
-    def _read_again(self, kind: str, value: object) -> dict[str, Any] | None:
-        """The next record of an interrupted run; None where there is no more."""
+    def _read_again(self, kind: str, value: object, square: float) -> dict[str, Any] | None:
+        """The next record of an interrupted run, which costs what it cost; None where there is no more."""
         if not self._done:
             return None
         record = self._done.pop(0)
-        if kind not in record or (value is not None and record[kind] != value):
+        is_same = kind in record and value in (None, record[kind])
+        if not is_same or not math.isclose(record.get("mu_squared", 0), square, rel_tol=1e-9):
             raise DataError("the releases that were kept are not those of this command: restore the file")
+        self.budget.spend(record["mu_squared"])
         return record

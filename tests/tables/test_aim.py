@@ -13,9 +13,9 @@ from doppel.errors import DataError
 from doppel.privacy.gdp import mu_of_choice
 from doppel.privacy.secret import Secret
 from doppel.tables import releases as releases_module
-from doppel.tables.aim import aim
+from doppel.tables.aim import aim, refit
 from doppel.tables.independent import independent
-from doppel.tables.marginals import Table, shares, total_variation
+from doppel.tables.marginals import Measurement, Table, shares, total_variation
 from doppel.tables.mixture import Mixture
 from doppel.tables.releases import Releases
 
@@ -89,22 +89,33 @@ def test_an_interrupted_one_goes_on_with_the_same_releases_and_draws_none_twice(
     assert more[0]["marginal"] == kept[8]["choice"] and len(more) > 5
     again: list[dict[str, Any]] = []
     assert (aim(of(codes, 0.5, done=kept, keep=again.append)).draw(50) == whole).all() and not again
+    table = of(codes, 0.5).table
+    measured = [Measurement(tuple(r["marginal"]), np.array(r["counts"]), r["sigma"]) for r in kept if "sigma" in r]
+    assert (refit(table.sizes, table.num_units, measured).draw(50) == whole).all()
     with pytest.raises(DataError, match="not those of this command"):
         aim(of(codes, 0.5, done=kept[1:]))
 
 
+def test_a_release_that_is_read_again_costs_what_it_cost(codes: np.ndarray) -> None:
+    kept: list[dict[str, Any]] = []
+    of(codes, 1.0, keep=kept.append).measure((0,), 0.3)
+    again = of(codes, 1.0, done=kept)
+    again.measure((0,), 0.3)
+    assert again.budget.remaining == pytest.approx(0.7)
+    for asked, told in [(0.2, 0.3), (0.3, 0.2)]:
+        other = of(codes, 1.0, done=[{**kept[0], "mu_squared": told}])
+        with pytest.raises(DataError, match="not those of this command"):
+            other.measure((0,), asked)
+        assert other.budget.remaining == 1.0
+
+
 def test_rows_are_drawn_in_the_shares_of_the_model_however_few() -> None:
-    model = Mixture((2, 3), num_components=5, seed=2)
+    model = Mixture((2, 3), num_components=5)
     (wanted,) = model.shares([(0, 1)])
     assert wanted.sum() == pytest.approx(1.0)
     assert shares(model.draw(20_000), (2, 3), (0, 1)) == pytest.approx(wanted, abs=0.005)
-    few = np.concatenate([_seeded(model, seed).draw(3) for seed in range(3000)])
+    few = np.concatenate([model.draw(3, seed) for seed in range(3000)])
     assert shares(few, (2, 3), (0, 1)) == pytest.approx(wanted, abs=0.03)
-
-
-def _seeded(model: Mixture, seed: int) -> Mixture:
-    model.seed = seed
-    return model
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import json
@@ -17,6 +18,7 @@ from dp_accounting.pld import PLDAccountant
 
 import cli
 from commands.pipeline import run_folder
+from commands.privacy import kept_releases
 from doppel.console.ledger import FILE_NAME
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.gdp import delta_of, mu_of
@@ -164,6 +166,27 @@ def test_the_same_command_again_draws_other_rows_at_no_further_epsilon(table: Pa
     assert (folder / "rows.csv.releases.jsonl").read_text() == released
 
 
+@pytest.mark.parametrize(("method", "public"), [("aim", "schema"), ("independent", "values")])
+def test_a_finished_table_is_not_opened_again_whatever_the_seed(
+    table: Path, method: str, public: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder, fit = table.parent / "out", Mixture.fit
+    monkeypatch.setattr(Mixture, "fit", lambda model, found, num_units, steps=0: fit(model, found, num_units, steps=3))
+    more = ["--method", method] + (["--values-are-public"] if public == "values" else [])
+    assert call(table, *more, schema=public == "schema") == 0
+    table.unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".jsonl"}
+    assert call(table, *more, "--seed", "2", schema=public == "schema") == 0
+    assert cli.main(["verify", str(folder / "rows.csv")]) == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".jsonl"} == before
+    squares = [json.loads(line)["mu_squared"] for line in before["rows.csv.releases.jsonl"].splitlines()[1:]]
+    assert sum(squares) == pytest.approx(mu_of(1, 1e-5) ** 2, rel=1e-9)
+    capsys.readouterr()
+    for other in (["--scope", "another"], ["--epsilon", "2"], ["--columns", "domain"]):
+        assert call(table, *more, *other, schema=public == "schema") == 2
+        assert "has not paid" in (told := capsys.readouterr().err) or "another command" in told
+
+
 def test_a_second_release_adds_up_and_one_beyond_the_budget_is_refused_before_anything_is_drawn(
     table: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -212,6 +235,34 @@ def test_an_interrupted_command_goes_on_and_an_earlier_state_is_not_gone_on_from
     kept.unlink()
     assert call(table, "--method", "aim") == 2  # it would be drawn, and paid for, a second time
     assert "past its target" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "killed_at"),
+    [("whole_file", 0), ("spend", 0), ("note_weights", 0), ("whole_file", 2), ("note_weights", 2), ("note_weights", 3)],
+)
+def test_a_kill_anywhere_loses_no_budget_and_draws_nothing_twice(
+    table: Path, name: str, killed_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after each line of the releases, and of the ledger."""
+    folder, calls = table.parent / "out", [0]
+    kept = folder / "rows.csv.releases.jsonl"
+    owner = kept_releases if name == "whole_file" else Ledger
+    done = getattr(owner, name)
+
+    def cut_off(*args: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == killed_at + 1:
+            raise CutOffError
+        return done(*args, **options)
+
+    monkeypatch.setattr(owner, name, cut_off)
+    with contextlib.suppress(CutOffError):
+        call(table)
+    before = kept.read_text() if kept.exists() else ""
+    assert call(table) == 0 and spent(folder / FILE_NAME) == 1
+    assert kept.read_text().startswith(before) and len(kept.read_text().splitlines()) == 4
+    assert cli.main(["verify", str(folder / "rows.csv")]) == 0
 
 
 def test_other_terms_are_not_gone_on_with(table: Path, capsys: pytest.CaptureFixture) -> None:
