@@ -10,7 +10,7 @@ from typing import Any
 from commands.pipeline.lengths import BASE_MODEL, longest_utterance
 from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
 from commands.pipeline.system import MODEL_FILES, System
-from commands.pipeline.yaml_files import ROOT, Settings, fill_in, merge, read_yaml
+from commands.pipeline.yaml_files import ROOT, Settings, absolute, fill_in, merge, read_yaml
 from doppel.errors import UserError
 
 _DATA = "datamodules.dialogue_data_module.DialogueDataModule"
@@ -42,7 +42,8 @@ class Configs:
 
     def __init__(self, experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> None:
         self.experiment, self.run = experiment, run
-        self.overlays = [self._overlay(path) for path in dict.fromkeys([*experiment.overlays, *overlays])]
+        named = dict.fromkeys(absolute([*experiment.overlays, *overlays], "overlays"))
+        self.overlays = [self._overlay(path) for path in named]
 
     def training(self, system: System, stage: str, changes: Settings, derived: Settings, is_private: bool) -> Settings:
         """Of a language model.
@@ -120,16 +121,18 @@ class Configs:
         return config
 
     def file(self, path: str) -> Settings:
-        """A configuration file, its variables filled in."""
-        return fill_in(read_yaml(ROOT / path), {**os.environ, **self.experiment.environment}, path)
+        """A configuration file, its variables filled in and its paths absolute."""
+        return absolute(fill_in(read_yaml(ROOT / path), {**os.environ, **self.experiment.environment}, path))
 
     def _merged(self, system: System, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
         experiment = self.experiment
         common = {name: getattr(experiment, name) for name in SECTIONS}
         layers = (common, experiment.stages.get(stage, {}), changes, experiment.variants.get(system.name, {}))
         config = merge(self.file(MODEL_FILES[stage]), *map(in_yaml, layers), *more, in_yaml(experiment.overrides))
+        arguments = config["model"].setdefault("init_args", {})
+        arguments.setdefault("base_model", BASE_MODEL)
         if stage == "parse_tree":
-            self._name_grammar(config["model"].setdefault("init_args", {}).setdefault("sampling", {}))
+            self._name_grammar(arguments.setdefault("sampling", {}))
         return config
 
     def _name_grammar(self, way: Settings) -> None:

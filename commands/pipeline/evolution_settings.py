@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from commands.pipeline.yaml_files import PLACE
 from doppel.errors import UserError
 from doppel.evolution.generators.limits import Limits
 from doppel.evolution.generators.wording import Wording
@@ -54,7 +55,7 @@ class Evolution:
         key_variable: Environment variable with the key of the server's account.
     """
 
-    generator: str = BASE
+    generator: str = str(PLACE / BASE)
     model: str = ""
     rounds: int = 3
     variations: int = 3

@@ -14,7 +14,7 @@ from commands.pipeline.checks import check
 from commands.pipeline.evolution_settings import Evolution
 from commands.pipeline.settings import SECTIONS, Adaptation, Attributes, Calibration, Experiment, Topics
 from commands.pipeline.systems import USUAL
-from commands.pipeline.yaml_files import ROOT, build, fill_in, listed, merge, read_yaml
+from commands.pipeline.yaml_files import ROOT, absolute, build, fill_in, listed, merge, read_yaml
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 
@@ -32,7 +32,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
             over all that the file says of single stages and systems.
 
     Returns:
-        The experiment, with ``base`` and ``at_epsilon`` worked in and variables filled in.
+        The experiment, with ``base`` and ``at_epsilon`` worked in, variables filled in, and absolute paths.
 
     Raises:
         UserError: The file, or one that it is based on, is not an experiment.
@@ -57,7 +57,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
     if content.get("systems") is not None:
         content["systems"] = [name.strip() for names in listed(content["systems"]) for name in str(names).split(",")]
-    filled = fill_in(content, {**os.environ, **content["environment"]}, str(path))
+    filled = absolute(fill_in(content, {**os.environ, **content["environment"]}, str(path)))
     values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
     parts: dict[str, Callable[[Any], Any]] = {

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from commands.pipeline.code_copy import copy_code
 from commands.pipeline.experiment import save
-from commands.pipeline.local import PLACE
 from commands.pipeline.runner import Mode, Runner
 from commands.pipeline.slurm import Site, queued, submit
 from commands.pipeline.values import Point
+from commands.pipeline.yaml_files import PLACE
 from doppel.errors import UserError
 
 

@@ -12,11 +12,9 @@ from pathlib import Path
 from commands.pipeline.forks import Forks
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.steps import Step
-from commands.pipeline.yaml_files import ROOT
+from commands.pipeline.yaml_files import PLACE, ROOT
 from doppel.console.say import say
 
-#: Where commands run: relative paths of data and models start here, also for code that was copied into a run folder.
-PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
 #: Rough seconds of the kinds, from which the time left is guessed.
 _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}

@@ -15,7 +15,7 @@ from typing import Any
 from commands.pipeline.manifest import FILE, Manifest
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.systems import system
-from commands.pipeline.yaml_files import flat, read_yaml
+from commands.pipeline.yaml_files import flat, public_names, read_yaml
 from doppel.errors import UserError
 
 _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", FILE}
@@ -63,8 +63,8 @@ class RunRecord:
 
     @property
     def parser(self) -> str | None:
-        """Checkpoint of the parser that annotated for the evaluation, and its digest."""
-        words = (self.experiment.get("parser"), self.experiment.get("parser_digest"))
+        """Checkpoint of the parser that annotated for the evaluation, and its digest; for a report."""
+        words = (public_names(self.experiment.get("parser")), self.experiment.get("parser_digest"))
         return " ".join(str(word) for word in words if word) or None
 
     @cached_property
@@ -86,7 +86,7 @@ class RunRecord:
         experiment = self.experiment
         told = {key: experiment.get(key) for key in _TRAINING} | {"own": (experiment.get("variants") or {}).get(of)}
         told["data"] = {k: v for k, v in (told["data"] or {}).items() if not k.endswith("_path")}  # has a fingerprint
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(public_names(told), sort_keys=True).encode()).hexdigest()[:8]
         given = {key.rsplit(".", 1)[-1]: value for key, value in flat(experiment.get("overrides") or {}).items()}
         shown = [f"{name} {value}" for name, value in given.items() if not name.endswith("_path")]
         return "; ".join([*shown, f"settings {digest}"])

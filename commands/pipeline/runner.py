@@ -19,7 +19,7 @@ from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.code_copy import copy_code, version
 from commands.pipeline.estimate import forecast
 from commands.pipeline.experiment import load, save
-from commands.pipeline.local import PLACE, minutes, run_here
+from commands.pipeline.local import minutes, run_here
 from commands.pipeline.manifest import declaration, declare
 from commands.pipeline.readiness import readiness, trainings_of
 from commands.pipeline.run_folder import has_begun, hold
@@ -30,7 +30,7 @@ from commands.pipeline.sources import check_files, check_sources, read_sources
 from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import systems_of
-from commands.pipeline.yaml_files import dump
+from commands.pipeline.yaml_files import PLACE, dump
 from doppel.console.say import say
 from doppel.errors import UserError
 

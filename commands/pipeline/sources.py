@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.evolution_settings import GRAMMAR
+from commands.pipeline.lengths import BASE_MODEL
 from commands.pipeline.names import read_names
 from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.supported import read_supported
@@ -266,7 +267,7 @@ def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
     The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
     """
     model = experiment.section("model")
-    wanted, base = model.get("max_length", MAX_LENGTH), str(model.get("base_model", ROOT / "models/base"))
+    wanted, base = model.get("max_length", MAX_LENGTH), str(model.get("base_model", BASE_MODEL))
 
     @cache
     def codec() -> Any:

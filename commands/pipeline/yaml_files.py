@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Container, Iterator, Mapping
 from functools import cache
@@ -17,6 +18,18 @@ from doppel.console.errors import explain
 from doppel.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Where commands run: where relative paths that are not in the caller's folder start, also for code that was copied
+#: into a run folder.
+PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
+#: Keys whose values, or the entries of whose lists, name a file or a folder; and words that stand there for none.
+_PATHS = set(
+    "train_path val_path train_paths test_path reference train test labels names supported parser public_parser "
+    "base_model init_weights featurizer encoder generator schema slots grammar texts rows examples words sensitive "
+    "safe ledger_path tokenizer overlays".split()
+)
+_WORDS = {"reference", "samples", "minilm", "attributes", "none", "grammar"}
+#: Keys whose values are mappings of a user's own words.
+_OWN_WORDS = {"label_words", "names", "environment"}
 Settings = dict[str, Any]
 _Fastest: Any = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
@@ -101,6 +114,33 @@ def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
     if isinstance(value, Mapping):
         return {key: fill_in(inner, variables, where) for key, inner in value.items()}
     return [fill_in(inner, variables, where) for inner in value] if isinstance(value, list) else value
+
+
+def absolute(value: Any, key: str = "") -> Any:
+    """Settings with absolute paths: of the caller's folder, or else of :data:`PLACE`; others stay as they are.
+
+    So what is checked here is what a step reads, whatever folder it runs in.
+    """
+    if isinstance(value, Mapping):
+        return value if key in _OWN_WORDS else {name: absolute(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [absolute(inner, key) for inner in value]
+    if not isinstance(value, str) or not value or key not in _PATHS or value in _WORDS:
+        return value
+    named = os.path.expandvars(os.path.expanduser(value))
+    found = (path for path in (os.path.abspath(named), str(PLACE / named)) if os.path.exists(path))
+    return next(found, value)
+
+
+def public_names(value: Any) -> Any:
+    """Settings as anybody may read them: of a path what stands below the project's folder, or the name alone."""
+    if isinstance(value, Mapping):
+        return {name: public_names(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [public_names(inner) for inner in value]
+    if not isinstance(value, str) or not os.path.isabs(value):
+        return value
+    return os.path.relpath(value, PLACE) if value.startswith(f"{PLACE}{os.sep}") else os.path.basename(value)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

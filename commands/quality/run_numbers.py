@@ -8,6 +8,7 @@ from commands.pipeline.manifest import Entry, Manifest
 from commands.pipeline.run_record import RunRecord, read_json
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.systems import in_order, system
+from commands.pipeline.yaml_files import public_names
 from doppel.errors import UserError
 
 #: Role of what was drawn or chosen from → fields of an experiment that the choice depends on.
@@ -59,7 +60,7 @@ def sampling(record: RunRecord, of: str) -> dict[str, dict[str, Any]]:
         settings = StageConfig.read(record.folder / drawn.folder, "predict.yaml").model.get("sampling") or {}
         kept = {name: value for name, value in settings.items() if name not in ("seed", "max_rows")}
         chosen = {name: record.experiment.get(name) for name in _CHOICES.get(drawn.role, ())}
-        found[made.path] = kept | {name: value for name, value in chosen.items() if value is not None}
+        found[made.path] = public_names(kept | {name: v for name, v in chosen.items() if v is not None})
     return found
 
 

@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
         return {key: _class(v) if key == "class_path" else _plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
-    return value.replace(str(entrances.ROOT), "ROOT") if isinstance(value, str) else value
+    return value.replace(f"{entrances.ROOT}/", "") if isinstance(value, str) else value
 
 
 def _class(path: str) -> str:

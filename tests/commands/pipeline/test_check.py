@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,10 +13,10 @@ from unittest import mock
 import pytest
 
 import cli
-from commands.pipeline import estimate
+from commands.pipeline import estimate, yaml_files
 from commands.pipeline import runner as runner_module
 from commands.pipeline.estimate import Forecast, Pace, Reading, forecast, measure
-from commands.pipeline.experiment import load, shipped
+from commands.pipeline.experiment import load, save, shipped
 from commands.pipeline.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.pipeline.slurm import load_site
 from commands.pipeline.synthesis import steps_of
@@ -54,6 +55,35 @@ def test_a_file_that_does_not_exist_is_an_error(
     assert called(users, tmp_path / "run", mode, **{name: "nowhere.csv"}) == 2
     told = capsys.readouterr()
     assert name in told.err and "nowhere.csv" in told.err and "ready" not in told.out
+
+
+def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
+    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namesake in the checkout, where steps run, is another file; the checkout's own models are found."""
+    place = tmp_path / "checkout"
+    for folder in (place, tmp_path / "mine"):
+        (folder / "models" / "base").mkdir(parents=True)
+        for name in ("mine.jsonl", "public.jsonl", "words.csv"):
+            (folder / name).write_bytes(users.read_bytes())
+    (tmp_path / "home.jsonl").write_bytes(users.read_bytes())
+    (place / "only_here.csv").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(yaml_files, "PLACE", place)
+    monkeypatch.chdir(tmp_path / "mine")
+    changes = {"data.train_path": "mine.jsonl", "reference": "~/home.jsonl", "sampling.grammar": ["only_here.csv"]}
+    experiment = load(shipped("own-data"), {**changes, "redact": {"words": "words.csv"}, "overlays": ["hf:none"]})
+    mine = {"train_path": str(tmp_path / "mine" / "mine.jsonl")}
+    assert experiment.section("data")["train_path"] == mine["train_path"]
+    assert experiment.reference == str(tmp_path / "home.jsonl")
+    assert experiment.redact is not None and experiment.redact.words == str(tmp_path / "mine" / "words.csv")
+    assert experiment.section("sampling")["grammar"] == [str(place / "only_here.csv")]
+    steps = steps_of(replace(experiment, overlays=[]), tmp_path / "run")
+    fits = [step.config["data"]["init_args"] for step in steps if step.kind == "fit" and step.config is not None]
+    assert fits and all(data["train_path"] == mine["train_path"] for data in fits)
+    monkeypatch.chdir(tmp_path)  # whoever goes on with it may stand elsewhere
+    save(experiment, tmp_path / "experiment.yaml")
+    assert load(tmp_path / "experiment.yaml") == replace(experiment, name="own-data")
 
 
 @pytest.mark.filterwarnings("ignore:delta")
