@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -247,6 +248,15 @@ class Manifest:
                     found.append(path)
         return found
 
+    def unknown(self) -> list[str]:
+        """All other files that no step made, whatever their ending or place, but for what a run itself keeps there."""
+        found, unmade = [], {*self.unmade(), *self.files}
+        for file in sorted(self.folder.rglob("*")):
+            path = file.relative_to(self.folder).as_posix()
+            if file.is_file() and path not in unmade and not _OWN.fullmatch(path):
+                found.append(path)
+        return found
+
     def _is_another_now(self, path: str, digest: str | None) -> bool:
         """Whether a public file outside of the run has changed; one that is gone is not said to have."""
         if digest is None or digest.startswith(_SEALED):
@@ -264,6 +274,12 @@ class Manifest:
 _NOT_RESULTS = {"code", "configs", "slurm", "wandb", "audit"}
 #: Kinds of files that hold lines.
 _LINES = {"jsonl", "ndjson", "csv", "tsv", "parquet", "arrow"}
+#: What a run keeps beside the files of its steps: records, settings, code, logs and checkpoints.
+_OWN = re.compile(
+    r"ledger\.jsonl(\.head|\.lock)?|experiment\.yaml|(\.?manifest|report|privacy_card)\.(json|html|txt)(\.lock)?"
+    r"|\.done/[^/.]+|code/.+|configs/[^/]+\.(yaml|json)|slurm/[^/]+\.(out|job)|(.+/)?\.lock|(.+/)?wandb_id"
+    r"|[^/]+/(config|predict)\.yaml|([^/]+/)?wandb/(.*/)?(offline-)?run-.+|([^/]+/)?wandb/debug[^/]*|.+\.ckpt"
+)
 #: Folders of metrics.
 _METRICS = {"evaluation", "parser_metrics"}
 

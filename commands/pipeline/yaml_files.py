@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 #: into a run folder.
 PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
 #: Keys whose values, or the entries of whose lists, name a file or a folder; and words that stand there for none.
-_PATHS = set(
-    "train_path val_path train_paths test_path reference train test labels names supported parser public_parser "
-    "base_model init_weights featurizer encoder generator schema slots grammar texts rows examples words sensitive "
-    "safe ledger_path tokenizer overlays".split()
-)
+_PATHS = {
+    "train_path", "val_path", "train_paths", "test_path", "reference", "train", "test", "labels", "names", "supported",
+    "parser", "public_parser", "base_model", "init_weights", "featurizer", "encoder", "generator", "schema", "slots",
+    "grammar", "texts", "rows", "examples", "words", "sensitive", "safe", "ledger_path", "tokenizer", "overlays",
+}  # fmt: skip
 _WORDS = {"reference", "samples", "minilm", "attributes", "none", "grammar"}
 #: Keys whose values are mappings of a user's own words.
 _OWN_WORDS = {"label_words", "names", "environment"}

@@ -23,6 +23,8 @@ from doppel.privacy.ledger import Ledger
 FILE_NAME = "ledger.jsonl"
 #: The command that lets samples evolve by private votes.
 EVOLVE = "evolve"
+#: Commands that count private text, as mechanisms of the scope of what they write.
+COUNTS = ("histogram", "attributes", "rows", "calibrate")
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,7 @@ class Attestation:
         is_private = bool(entry.private_inputs) or entry.is_sealed
         if entry.verb == EVOLVE:
             return is_private and not self._has_voted(entry.scope)
-        counts = entry.verb in ("histogram", "attributes", "rows", "calibrate")
-        return is_private and not (counts and self._has_counted(entry.scope))
+        return is_private and not self._has_counted(entry)
 
     def _unpaid(self, made: Entry) -> list[Entry]:
         """A file and all that it was made of, but for the checkpoints that a scope pays for and what is behind them."""
@@ -139,12 +140,17 @@ class Attestation:
                 waiting += entry.inputs
         return list(found.values())
 
-    def _has_counted(self, scope: str | None) -> bool:
-        """Whether a histogram, or a table's marginals, have been paid for in a scope."""
+    def _has_counted(self, entry: Entry) -> bool:
+        """Whether a file was made by a step that counts, in whose scope a histogram or marginals have been paid for.
+
+        No other step is paid for by them: whatever else reads private text, and trains nothing, pays nothing.
+        """
+        if entry.verb not in COUNTS or entry.scope is None:
+            return False
         from doppel.privacy.histogram import KIND  # need torch, which no --help waits for
         from doppel.tables.marginals import KIND as MARGINALS
 
-        return scope is not None and any(self.ledger.has_spent(scope, kind) for kind in (KIND, MARGINALS))
+        return any(self.ledger.has_spent(entry.scope, kind) for kind in (KIND, MARGINALS))
 
     def _has_voted(self, scope: str | None) -> bool:
         """Whether a round of votes has been paid for in a scope."""
@@ -170,11 +176,11 @@ class Attestation:
                 is_paid = True
                 found += filter(None, [self._gap(entry, made.scope)])
                 continue
-            if is_private and not self._has_counted(made.scope):
+            if is_private and (entry.scope != made.scope or not self._has_counted(entry)):
                 private = ", ".join(entry.private_inputs) or entry.path
                 found.append(
-                    f"was made of private text ({private}) by {entry.step}, and the ledger holds no histogram that "
-                    f"{made.scope} has paid for"
+                    f"was made of private text ({private}) by {entry.step}, and the ledger holds no histogram of "
+                    f"this step that {made.scope} has paid for"
                 )
             waiting += entry.inputs
         if not is_paid:

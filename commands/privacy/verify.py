@@ -121,7 +121,10 @@ def card(record: RunRecord, attestation: Attestation | None = None, *, renews: b
         "ledger": ledger.anchor,
         "checkpoints": checkpoints,
         "samples": [told for made in released if (told := _sample(record, made, checkpoints, prevents)) is not None],
-        "not_covered": [*not_covered, *_weak_terms(summary), *_derived(attestation)],
+        "not_covered": [
+            *[*not_covered, *_weak_terms(summary), *_derived(attestation)],
+            *(f"{path}, which no step of the run made" for path in manifest.unknown()),
+        ],
         "not_checked": _not_checked(attestation, checkpoints),
     }
     prevents += _other_shares(attestation, summary)
@@ -281,7 +284,8 @@ def _other_shares(attestation: Attestation, summary: Mapping[str, Any]) -> list[
     from doppel.tables.marginals import KIND as MARGINALS
 
     manifest, found = attestation.record.manifest, []
-    for entry in manifest.find("metrics", verb="attributes"):
+    tables = [entry for entry in manifest.find("metrics") if entry.path.endswith(".releases.jsonl")]
+    for entry in tables:
         own = [m["id"] for m in summary["mechanisms"] if m["kind"] == MARGINALS and m["scope"] == entry.scope]
         if not any(attestation.ledger.has_noted(name, 1, entry.sha256) for name in own):
             found.append(

@@ -188,6 +188,12 @@ def a_histogram_that_was_never_paid_for(run: Path) -> None:
     private_text_unpaid(run)
 
 
+def a_paid_histogram_pays_for_no_other_step(run: Path) -> None:
+    """The scope has paid for what one step counted; another one chose by private turns, and paid nothing."""
+    private = run.parent / "private.jsonl"
+    leave(run, "choose_topics", "keep-best", "chosen_topics.jsonl", ("no",), "synthetic_topics.jsonl", private)
+
+
 def private_rows_as_prompts(run: Path) -> None:
     """A sampling was asked with private trees, which no step made."""
     (run / "trees.jsonl").write_bytes(lines(PRIVATE))
@@ -221,6 +227,7 @@ ATTACKS = {
     a_pool_in_its_place: "synthetic_topics.jsonl ",
     private_text_unpaid: "synthetic.jsonl .*private.*choose_utterances.*ledger",
     a_histogram_that_was_never_paid_for: "synthetic.jsonl .*private.*choose_utterances",
+    a_paid_histogram_pays_for_no_other_step: "chosen_topics.jsonl .*private.*choose_topics.*ledger",
     private_rows_as_prompts: "candidates.jsonl .*trees.jsonl",
     private_prompts_by_hand: "candidates.jsonl .*prompts.*sample_two_stage",
     no_manifest: "synthetic.jsonl ",
@@ -233,6 +240,18 @@ def test_what_no_step_made_is_not_released(
 ) -> None:
     attack(run)
     assert re.search(rf"^- .*{said}", reasons(run, capsys), flags=re.M)
+
+
+@pytest.mark.parametrize(
+    "name", ["private.txt", "audit/private.csv", "two_stage/notes", "wandb/private.csv", "slurm/a.xlsx", ".hidden.txt"]
+)
+def test_what_no_step_made_is_named_whatever_its_ending_or_place(
+    run: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).write_bytes(lines(PRIVATE))
+    cli.main(["verify", str(run)])
+    assert f"not covered: {name}, which no step of the run made" in capsys.readouterr().out
 
 
 def test_a_broken_manifest_signs_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
