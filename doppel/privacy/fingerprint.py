@@ -41,11 +41,9 @@ def sealed(fingerprint: str) -> Sealed:
 
 
 def key_path() -> Path:
-    """Where the key is: ``$DOPPEL_KEY``, else beside the ledger that serves many runs (``$DOPPEL_LEDGER.key``), else
-    ``~/.config/doppel/key``. It is made when it is first needed."""
-    shared = os.environ.get("DOPPEL_LEDGER")
-    own = f"{shared}.key" if shared else "~/.config/doppel/key"
-    return Path(os.environ.get("DOPPEL_KEY") or own).expanduser()
+    """Where the key is: ``$DOPPEL_KEY``, else ``~/.config/doppel/key``, whatever the ledger, so that a run which began
+    under one key goes on under it. It is made when it is first needed."""
+    return Path(os.environ.get("DOPPEL_KEY") or "~/.config/doppel/key").expanduser()
 
 
 def _key() -> bytes:

@@ -47,7 +47,7 @@ from doppel.privacy._ledger_notes import unnoted
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import common_terms, summarise
 from doppel.privacy.accounting import compute_epsilon
-from doppel.privacy.fingerprint import sealed
+from doppel.privacy.fingerprint import key_path, sealed
 from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacySpec, Promise
 
@@ -395,6 +395,13 @@ class Ledger:
 
     def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
         for name, value in asked.items():
+            if known.get(name) != value and name == "data_fingerprint":
+                raise LedgerError(
+                    f"{what} was opened for other private data, or with another key of fingerprints than {key_path()}: "
+                    "restore the private file; on another machine, copy the key of the one where the run began there, "
+                    "or name it by DOPPEL_KEY. Other data need a scope of their own, and spend on top of this one.",
+                    about=self.path,
+                )
             if known.get(name) != value:
                 raise LedgerError(
                     f"{what} was opened with {name} = {known.get(name)!r}, now {value!r} is "

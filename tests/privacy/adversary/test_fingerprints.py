@@ -14,7 +14,7 @@ from datamodules.sources import content_digest, data_fingerprint
 from datamodules.unit_data_module import UnitDataModule
 from doppel.errors import DataError
 from doppel.privacy.fingerprint import sealed
-from doppel.privacy.ledger import Ledger
+from doppel.privacy.ledger import Ledger, LedgerError
 from doppel.privacy.spec import plan
 
 LINE = '{"utterance": "call the clinic", "unit": "a"}\n'
@@ -49,6 +49,27 @@ def test_another_key_gives_another_fingerprint_and_the_key_is_its_owners_alone(
         found.append(data_fingerprint(str(private)))
         assert stat.S_IMODE((tmp_path / name / "key").stat().st_mode) == 0o600
     assert found[0] != found[1]
+
+
+def test_a_run_goes_on_whatever_ledger_is_named_and_another_key_is_named_as_what_it_is(
+    private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOPPEL_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    ledger, spec = Ledger(tmp_path / "run" / "ledger.jsonl"), plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
+
+    def go_on() -> None:
+        found = data_fingerprint(str(private))
+        ledger.spend(ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=found))
+
+    go_on()
+    monkeypatch.setenv("DOPPEL_LEDGER", str(tmp_path / "site.jsonl"))
+    go_on()
+    monkeypatch.setenv("HOME", str(tmp_path / "second machine"))
+    with pytest.raises(LedgerError, match="another key of fingerprints than .*second machine.*DOPPEL_KEY"):
+        go_on()
+    monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / "home" / ".config" / "doppel" / "key"))
+    go_on()
 
 
 def test_an_empty_key_is_refused(private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
