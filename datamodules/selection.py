@@ -24,7 +24,8 @@ class Selection:
         places in the file, which move with a line at its front; there ``keep_share`` asks the content, and the k-th of
         equal turns by its k. So adding or removing one unit adds or removes at most one unit of what is kept: the
         guarantee for the kept turns holds for the file. The number of kept units counts as public, as N does
-        everywhere. ``redact`` asks each turn by itself and keeps all (:class:`~datamodules.redaction.Redaction`).
+        everywhere; with ``keep_function`` it is an exact count of private text, which no ε covers and the card says.
+        ``redact`` asks each turn by itself and keeps all (:class:`~datamodules.redaction.Redaction`).
 
         ``shuffle_trees`` pairs each utterance with the tree of another turn. A row then holds two people's data, and a
         turn more or less would draw another permutation of all rows. The guarantee of such a run is therefore one for

@@ -11,6 +11,7 @@ from commands.pipeline.configs import PUBLIC_TREES
 from commands.pipeline.names import Names
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.supported import Supported, public_file, read_supported
+from commands.pipeline.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.lispress.api_table import read_api_names
 
@@ -74,7 +75,11 @@ def find_support(record: RunRecord, given: Sequence[str] | None, names: Names, o
                 f"{', such as ' + repr(usual[0]) if usual else ''}, or a file of such names"
             )
         note = f"nothing that supported names in the experiment occurs ({told}), so the page does not use it: give "
-        return Support(None, unknown, notes=(f"{note}python cli.py page {record.folder} --supported NAMES",))
+        return Support(
+            None,
+            unknown,
+            notes=(f"{note}python cli.py page {public_names(str(record.folder.resolve()))} --supported NAMES",),
+        )
     unseen = tuple(
         w.removeprefix("!") for w in supported.unmatched(occurring) if w.startswith("!") and w not in unknown
     )

@@ -23,6 +23,7 @@ from commands.pipeline.manifest import Entry, enter_report
 from commands.pipeline.names import Names, read_names
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import in_order, system
+from commands.pipeline.yaml_files import public_names
 from commands.privacy.attestation import Attestation
 from commands.privacy.chain import strangers
 from commands.privacy.verify import card as card_of
@@ -244,7 +245,7 @@ def _hierarchy(
 
 def _commands(record: RunRecord, samples: str) -> dict[str, str]:
     """What answers the questions that this page leaves open."""
-    folder = record.folder
+    folder = Path(public_names(str(record.folder.resolve())))  # the page is read by others, in other places
     run, experiment, more = (
         shlex.quote(str(path)) for path in (folder, folder / "experiment.yaml", f"{folder}-topics")
     )
@@ -279,13 +280,13 @@ def _provenance(record: RunRecord, report: Mapping[str, Any] | None) -> dict[str
         "Parser of the evaluation": record.parser,
         "Commit": ", ".join(commits),
     }
-    command = [f"python cli.py run {record.folder}/experiment.yaml runs/again --local"]
+    command = [f"python cli.py run {public_names(str(record.folder.resolve()))}/experiment.yaml runs/again --local"]
     clean = commits[-1].removesuffix("+dirty") if commits else ""
     return {
         "facts": {name: value for name, value in facts.items() if value not in (None, "")},
         "versions": told.get("versions") or {},
         "wandb": ids,
-        "configuration": yaml.safe_dump(experiment, sort_keys=False, allow_unicode=True, width=100),
+        "configuration": yaml.safe_dump(public_names(experiment), sort_keys=False, allow_unicode=True, width=100),
         "command": "\n".join([*([f"git checkout {clean}"] if clean else []), *command]),
         "is_dirty": any(word.endswith("+dirty") for word in commits),
         "seconds": sum((told.get("timings") or {}).values()),

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from filelock import FileLock, Timeout
 
 from commands.pipeline.steps import RELEASED, Role, Step
+from commands.pipeline.yaml_files import public_names
 from datamodules.sources import file_digest
 from doppel.errors import UserError
 from doppel.files import write_json
@@ -227,9 +228,11 @@ class Manifest:
                 if not os.path.isabs(name) and digest is not None and name not in self.files:
                     found.append(f"{entry.path} was made of {name}, which no step of this run has made")
                 elif os.path.isabs(name) and digest != read.setdefault(name, digest):
-                    found.append(f"{name} was another file when {entry.step} read it than when another step did")
+                    found.append(
+                        f"{public_names(name)} was another file when {entry.step} read it than when another step did"
+                    )
                 elif os.path.isabs(name) and self._is_another_now(name, digest):
-                    found.append(f"{name}, of which {entry.path} was made, is another file now")
+                    found.append(f"{public_names(name)}, of which {entry.path} was made, is another file now")
         return list(dict.fromkeys(found))
 
     def unmade(self) -> list[str]:

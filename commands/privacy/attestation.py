@@ -13,6 +13,7 @@ from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.steps import RELEASED
 from commands.pipeline.systems import system
+from commands.pipeline.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.evolution.budget import KIND as VOTES
 from doppel.evolution.budget import digest_of
@@ -177,7 +178,7 @@ class Attestation:
                 found += filter(None, [self._gap(entry, made.scope)])
                 continue
             if is_private and (entry.scope != made.scope or not self._has_counted(entry)):
-                private = ", ".join(entry.private_inputs) or entry.path
+                private = ", ".join(public_names(entry.private_inputs)) or entry.path
                 found.append(
                     f"was made of private text ({private}) by {entry.step}, and the ledger holds no histogram of "
                     f"this step that {made.scope} has paid for"

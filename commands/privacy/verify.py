@@ -145,7 +145,7 @@ def card(record: RunRecord, attestation: Attestation | None = None, *, renews: b
             prevents.append(
                 f"{path} is not one that `report` has made of this run: give python cli.py report RUN again"
             )
-    prevents[:] = dict.fromkeys(prevents)
+    prevents[:] = dict.fromkeys(text.replace(f"{record.folder.resolve()}/", "") for text in prevents)
     return {**content, "signed": not prevents}
 
 
@@ -225,6 +225,8 @@ def _checkpoints(
         if (stage / "config.yaml").is_file():
             config = StageConfig.read(stage)
             prevents += [f"{stage.name}/config.yaml: {text}" for text in _contradictions(config, recorded)]
+            if (function := config.data.get("keep_function")) is not None:
+                not_covered.append(f"the number of units of {stage.name}, an exact count of those that use {function}")
             if config.privacy is not None and config.privacy.log_private_diagnostics:
                 not_covered.append(f"the figures named private/… that {stage.name} has logged")
         told = {"file": name, "scope": state["scope"], "steps": state["num_steps"], "weights": opened.weights}

@@ -8,6 +8,7 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from commands.page.write import write_page
 from commands.pipeline.manifest import enter_report
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import main_of, system
+from commands.pipeline.yaml_files import public_names
 from commands.privacy.attestation import Attestation
 from commands.privacy.chain import strangers
 from commands.privacy.verify import card, write_card
@@ -73,8 +75,9 @@ def build_report(record: RunRecord, attestation: Attestation | None = None) -> d
         ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
         protects), both null without privacy; ``sampling``, ``calibration`` (of the trees), ``draws`` (how many texts,
         and how many dropped) and ``metrics`` by system; ``left_out`` (why a system has no metrics); ``timings`` in
-        seconds by stage; and what was run. An adaptation also has ``parser_metrics`` by the system whose samples taught
-        the parser.
+        seconds by stage, but for those that read private text; and what was run. Files are called by their names, and
+        folders not at all, for anybody may read it. An adaptation also has ``parser_metrics`` by the system whose
+        samples taught the parser.
 
     Raises:
         UserError: There is no evaluation, or no ledger though the run is private.
@@ -96,19 +99,28 @@ def build_report(record: RunRecord, attestation: Attestation | None = None) -> d
         "seed": 1 if experiment.get("seed") is None else experiment["seed"],
         "epsilon": None if privacy is None else privacy["target_epsilon"],
         "commit": ", ".join(experiment.get("commit") or ()) or None,
-        "base_model": record.trainings[0].model.get("base_model") if record.trainings else None,
+        "base_model": public_names(record.trainings[0].model.get("base_model")) if record.trainings else None,
         "num_samples": experiment.get("num_samples"),
         "parser": record.parser,
         "privacy": privacy,
         "sampling": {name: run_numbers.sampling(record, name) for name in metrics},
         "calibration": {name: told for name in metrics if (told := run_numbers.calibration(record, name))},
         "draws": {name: run_numbers.draws(record, name) for name in metrics},
-        "metrics": metrics,
+        "metrics": public_names(metrics),
         "left_out": left_out,
         "timings": run_numbers.stage_seconds(record),
-        "versions": {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in PACKAGES}},
-        **_adaptation(record, _data(record, ledger)),
+        "versions": {"python": platform.python_version(), **_installed()},
+        **public_names(_adaptation(record, _data(record, ledger))),
     }
+
+
+def _installed() -> dict[str, str]:
+    """Versions of the packages, of those that are there: some metrics are an extra."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def _privacy(ledger: dict[str, Any]) -> dict[str, Any]:

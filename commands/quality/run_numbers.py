@@ -98,9 +98,16 @@ def calibration(record: RunRecord, of: str) -> dict[str, Any] | None:
 
 
 def stage_seconds(record: RunRecord) -> dict[str, int]:
-    """Seconds of each finished step, in the order they ended; a mark that was made by hand holds no number."""
+    """Seconds of each finished step, in the order they ended; a mark that was made by hand holds no number.
+
+    A step of a private run that read private text is left out: how long it took depends on that text, and anybody may
+    read the report.
+    """
+    read = {entry.step for entry in record.manifest.files.values() if record.is_private and entry.private_inputs}
     marks = sorted(record.folder.glob(".done/*"), key=lambda file: file.stat().st_mtime)
-    return {file.name: int(text) for file in marks if (text := file.read_text().strip()).isdigit()}
+    return {
+        file.name: int(text) for file in marks if file.name not in read and (text := file.read_text().strip()).isdigit()
+    }
 
 
 def _as_made(manifest: Manifest, path: str) -> Entry | None:

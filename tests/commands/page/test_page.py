@@ -227,11 +227,14 @@ def test_the_page_says_of_which_functions_trees_could_be_made(tmp_path: Path) ->
     assert told not in sampled_under("")
 
 
-def test_where_nothing_is_counted_the_page_offers_the_command_that_counts(tmp_path: Path) -> None:
+def test_where_nothing_is_counted_the_page_offers_the_command_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     run = make_samples(tmp_path / "run", [{"utterance": "hello there", "parse": None}], "one_stage")
     command = page(run).all("header")[0].all("pre")[0].words
     words = shlex.split(command)
-    assert words[:3] == ["python", "cli.py", "run"] and words[3] == str(run / "experiment.yaml")
+    assert words[:3] == ["python", "cli.py", "run"] and words[3] == "run/experiment.yaml"
     assert not Path(words[4]).exists() and words[5:] == ["--systems", "topics"]
     experiment = load(Path(words[3]), {"systems": ["topics"]})
     assert experiment.systems == ["topics"]

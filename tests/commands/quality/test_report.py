@@ -11,6 +11,7 @@ import yaml
 from run_folders import end_step, evaluate, sample
 
 import cli
+from commands.page.write import write_page
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.steps import File
 from commands.privacy import attestation
@@ -70,6 +71,28 @@ def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path:
     (folder / ".done" / "parse_tree").touch()
     (folder / ".done" / "parse2utterance").write_text("31\n")
     assert build_report(RunRecord(folder))["timings"] == {"parse2utterance": 31}
+
+
+def test_report_and_page_name_no_folder_and_no_time_of_a_private_step(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    run = pipeline(tmp_path / "home" / "run", {"two_stage": SPEC})
+    told = {"name": "mine", "systems": ["two_stage"], "reference": str(tmp_path / "home" / "public.jsonl")}
+    told |= {"data": {"train_path": str(tmp_path / "home" / "private.jsonl")}}
+    (run / "experiment.yaml").write_text(yaml.safe_dump(told))
+    (tmp_path / "home" / "private.jsonl").touch()
+    files = [File("fit/checkpoints/last.ckpt", "checkpoint", "two_stage", "two_stage")]
+    (run / "fit" / "checkpoints").mkdir(parents=True)
+    (run / "fit" / "checkpoints" / "last.ckpt").touch()
+    end_step(run, "fit", ["fit", "--run_dir", "fit"], files, [], str(tmp_path / "home" / "private.jsonl"))
+    (run / ".done").mkdir(exist_ok=True)
+    for name, seconds in (("fit", 31), ("sample", 7)):
+        (run / ".done" / name).write_text(f"{seconds}\n")
+    content = build_report(RunRecord(run))
+    assert content["timings"] == {"sample": 7}
+    assert content["data"]["train"] == "private.jsonl" and content["data"]["reference"] == "public.jsonl"
+    write_page(RunRecord(run), content)
+    shown = json.dumps(content) + (run / "report.html").read_text(encoding="utf-8")
+    assert str(tmp_path) not in shown and "home" not in shown
 
 
 def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
