@@ -225,6 +225,7 @@ class Manifest:
         for entry in (entry for entry in entries if entry.path not in but):
             found += self.changes(entry.path, may_be_gone and entry.path != path)
             for name, digest in entry.inputs.items():
+                told = public_names(name)
                 if not os.path.isabs(name) and digest is not None and name not in self.files:
                     found.append(f"{entry.path} was made of {name}, which no step of this run has made")
                 elif os.path.isabs(name) and digest != read.setdefault(name, digest):
@@ -232,7 +233,7 @@ class Manifest:
                         f"{public_names(name)} was another file when {entry.step} read it than when another step did"
                     )
                 elif os.path.isabs(name) and self._is_another_now(name, digest):
-                    found.append(f"{public_names(name)}, of which {entry.path} was made, is another file now")
+                    found.append(f"{told}, of which {entry.path} was made, is another file now")
         return list(dict.fromkeys(found))
 
     def unmade(self) -> list[str]:

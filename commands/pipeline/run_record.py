@@ -15,7 +15,7 @@ from typing import Any
 from commands.pipeline.manifest import FILE, Manifest
 from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.systems import system
-from commands.pipeline.yaml_files import flat, public_names, read_yaml
+from commands.pipeline.yaml_files import PLACE, flat, listed, public_names, read_yaml
 from doppel.errors import UserError
 
 _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", FILE}
@@ -66,6 +66,14 @@ class RunRecord:
         """Checkpoint of the parser that annotated for the evaluation, and its digest; for a report."""
         words = (public_names(self.experiment.get("parser")), self.experiment.get("parser_digest"))
         return " ".join(str(word) for word in words if word) or None
+
+    def without_folders(self, text: str) -> str:
+        """A text that anybody may read: each path of the run, and of what its experiment names, is a name there."""
+        words = (word for value in flat(self.experiment).values() for word in listed(value))
+        paths = {word for word in words if isinstance(word, str) and os.path.isabs(word)}
+        for path in sorted(paths, key=len, reverse=True):
+            text = text.replace(path, public_names(path))
+        return text.replace(f"{self.folder.resolve()}/", "").replace(f"{PLACE}/", "")
 
     @cached_property
     def trainings(self) -> list[StageConfig]:

@@ -81,7 +81,7 @@ class Attestation:
                 content = read_stored(path)
                 self._opened[path] = Opened(content, privacy_state(content))
             except UserError as error:
-                self._opened[path] = Opened(None, None, str(error))
+                self._opened[path] = Opened(None, None, str(error).replace(f"{self.record.folder.resolve()}/", ""))
         return self._opened[path]
 
     def summary(self, systems: Collection[str] = ()) -> dict[str, Any] | None:

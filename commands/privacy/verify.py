@@ -145,7 +145,7 @@ def card(record: RunRecord, attestation: Attestation | None = None, *, renews: b
             prevents.append(
                 f"{path} is not one that `report` has made of this run: give python cli.py report RUN again"
             )
-    prevents[:] = dict.fromkeys(text.replace(f"{record.folder.resolve()}/", "") for text in prevents)
+    prevents[:] = dict.fromkeys(prevents)
     return {**content, "signed": not prevents}
 
 

@@ -48,6 +48,7 @@ def report(run_dir: Path, *, samples: int = 3) -> None:
     if content["privacy"] is not None:
         content["card"] = card(record, attestation, renews=True)
         write_card(content["card"], run_dir)
+    content = json.loads(record.without_folders(json.dumps(content, ensure_ascii=False)))
     write_json(run_dir / "report.json", content)
     enter_report(run_dir, ["report.json"], ["report", "."])
     names = sorted(content["metrics"], key=lambda name: not system(name).is_main)

@@ -262,7 +262,7 @@ def test_a_run_that_says_nothing_of_support_is_told_how(tmp_path: Path) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
     run = make_samples(tmp_path / "run", lines)
     read = page(run)
-    assert f"python cli.py page {run} --supported" in read.all("pre")[0].words and not read.all("tr", class_="lacking")
+    assert "python cli.py page run --supported" in read.all("pre")[0].words and not read.all("tr", class_="lacking")
     assert not [cell for cell in read.all("th") if cell.words == "Supported"], "a column of nothing"
     assert [row.words for row in page(run, "--supported", "!Ask").all("span", class_="no")][0] == "no"
     (tmp_path / "api.csv").write_text("Yield,Unit,output: Dynamic\n")

@@ -74,16 +74,16 @@ def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path:
 
 
 def test_report_and_page_name_no_folder_and_no_time_of_a_private_step(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    run = pipeline(tmp_path / "home" / "run", {"two_stage": SPEC})
-    told = {"name": "mine", "systems": ["two_stage"], "reference": str(tmp_path / "home" / "public.jsonl")}
-    told |= {"data": {"train_path": str(tmp_path / "home" / "private.jsonl")}}
+    (tmp_path / "of-hers").mkdir()
+    run = pipeline(tmp_path / "of-hers" / "run", {"two_stage": SPEC})
+    told = {"name": "mine", "systems": ["two_stage"], "reference": str(tmp_path / "of-hers" / "public.jsonl")}
+    told |= {"data": {"train_path": str(tmp_path / "of-hers" / "private.jsonl")}}
     (run / "experiment.yaml").write_text(yaml.safe_dump(told))
-    (tmp_path / "home" / "private.jsonl").touch()
+    (tmp_path / "of-hers" / "private.jsonl").touch()
     files = [File("fit/checkpoints/last.ckpt", "checkpoint", "two_stage", "two_stage")]
     (run / "fit" / "checkpoints").mkdir(parents=True)
     (run / "fit" / "checkpoints" / "last.ckpt").touch()
-    end_step(run, "fit", ["fit", "--run_dir", "fit"], files, [], str(tmp_path / "home" / "private.jsonl"))
+    end_step(run, "fit", ["fit", "--run_dir", "fit"], files, [], str(tmp_path / "of-hers" / "private.jsonl"))
     (run / ".done").mkdir(exist_ok=True)
     for name, seconds in (("fit", 31), ("sample", 7)):
         (run / ".done" / name).write_text(f"{seconds}\n")
@@ -92,7 +92,7 @@ def test_report_and_page_name_no_folder_and_no_time_of_a_private_step(tmp_path: 
     assert content["data"]["train"] == "private.jsonl" and content["data"]["reference"] == "public.jsonl"
     write_page(RunRecord(run), content)
     shown = json.dumps(content) + (run / "report.html").read_text(encoding="utf-8")
-    assert str(tmp_path) not in shown and "home" not in shown
+    assert str(tmp_path) not in shown and "of-hers" not in shown
 
 
 def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
