@@ -31,7 +31,7 @@ def write_comparison(records: Sequence[RunRecord], out: Path) -> Path:
     Raises:
         UserError: No run has a number.
     """
-    folders = [record.folder for record in records]
+    folders = [record.folder.resolve() for record in records]  # some may be named by a relative path
     frame, problems = read_runs(folders)
     frame, notes = counted(frame)
     if frame.empty:

@@ -21,7 +21,7 @@ from datamodules.attribute_codes import codes_of
 from datamodules.columns import Columns, reference_columns
 from datamodules.overlap import refuse_overlap
 from datamodules.selection import Selection
-from datamodules.sources import content_digest
+from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.console.command import check_options
@@ -146,7 +146,7 @@ def evaluate(
         if path is not None and not (parser or trees):
             raise DataError("there is nothing to save without a parser; give --parser", about=option)
     judges = Judges() if no_mauve else judges_of(samples, featurizer, base_model)
-    turns = read_turns(reference, "utterance", columns=columns_of_reference)
+    turns = read_turns(expand_path(reference), "utterance", columns=columns_of_reference)
     kept = Selection(keep_function).apply(turns, reference, "utterance")
     drawn = read_synthetic(samples)
     corpora = _corpus(drawn), _corpus(kept)
@@ -160,7 +160,7 @@ def evaluate(
         *corpora,
         featurizers=judges.featurizers,
         nats=judges.nats,
-        private=[t.utterance for t in read_turns(private, "utterance", columns=columns_of_reference)]
+        private=[t.utterance for t in read_turns(expand_path(private), "utterance", columns=columns_of_reference)]
         if private
         else None,
         parsed=None if parsed_sides[0] is None else [tree for tree, _ in parsed_sides[0]],

@@ -19,6 +19,7 @@ from commands.pipeline.private_files import of_runs, refuse_parser
 from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns, labels_of, reference_columns
 from datamodules.overlap import refuse_overlap
+from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from doppel.console.command import check_options
 from doppel.errors import DataError
@@ -129,7 +130,10 @@ def keep_best(
         worth, matches = _trees(drawn, parser)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
     if reference is not None:
-        human = [turn.utterance for turn in read_turns(reference, "utterance", columns=reference_columns(columns))]
+        human = [
+            turn.utterance
+            for turn in read_turns(expand_path(reference), "utterance", columns=reference_columns(columns))
+        ]
         fluent = _fluency([line["utterance"] for line in drawn], human)
         worth = [(*first, *then) for first, then in zip(fluent, worth or [()] * len(drawn), strict=True)]
         matches = matches or [first == (0.0,) for first in fluent]

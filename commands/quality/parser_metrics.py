@@ -9,6 +9,7 @@ from typing import Literal
 from commands.pipeline.private_files import of_runs
 from commands.quality.evaluate import format_value, read_synthetic
 from datamodules.overlap import refuse_overlap
+from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from doppel.console.table import Table
 from doppel.errors import DataError
@@ -50,7 +51,7 @@ def parser_metrics(
     from doppel.metrics import parser_metrics as compute
 
     refuse_overlap(gold, None, of_runs(predicted, *([] if out is None else [out])), _PRIVATE_GOLD)
-    guesses, truths = read_synthetic(predicted), read_turns(gold, unit="utterance")
+    guesses, truths = read_synthetic(predicted), read_turns(expand_path(gold), unit="utterance")
     for number, (guess, truth) in enumerate(zip(guesses, truths, strict=False), start=1):
         if guess.utterance != truth.utterance:
             raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -148,7 +149,13 @@ def draw(frame: pd.DataFrame) -> Figure:
 def lines_of(own: pd.DataFrame) -> list[str]:
     """What tells the lines of a figure apart: the system, and the settings in which runs differ."""
     rows = own[["system", *_varying(own)]].itertuples(index=False)
-    return [", ".join([label_of(row[0]), *(str(value) for value in row[1:] if not pd.isna(value))]) for row in rows]
+    return [", ".join([label_of(row[0]), *(_short(str(v)) for v in row[1:] if not pd.isna(v))]) for row in rows]
+
+
+def _short(setting: str) -> str:
+    """A setting in a legend: what is JSON, as of a sampling, by a digest."""
+    words, brace, content = setting.partition("{")
+    return f"{words}sampling {hashlib.sha256(content.encode()).hexdigest()[:4]}" if brace else setting
 
 
 def label_of(name: str) -> str:

@@ -51,7 +51,7 @@ def mauve_metrics(
         values[f"human_mauve_{name}"] = plain_number(mauve(*human, read, seed=25 + seed)) if all(human) else None
     notes = []
     if None in (values[f"mauve_{name}"] for name in featurizers):
-        notes.append("MAUVE: one side has only empty utterances")
+        notes.append("there is no MAUVE: one side has only empty utterances, or both have hardly a different one")
     elif len(synthetic) < _FEW_FOR_MAUVE:
         few = f"MAUVE compares {len(synthetic)} samples with as many human turns: below {_FEW_FOR_MAUVE:,} it is rough"
         notes.append(f"{few}, and only values of equal numbers compare")

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from doppel.metrics.text_featurizer import TextFeaturizer
 
+#: Different texts of both sides below which MAUVE means nothing.
+_FEWEST = 3
 INSTALL = "pip install --constraint constraints.txt mauve-text faiss-cpu"
 Featurizer = Callable[[Sequence[str]], Tensor]
 
@@ -48,13 +50,14 @@ def mauve(
         seed: seed of PCA and k-means.
 
     Returns:
-        MAUVE in (0, 1], higher is better; nan where a side has no text.
+        MAUVE in (0, 1], higher is better; nan where a side has no text, or both together fewer than three different
+        ones, of which the package gives .75 also where they are equal.
 
     Raises:
         FeaturizerError: the model cannot be loaded.
     """
     sides = [[text for text in side if text] for side in (synthetic, reference)]
-    if not all(sides):
+    if not all(sides) or len({*sides[0], *sides[1]}) < _FEWEST:
         return float("nan")
     featurize = TextFeaturizer(featurizer) if isinstance(featurizer, str | Path) else featurizer
     ours, theirs = (_sorted(featurize(side)) for side in sides)

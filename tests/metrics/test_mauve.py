@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mauve import compute_mauve
 from transformers import AutoModel, AutoTokenizer
 
 from doppel.metrics import Corpus, FeaturizerError, TextFeaturizer, compare
+from doppel.metrics.judged import mauve_metrics
 from doppel.metrics.mauve import mauve
 
 HUMAN = [f"set a meeting with {name} at {hour} pm" for name in ("ann", "bob", "eve") for hour in range(1, 11)]
@@ -55,6 +57,21 @@ def test_mauve_tells_like_from_unlike_and_ignores_order(tiny_model: str) -> None
     values = [mauve([*synthetic, ""], HUMAN, tiny_model) for synthetic in (HUMAN, shuffled, OTHER)]
     assert values[0] == pytest.approx(values[1], abs=1e-4)
     assert values[0] > 0.99 > 0.5 > values[2]
+
+
+def test_hardly_different_texts_have_no_mauve_and_a_note_says_so() -> None:
+    """Equal sets of one or two different texts have .75 by the package, of more 1."""
+
+    def read(texts: Sequence[str]) -> torch.Tensor:
+        return torch.tensor([[len(text), text.count("a"), text.count("b")] for text in texts]).float()
+
+    for different in (1, 2, 3):
+        texts = [("a", "bb", "abaa")[n % different] for n in range(60)]
+        values, notes = mauve_metrics(texts, texts, (texts[:30], texts[30:]), {"own": read}, 0)
+        if different < 3:
+            assert values["mauve_own"] is None is values["human_mauve_own"] and "hardly a different one" in notes[0]
+        else:
+            assert values["mauve_own"] == pytest.approx(1.0)
 
 
 def test_mauve_keeps_faiss_quiet_but_passes_other_messages(tiny_model: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -199,6 +199,16 @@ def test_bad_options(options: tuple[str, ...], message: str, files: dict[str, st
         run("--synthetic", files["two_stage"], "--reference", files["reference"], *options)
 
 
+def test_a_reference_in_the_home_folder_is_found(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(Path(files["reference"]).parent))
+    out = tmp_path / "out.json"
+    name = f"~/{Path(files['reference']).name}"
+    run("--synthetic", files["two_stage"], "--reference", name, "--no-mauve", "--out", str(out))
+    assert json.loads(out.read_text())["num_reference"] == len(REFERENCE)
+
+
 def test_an_empty_side_is_refused(tmp_path: Path) -> None:
     for sides in (([], REFERENCE), (REFERENCE, [])):
         with pytest.raises(DataError, match="holds no"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -105,7 +106,9 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
         "pool_topics.jsonl": ("topics", "pool", ()),
     }
     for beams, (output, (system, role, reads)) in enumerate(outputs.items(), start=1):
-        config = {"model": {"init_args": {"sampling": {"num_beams": beams, "seed": 7, "max_rows": 64}}}}
+        config: dict[str, Any] = {"model": {"init_args": {"sampling": {"num_beams": beams, "seed": 7, "max_rows": 64}}}}
+        if beams == 1:  # as a run writes it, in a folder of its own
+            config["model"]["init_args"]["sampling"]["grammar"] = [str(folder / "public_trees.jsonl")]
         (folder / f"sample_{beams}").mkdir()
         (folder / f"sample_{beams}" / "predict.yaml").write_text(yaml.safe_dump(config))
         (folder / output).write_text("{}\n")
@@ -122,7 +125,10 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
     report = build_report(RunRecord(folder))
     assert report["sampling"] == {
         "one_stage": {"synthetic_one_stage.jsonl": {"num_beams": 3}},
-        "two_stage": {"trees.jsonl": {"num_beams": 1}, "synthetic.jsonl": {"num_beams": 2}},
+        "two_stage": {
+            "trees.jsonl": {"num_beams": 1, "grammar": ["public_trees.jsonl"]},
+            "synthetic.jsonl": {"num_beams": 2},
+        },
         "topics": {"synthetic_topics.jsonl": {"num_beams": 4, "topics": {"num_topics": 3}}},
     }
     assert report["draws"]["topics"] == {"synthetic_topics.jsonl": {"num_drawn": 4}}
