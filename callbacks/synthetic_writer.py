@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.data import sized_len
 
+from callbacks.wandb_artifacts import harmless
 from datamodules.codec import Codec
 from datamodules.data_module import may_be_told
 from doppel.errors import UserError
@@ -256,9 +257,12 @@ class SyntheticWriter(BasePredictionWriter):
         told = ", ".join(f"{n} {_FAULTS.get(fault, fault)}" for fault, n in dropped.items())
         if not records:
             which = f"none of the {metrics['synthetic/num_drawn']} texts" if self._tells else "no text"
+            keeps = "--model.init_args.sampling.redraws=null keeps all texts"
+            if "DOPPEL_RUN" in os.environ:
+                keeps = "the command of the run, given again with --set sampling.redraws=null, keeps all texts"
             raise UserError(
                 f"{which} for {self.output_path} is a sample{f' ({told})' if told else ''}: "
-                "train for longer or at a larger epsilon; --model.init_args.sampling.redraws=null keeps all texts"
+                f"train for longer or at a larger epsilon; {keeps}"
             )
         write_json_lines(self.output_path, records)
         warning = cut_off_warning(metrics, trainer.lightning_module) if self._tells else None
@@ -319,11 +323,12 @@ class SyntheticWriter(BasePredictionWriter):
 
     def _log(self, trainer: pl.Trainer, metrics: dict[str, float], records: Sequence[dict[str, str | None]]) -> None:
         for logger in trainer.loggers:
-            logger.log_metrics(metrics)
-            if isinstance(logger, WandbLogger) and records:
-                columns = [name for name in records[0] if any(r[name] is not None for r in records)]
-                data = [[record[name] for name in columns] for record in records]
-                logger.log_table(key="synthetic/samples", columns=columns, data=data)
+            with harmless():
+                logger.log_metrics(metrics)
+                if isinstance(logger, WandbLogger) and records:
+                    columns = [name for name in records[0] if any(r[name] is not None for r in records)]
+                    data = [[record[name] for name in columns] for record in records]
+                    logger.log_table(key="synthetic/samples", columns=columns, data=data)
 
 
 #: How a fault is told of, where its name alone would not say it.

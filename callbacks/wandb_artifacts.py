@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_warn
 
 if TYPE_CHECKING:
     from wandb import Artifact
     from wandb.sdk.wandb_run import Run
 
 Kind = Literal["model", "synthetic", "report", "page"]
+
+
+class harmless:
+    """Logging, whose failure is told and stops nothing: what was trained, or sampled, was paid for."""
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Tell what failed, and go on."""
+        if not isinstance(error, Exception):
+            return False
+        rank_zero_warn(f"logging failed, and the run goes on without it: {type(error).__name__}: {error}")
+        return True
+
+
+def never_fatal(logger: Logger) -> None:
+    """Let the calls of a logger that a training makes be :class:`harmless`."""
+    for name in ("log_metrics", "log_hyperparams", "log_graph", "save", "after_save_checkpoint", "finalize"):
+        setattr(logger, name, _harmlessly(getattr(logger, name)))
+
+
+def _harmlessly(call: Callable[..., None]) -> Callable[..., None]:
+    @wraps(call)
+    def calling(*args: Any, **options: Any) -> None:
+        with harmless():
+            call(*args, **options)
+
+    return calling
 
 
 def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upload: bool = False) -> Artifact:
@@ -47,4 +82,4 @@ def use_artifact(run: Run, used: Artifact) -> None:
 
 
 def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:128]
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:128]  # W&B takes no other letters

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.synthetic_writer import SyntheticWriter
-from callbacks.wandb_artifacts import artifact, use_artifact
+from callbacks.wandb_artifacts import artifact, harmless, use_artifact
 from datamodules.data_module import may_be_told
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ class WandbLineage(Checkpoint):
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the model."""
-        for run in _runs(trainer):
-            for callback in trainer.checkpoint_callbacks:
-                path = Path(callback.last_model_path) if isinstance(callback, ModelCheckpoint) else Path()
-                if path.is_file():
-                    facts = {"global_step": trainer.global_step, "privacy": _privacy(trainer)}
-                    run.log_artifact(artifact(path, "model", facts, self.upload))
+        with harmless():
+            for run in _runs(trainer):
+                for callback in trainer.checkpoint_callbacks:
+                    path = Path(callback.last_model_path) if isinstance(callback, ModelCheckpoint) else Path()
+                    if path.is_file():
+                        facts = {"global_step": trainer.global_step, "privacy": _privacy(trainer)}
+                        run.log_artifact(artifact(path, "model", facts, self.upload))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Log the samples, which the writer has merged by now: checkpoint callbacks come after all others."""
@@ -56,15 +57,16 @@ class WandbLineage(Checkpoint):
         is_told = may_be_told(trainer.datamodule)  # type: ignore[attr-defined]
         if stage != "predict" or writer is None or not is_told or not writer.output_path.is_file():
             return
-        for run in _runs(trainer):
-            checkpoint = Path(trainer.ckpt_path or "")
-            if checkpoint.is_file():
-                use_artifact(run, artifact(checkpoint, "model", upload=self.upload))
-            prompts = getattr(trainer.datamodule, "prompts_path", None)  # type: ignore[attr-defined]
-            if prompts is not None and Path(f"{prompts}.metrics.json").is_file():  # a SyntheticWriter wrote it
-                use_artifact(run, artifact(Path(prompts), "synthetic", upload=self.upload))
-            facts = {"stage": writer.stage}
-            run.log_artifact(artifact(writer.output_path, "synthetic", facts, self.upload))
+        with harmless():
+            for run in _runs(trainer):
+                checkpoint = Path(trainer.ckpt_path or "")
+                if checkpoint.is_file():
+                    use_artifact(run, artifact(checkpoint, "model", upload=self.upload))
+                prompts = getattr(trainer.datamodule, "prompts_path", None)  # type: ignore[attr-defined]
+                if prompts is not None and Path(f"{prompts}.metrics.json").is_file():  # a SyntheticWriter wrote it
+                    use_artifact(run, artifact(Path(prompts), "synthetic", upload=self.upload))
+                facts = {"stage": writer.stage}
+                run.log_artifact(artifact(writer.output_path, "synthetic", facts, self.upload))
 
 
 def _runs(trainer: pl.Trainer) -> list[Run]:

@@ -13,7 +13,7 @@ from filelock import FileLock
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
@@ -22,6 +22,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
+from callbacks.wandb_artifacts import never_fatal
 from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
@@ -206,6 +207,8 @@ class DoppelCLI(LightningCLI):
             elif self.trains or self.subcommand == "predict":
                 callbacks = [*others, ProgressInPlace()]
         for logger in _listed(given.get("logger")):
+            if isinstance(logger, Logger):
+                never_fatal(logger)
             if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
                 logger._wandb_init.pop("anonymous", None)
                 if privacy is not None or not getattr(self.datamodule, "is_public", False):

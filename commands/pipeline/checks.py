@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
+from commands.pipeline.manifest import Manifest
 from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
 from commands.pipeline.system import MODEL_FILES
 from commands.pipeline.systems import SYSTEMS, USUAL, systems_of
@@ -17,6 +19,9 @@ RENAMED = {"domain": "labels"}
 
 #: Of the field ``evolution``: what changes neither votes nor texts.
 _FREE_OF_EVOLUTION = ("limits", "key_variable", "batch_size")
+#: Keys that say how is logged, and how is sampled.
+_LOGGING = re.compile(r"(^|\.)trainer\.(logger|log_every_n_steps|enable_progress_bar)(\.|$)")
+_SAMPLING = re.compile(r"(^|\.)sampling\.|^num_samples$")
 #: Fields of an experiment that may change while its run goes on.
 _FREE = (
     "save_every",
@@ -145,27 +150,31 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
 
     Formal guarantees:
         A run's ledger pays for the steps that its settings promise. What may change is named one by one, and a stage or
-        a system that the run has not begun may be described later; all else stays as it was.
+        a system that the run has not begun may be described later; all else stays as it was. How is sampled and logged
+        is post-processing: it may change, the former until the run has samples, which are all of one kind.
 
     Raises:
         UserError: A setting differs.
     """
     ours, theirs = old.as_dict(), new.as_dict()
     free = _FREE if new.adaptation is None else tuple(name for name in _FREE if name != "parser_digest")
+    has_samples = bool(Manifest.read(run).released())
     begun = {*old.systems, *(stage for system in systems_of(old) for stage in system.stages)}
     for key, was, now in differences(ours, theirs):
         place, *rest = key.split(".")
+        is_logging = _LOGGING.search(key) is not None
+        is_free = place in free or is_logging or (not has_samples and _SAMPLING.search(key) is not None)
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
         is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in _FREE_OF_EVOLUTION))
         is_said = key in ("data.unit", "overrides.data.unit") and {was, now} == {
             None,
             "utterance",
         }  # the default, by name
-        if place not in free and not is_new and not is_said:
-            more = f"for more samples of it, free of ε, give python cli.py sample {run} --num N; else "
+        if not is_free and not is_new and not is_said:
+            more = f"for more samples, free of ε, give python cli.py sample {run} --num N; else "
             raise UserError(
                 f"{run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "
-                f"{more if key == 'num_samples' else ''}restore it, or give another RUN_DIR, which spends on top of "
+                f"{more if _SAMPLING.search(key) else ''}restore it, or give another RUN_DIR, which spends on top of "
                 "what this run has spent"
             )
 

@@ -281,7 +281,7 @@ _LINES = {"jsonl", "ndjson", "csv", "tsv", "parquet", "arrow"}
 #: What a run keeps beside the files of its steps: records, settings, code, logs and checkpoints.
 _OWN = re.compile(
     r"ledger\.jsonl(\.head|\.lock)?|experiment\.yaml|(\.?manifest|report|privacy_card)\.(json|html|txt)(\.lock)?"
-    r"|\.done/[^/.]+|code/.+|configs/[^/]+\.(yaml|json)|slurm/[^/]+\.(out|job)|(.+/)?\.lock|(.+/)?wandb_id"
+    r"|\.done/[^/.]+|code/.+|configs/[^/]+\.(yaml|json)|slurm/[^/]+\.(out|job)|(.+/)?\.(lock|failed)|(.+/)?wandb_id"
     r"|[^/]+/(config|predict)\.yaml|([^/]+/)?wandb/(.*/)?(offline-)?run-.+|([^/]+/)?wandb/debug[^/]*|.+\.ckpt"
 )
 #: Folders of metrics.

@@ -5,6 +5,7 @@ By hand, or in a job: ``python -m commands.pipeline.run_stage KIND MARK COMMANDâ
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from commands.pipeline.forks import Forked, Forks
 from commands.pipeline.manifest import enter
 from doppel.console.parent import VARIABLE
 from doppel.errors import UserError
+from doppel.privacy.ledger import Ledger
 
 
 def run_stage(
@@ -50,7 +52,10 @@ def run_stage(
     if mark is not None and mark.exists():
         return 0
     words, launch = list(command), []
+    failures = None
     if kind == "fit":
+        failures = _Failures(words)
+        failures.refuse_third()
         last = Path(words[words.index("--run_dir") + 1]) / "checkpoints" / "last.ckpt"
         if last.exists() or last.is_symlink():
             sys.stdout.write(f"   resuming from {last.parent.parent.name}/checkpoints/last.ckpt\n")
@@ -83,6 +88,8 @@ def run_stage(
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
+    if failures is not None and 0 < status < 128 and status not in (75, 130):
+        failures.note()
     if status == 0 and mark is not None:
         enter(mark.parent.parent, mark.name)
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +97,40 @@ def run_stage(
         partial.write_text(f"{int(time.time() - start)}\n", encoding="utf-8")
         partial.replace(mark)
     return status if status >= 0 else 128 - status
+
+
+class _Failures:
+    """Starts of a training that paid and failed: two that were alike would fail, and be paid for, a third time.
+
+    Args:
+        words: Of the command; its configuration, and the checkpoint that it goes on from, tell starts apart.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        run_dir = Path(words[words.index("--run_dir") + 1])
+        self._file, self._ledger = run_dir / ".failed", Ledger(run_dir.parent / "ledger.jsonl").path
+        last = run_dir / "checkpoints" / "last.ckpt"
+        config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
+        content = config + (last.resolve().name if last.exists() else "").encode()
+        self._line = f"{hashlib.sha256(content).hexdigest()}\n"
+        self._paid = self._size()
+
+    def _size(self) -> int:
+        return self._ledger.stat().st_size if self._ledger.is_file() else 0
+
+    def refuse_third(self) -> None:
+        """Refuse to start where two starts like this one have failed."""
+        if self._file.is_file() and self._file.read_text(encoding="utf-8") == self._line * 2:
+            raise UserError(
+                f"{self._file.parent.name} has failed twice at the same place, and each start pays for a step: nothing "
+                f"was started. Mend what the last message said; then delete {self._file}, and give the command again"
+            )
+
+    def note(self) -> None:
+        """Count this one, if it has paid."""
+        if self._size() > self._paid:
+            told = self._file.read_text(encoding="utf-8") if self._file.is_file() else ""
+            self._file.write_text(self._line * (2 if told == self._line else 1), encoding="utf-8")
 
 
 def main(argv: Sequence[str]) -> int:

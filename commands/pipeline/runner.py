@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import math
 import re
@@ -242,10 +243,18 @@ class Runner:
         for step in self.steps:
             file = folder / f"{step.name}.yaml"
             if step.config is not None and (overwrite or not file.exists()):
+                if step.kind == "predict" and file.exists() and file.read_text(encoding="utf-8") != dump(step.config):
+                    self._forget_parts(step)
                 file.write_text(dump(step.config), encoding="utf-8")
             is_kept = self.is_done(step.name) or not overwrite
             if step.is_once and not (is_kept and declaration(self.run, step.name).exists()):
                 declare(step, self.run)
+
+    def _forget_parts(self, step: Step) -> None:
+        """Remove what a sampling with other settings has begun: its texts would be mixed with the others."""
+        for made in step.writes:
+            for part in self.run.glob(f"{glob.escape(made.path)}.rank*.part"):
+                part.unlink()
 
     def _trains(self) -> bool:
         """Whether a step is left that reads private text to learn from it."""

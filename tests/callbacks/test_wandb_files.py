@@ -6,16 +6,19 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import signals
 import wandb
+from lightning.pytorch.loggers import Logger
 from readers import reader
 from run_folders import end_step
 from wandb_records import OfflineRun, pieces
 
 import cli
 from callbacks.slurm_job import SlurmJob
+from callbacks.wandb_artifacts import artifact, harmless, never_fatal
 from commands.page.write import write_page
 from commands.pipeline.run_folder import wandb_id
 from commands.pipeline.run_record import RunRecord
@@ -195,3 +198,34 @@ def test_ids_are_stable_and_those_of_array_tasks_say_so(tmp_path: Path) -> None:
 
 
 assert signals.SignalAt  # named in a command line above
+
+
+@pytest.mark.parametrize("name", ["Gespräche", "对话", "mine & yours"])
+def test_an_artifact_of_any_folder_has_a_name_that_wandb_takes(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name / "synthetic.jsonl"
+    path.parent.mkdir()
+    path.touch()
+    assert artifact(path, "synthetic").name.startswith(f"{name[0]}" if name[0].isascii() else "_")
+
+
+class Broken(Logger):
+    """A logger whose disk is full."""
+
+    name, version = "broken", "1"
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        raise OSError("no space left")
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("the service is gone")
+
+
+def test_a_failing_logger_is_told_and_stops_nothing() -> None:
+    logger = Broken()
+    never_fatal(logger)
+    with pytest.warns(UserWarning, match="no space left"):
+        logger.log_metrics({})
+    with pytest.warns(UserWarning, match="the service is gone"):
+        logger.log_hyperparams({})
+    with pytest.raises(KeyboardInterrupt), harmless():
+        raise KeyboardInterrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,23 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from run_folders import end_step
 
 import cli
 from commands.pipeline import estimate, yaml_files
 from commands.pipeline import runner as runner_module
+from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.estimate import Forecast, Pace, Reading, forecast, measure
 from commands.pipeline.experiment import load, save, shipped
 from commands.pipeline.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
+from commands.pipeline.run_folder import has_begun
+from commands.pipeline.run_stage import run_stage
 from commands.pipeline.slurm import load_site
+from commands.pipeline.steps import File
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import system
 from commands.quality.judges import Judges
+from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.privacy.spec import plan
 
@@ -84,6 +91,40 @@ def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
     monkeypatch.chdir(tmp_path)  # whoever goes on with it may stand elsewhere
     save(experiment, tmp_path / "experiment.yaml")
     assert load(tmp_path / "experiment.yaml") == replace(experiment, name="own-data")
+
+
+def test_sampling_may_change_until_there_are_samples_and_logging_always(tmp_path: Path) -> None:
+    begun = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user"})
+    more = {"sampling.max_new_tokens": 40, "num_samples": 7, "trainer.logger": False}
+    other = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user", **more})
+    logs = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user", "trainer.logger": False})
+    refuse_to_mix(tmp_path, begun, other)
+    (tmp_path / "synthetic.jsonl").write_text('{"utterance": "yes"}\n')
+    end_step(tmp_path, "sample", ["predict"], [File("synthetic.jsonl", "release", "two_stage", "two_stage")])
+    refuse_to_mix(tmp_path, begun, logs)
+    with pytest.raises(UserError, match="python cli.py sample"):
+        refuse_to_mix(tmp_path, begun, other)
+    with pytest.raises(UserError, match=r"data\.(unit|batch_size)"):
+        refuse_to_mix(tmp_path, begun, load(shipped("own-data"), {"data.train_path": "a.csv", "data.batch_size": 9}))
+
+
+def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: Path) -> None:
+    config, ledger, mark = tmp_path / "fit.yaml", tmp_path / "ledger.jsonl", tmp_path / ".done" / "fit"
+    config.write_text("a: 1\n")
+    (tmp_path / "fit").mkdir()
+    program = "import sys; p = sys.argv[1] and open(sys.argv[1], 'a').write('spent\\n'); sys.exit(1)"
+    words = ["--run_dir", str(tmp_path / "fit"), "--config", str(config)]
+
+    def start(paid: Path | str = ledger) -> int:
+        return run_stage("fit", mark, [sys.executable, "-c", program, str(paid), *words])
+
+    assert [start(""), start(""), start(""), start(), start()] == [1] * 5  # what costs nothing may be tried again
+    with pytest.raises(UserError, match=r"failed twice.*delete .*\.failed"):
+        start()
+    assert ledger.read_text() == "spent\n" * 2
+    config.write_text("a: 2\n")
+    assert start() == 1 and ledger.read_text() == "spent\n" * 3
+    assert not has_begun(tmp_path / "other") and not any((tmp_path).glob(".done/*"))
 
 
 @pytest.mark.filterwarnings("ignore:delta")
