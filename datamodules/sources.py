@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -170,18 +170,28 @@ def data_files(path: str) -> list[Path]:
         return [folder]
     splits = folder / "dataset_dict.json"
     if splits.is_file():
-        names = json.loads(splits.read_text(encoding="utf-8"))["splits"]
+        names = _named(splits, lambda told: [str(name) for name in told["splits"]])
         raise DataError(f"{path} holds the splits {', '.join(names)}: name the folder of one, {folder / names[0]}")
     state = folder / "state.json"
     if state.is_file():
-        files = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
-        return [folder / file["filename"] for file in files]
+        return [folder / name for name in _named(state, lambda told: [f["filename"] for f in told["_data_files"]])]
     parquet = sorted(folder.glob("*.parquet"))
     names = sorted({file.stem.rpartition("-of-")[0].rpartition("-")[0] or file.stem for file in parquet})
     if len(names) == 1:
         return parquet
     what = f"Parquet files of {len(names)} names ({', '.join(names)})" if names else "no data set that is known"
     raise DataError(f"{path} is a folder with {what}: name one file, or a folder of Hugging Face's save_to_disk")
+
+
+def _named(path: Path, names: Callable[[Any], list[str]]) -> list[str]:
+    """The names in a file of a data set."""
+    try:
+        found = names(json.loads(path.read_text(encoding="utf-8")))
+        if found:
+            return found
+    except (ValueError, KeyError, TypeError, OSError):
+        pass
+    raise DataError("is damaged, or names no files: copy the data set again", about=path)
 
 
 def _state(file: Path) -> Hashable:

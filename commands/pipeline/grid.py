@@ -66,7 +66,8 @@ def run_grid(
             if mode in ("local", "check"):
                 sys.stdout.write(f"━━ {name}\n")
                 status = runner.go(mode)
-                summary.append(f"{name}: finished" if status == 0 else f"{name}: FAILED with status {status}")
+                done = "checked" if mode == "check" else "finished"
+                summary.append(f"{name}: {done}" if status == 0 else f"{name}: FAILED with status {status}")
                 failed = failed or status != 0
             elif not runner.waiting():
                 summary.append(f"{name}: finished already")

@@ -66,9 +66,9 @@ def has_begun(run: Path) -> bool:
     """Whether a run has anything that other settings would contradict: a finished step, a checkpoint, a paid step.
 
     Formal guarantees:
-        A private step's line is in the ledger before its data are drawn, and a torn line counts as a step. A run
-        without such a line has therefore released nothing, and may begin anew under any settings: nothing is spent
-        twice. One line, one mark of a finished step or one checkpoint is enough to refuse that.
+        A private step's line is in the ledger before anything is computed of its data, and a torn line counts as a
+        step. A run without such a line has therefore released nothing, and may begin anew under any settings: nothing
+        is spent twice. One line, one mark of a finished step or one checkpoint is enough to refuse that.
     """
     ledger = Ledger(run / "ledger.jsonl")
     return (

@@ -55,7 +55,8 @@ class Runner:
         self.run, self.site, self.is_verbose = run, site, is_verbose
         self.python = site.python or sys.executable
         self._repeated: set[str] = set()  # done, but through another parser
-        self._is_anew = not has_begun(run) and not self._waits(run)  # what a failed start left binds nobody
+        self._jobs: dict[str, str | None] = {}  # squeue is asked once for a step
+        self._is_anew = not has_begun(run) and not self._waits()  # what a failed start left binds nobody
         check_sources(experiment)
         self.experiment = self._settled(experiment)
         self.steps = steps_of(self.experiment, run, site.overlays)
@@ -64,10 +65,15 @@ class Runner:
         """Whether a step has ended, and what it left counts still."""
         return name not in self._repeated and (self.run / ".done" / name).is_file()
 
-    @staticmethod
-    def _waits(run: Path) -> bool:
+    def _waits(self) -> bool:
         """Whether a job of the run is in the queue, with the settings that it was submitted with."""
-        return any(queued(run, file.stem) is not None for file in (run / "configs").glob("*.json"))
+        return any(self._queued(file.stem) is not None for file in (self.run / "configs").glob("*.json"))
+
+    def _queued(self, name: str) -> str | None:
+        """Id of the job of a step that was in the queue when this began."""
+        if name not in self._jobs:
+            self._jobs[name] = queued(self.run, name)
+        return self._jobs[name]
 
     def waiting(self) -> list[Step]:
         """Steps that are not done, but for those that are done anew every time."""
@@ -158,7 +164,7 @@ class Runner:
         """
         with tempfile.TemporaryDirectory() as folder:
             for step in self.waiting():
-                if step.config is None or queued(self.run, step.name) is not None:
+                if step.config is None or self._queued(step.name) is not None:
                     continue
                 path = Path(folder) / f"{step.name}.yaml"
                 path.write_text(dump(step.config), encoding="utf-8")
@@ -183,7 +189,7 @@ class Runner:
         for step in self.steps:
             if step.is_once and self.is_done(step.name):
                 say(f"{lead} {step.name}: done already, skipped")
-            elif (job := queued(self.run, step.name)) is not None:
+            elif (job := self._queued(step.name)) is not None:
                 jobs[step.name] = job
                 say(f"{lead} {step.name}: job {job} is in the queue already")
             else:

@@ -163,6 +163,8 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
         raise UserError(
             f"{used.name} has not finished: give python cli.py run {named}/experiment.yaml {named} first, which goes on"
         )
+    if not manifest.path(made).is_file():
+        raise UserError(f"{named / made.path} is gone: put it back, for more samples stand beside it")
     for entry in manifest.upstream(made.path):
         if entry.role == "checkpoint" and not manifest.is_as_made(entry):
             how = "was changed after its training" if manifest.path(entry).exists() else "is gone"

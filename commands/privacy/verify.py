@@ -351,10 +351,12 @@ def render_card(content: Mapping[str, Any]) -> str:
     if content["everything"]["num_runs"] > 1:
         lines.append(content["everything"]["statement"])
     for name, scope in content["scopes"].items():
-        told = ", ".join(f"{value:.4g} by {by}" for by, value in scope.get("epsilon_by_accountant", {}).items())
+        first, *others = scope.get("epsilon_by_accountant", {}).items() or [("", None)]
+        told = "" if first[1] is None else f"{first[1]:.4g} by {first[0]}"
         terms = f"of {scope['target_epsilon']:g} at δ = {scope['delta']:.3g}, one {scope['unit']} more or less"
         noise = f"σ = {scope['noise_multiplier']:.4g}, {sum(scope['steps'].values())} steps"
-        lines.append(f"{name}: ε = {told} {terms}, {noise}" if told else f"{name}: NOT PRIVATE")
+        told_too = "".join(f"; {by}, a check whose bound is looser or coarser, finds {v:.4g}" for by, v in others)
+        lines.append(f"{name}: ε = {told} {terms}, {noise}{told_too}" if told else f"{name}: NOT PRIVATE")
     for told in content["samples"]:
         origin = " and ".join(told["checkpoints"]) or "a public model, chosen by private votes"
         lines.append(f"{told['file']}: {told['lines']} samples of {origin}")

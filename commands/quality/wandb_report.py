@@ -27,11 +27,12 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
         return False
     import wandb
 
-    mode, project = logged
+    mode, project, entity = logged
     folder = record.folder / "report"
     folder.mkdir(mode=0o700, exist_ok=True)
     run = wandb.init(
         project=project,
+        entity=entity,
         dir=str(folder),
         id=wandb_id(folder),
         resume="allow",
@@ -58,10 +59,11 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
     return True
 
 
-def _logged(record: RunRecord) -> tuple[Literal["online", "offline"], str] | None:
-    """Whether the stages logged to W&B online, and to which project; None: they did not log."""
+def _logged(record: RunRecord) -> tuple[Literal["online", "offline"], str, str | None] | None:
+    """Whether the stages logged to W&B online, to which project, and whose; None: they did not log."""
     online = any(record.folder.glob("*/wandb/run-*"))
     if not online and not any(record.folder.glob("*/wandb/offline-run-*")):
         return None
     loggers = (logger for config in record.trainings for logger in config.of_trainer("logger", "WandbLogger"))
-    return "online" if online else "offline", next((str(logger["project"]) for logger in loggers), "doppel")
+    first = next(loggers, {})
+    return "online" if online else "offline", str(first.get("project") or "doppel"), first.get("entity")

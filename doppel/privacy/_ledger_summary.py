@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from doppel.privacy.accounting import Accountant, compute_epsilon
 from doppel.privacy.spec import what_is_protected
 
 _NOTHING = "No mechanism has touched private data: nothing was spent."
+#: What a ledger of many runs has before a scope (:func:`~doppel.privacy._ledger_sharing.join`); a scope may have any /.
+_RUN = re.compile(r".+?-[0-9a-f]{8}/")
 _NO_EPSILON = "No epsilon holds for anything that is recorded here."
 
 
@@ -39,7 +42,7 @@ def summarise(file: LedgerFile, prefix: str, voids: Mapping[str, Sequence[str]])
         "statement": " ".join([composed["statement"], *remarks]),
         "everything": {
             **everything,
-            "num_runs": len({scope.rpartition("/")[0] for scope in recorded}),
+            "num_runs": len({match[0] if (match := _RUN.match(scope)) else "" for scope in recorded}),
             "num_data_sets": len({record.fields["data_fingerprint"] for record in file.mechanisms.values()}),
         },
     }

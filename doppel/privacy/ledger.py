@@ -25,13 +25,13 @@ Formal guarantees:
     optimiser). Two copies of one file do not both pass for all that was spent: the one that is written to second has a
     `copy` line and a caveat, and one that is never written to again is `outrun`. That holds where both are written
     under one key folder (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. A mechanism without a
-    step on file has released nothing: a step's line is written before its data are drawn, and a torn line counts as a
-    step. So a start that failed before its first step may be declared anew under other terms, and the budget of a scope
-    with it, if no mechanism of the scope has a step; from the first step on both are fixed. A process that declared the
-    old terms and still runs is refused at its next step (`spend`), so no step is ever charged at a noise that it did
-    not have. Mechanisms are never assumed to touch disjoint data: everything in a scope composes, and `epsilon(None)`
-    composes everything in the file. Accounting assumes what `doppel.privacy.accounting` states (Poisson sampling at
-    rate q, norm at most C, noise sigma * C, public divisor).
+    step on file has released nothing: a step's line is written before anything is computed of its data, and a torn line
+    counts as a step. So a start that failed before its first step may be declared anew under other terms, and the
+    budget of a scope with it, if no mechanism of the scope has a step; from the first step on both are fixed. A process
+    that declared the old terms and still runs is refused at its next step (`spend`), so no step is ever charged at a
+    noise that it did not have. Mechanisms are never assumed to touch disjoint data: everything in a scope composes, and
+    `epsilon(None)` composes everything in the file. Accounting assumes what `doppel.privacy.accounting` states (Poisson
+    sampling at rate q, norm at most C, noise sigma * C, public divisor).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Ledger:
         return mechanism_id
 
     def spend(self, mechanism_id: str, opens: str | None = None) -> None:
-        """Record one step that is about to run. Call it *before* the private data are touched.
+        """Record one step that is about to run. Call it *before* anything is computed of the private data.
 
         Args:
             mechanism_id: The mechanism that pays.

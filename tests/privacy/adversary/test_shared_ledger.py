@@ -50,6 +50,12 @@ def test_runs_of_one_ledger_keep_their_scopes_apart_and_add_up(tmp_path: Path, s
     assert [line for line in shared.parent.iterdir() if line.suffix == ".jsonl"] == [shared]
 
 
+def test_scopes_may_have_any_name_and_stay_those_of_one_run(tmp_path: Path) -> None:
+    for scope in ("team/a", "team2/a", "a"):
+        ledger = train(tmp_path / "run", scope=scope)
+    assert ledger.summary()["everything"]["num_runs"] == 1
+
+
 def test_the_ledger_tells_what_holds_for_a_release_for_a_run_and_for_everything(tmp_path: Path, shared: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for run in (first, second):
