@@ -55,7 +55,7 @@ def check(
         is_public: Whether counts may be said.
         is_over_long: Whether the model takes no text of this length; None asks for nothing.
         labels: The public list of labels, if the run has one.
-        delta: Of the guarantee; None: 1/(N ln N).
+        delta: Of the guarantee; None: min(1/(N ln N), 1e-5).
         is_protected: Whether a guarantee protects this file; then it is said where rows may be protected by themselves
             that are one person's, and where N, which is public, makes δ large.
         truncate: Whether utterances that are too long are cut.

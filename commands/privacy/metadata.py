@@ -64,7 +64,7 @@ def metadata(
         out: File to write, .csv.
         num_rows: Rows to write.
         epsilon: ε of this release.
-        delta: δ of the scope; 1/(N ln N) for N units if left out.
+        delta: δ of the scope; min(1/(N ln N), 1e-5) for N units if left out.
         schema: YAML file with the public values of each column.
         columns: Columns to read; all of the schema if left out.
         values_are_public: The values that occur in the table itself are public: no schema is needed.

@@ -58,7 +58,7 @@ def plan(
         batch_size: Expected units B per step; a twentieth of the units if left out.
         epochs: Epochs per stage; several stages share one sigma and one budget (two-stage: --epochs 2 8).
         target_epsilon: Budget of all stages together.
-        delta: Failure probability; 1/(N ln N) if left out.
+        delta: Failure probability; min(1/(N ln N), 1e-5) if left out.
         accountant: Which bound to calibrate with.
         unit: What one neighbour adds or removes.
         base: Folder of the base model, whose weights are counted: all of them are trained. By default models/base;

@@ -46,6 +46,8 @@ from doppel.privacy.mechanism import CalibrationError, Mechanism
 Accountant = Literal["pld", "prv", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 
+LARGEST_DELTA = 1e-5
+"""The default is never larger: of few units 1/(N ln N) would be."""
 MAX_NOISE_MULTIPLIER = 1e4
 """Calibration gives up here: an average of clipped gradients is long drowned."""
 MIN_NOISE_MULTIPLIER = 0.02
@@ -61,13 +63,13 @@ MAX_GRID_STEPS = {"pld": 1_000_000, "prv": 100_000}
 
 
 def default_delta(num_units: int) -> float:
-    """The default delta, 1/(N ln N), of N units; at least 2.
+    """The default delta of N units, at least 2: 1/(N ln N), and at most :data:`LARGEST_DELTA`.
 
     Raises:
         CalibrationError: If `num_units` is below 2.
     """
     _check_num_units(num_units)
-    return 1.0 / (num_units * math.log(num_units))
+    return min(1.0 / (num_units * math.log(num_units)), LARGEST_DELTA)
 
 
 def poisson_rate(num_units: int, batch_size: int) -> float:
@@ -239,7 +241,7 @@ def calibrate_noise_multiplier(
         return _merge([*beside, *(Mechanism(rate, sigma, steps) for rate, steps in schedule)])
 
     guide = functools.partial(guide_epsilon, delta=delta)
-    sigma = _search(lambda s: guide(at(s)), target_epsilon, start=1.0, factor=2.0, tolerance=0.02)
+    renyi = sigma = _search(lambda s: guide(at(s)), target_epsilon, start=1.0, factor=2.0, tolerance=0.02)
     if sigma is None:  # Rényi bounds end above some small epsilons; start where other bounds are cheap
         sigma, stride, final_stride = MAX_NOISE_MULTIPLIER, 2.0, 2.0
     else:
@@ -252,6 +254,11 @@ def calibrate_noise_multiplier(
             return sigma  # the usual case: one fine evaluation confirms what the coarse ones found
     fine = functools.partial(compute_epsilon, delta=delta, accountant=accountant)
     settled = _search(lambda s: fine(at(s)), target_epsilon, sigma, final_stride)
+    if renyi is not None and accountant != "rdp" and (settled is None or settled > 1.1 * renyi):
+        raise CalibrationError(
+            f"delta {delta:.3g} is below what the {accountant} accountant resolves: give 1e-12 or more, or "
+            f"accountant rdp, which needs a noise multiplier of {renyi:.3g} there."
+        )
     if settled is None:
         hint = " or take the pld accountant, which is tighter" if accountant != "pld" else ""
         raise CalibrationError(
@@ -320,7 +327,8 @@ def _merge(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
 def _check_bound(delta: float, accountant: str) -> None:
     if not 0.0 < delta < 1.0:
         raise CalibrationError(
-            f"delta is {delta}, not in (0, 1): leave it out for 1/(N ln N), or give a number below 1/N."
+            f"delta is {delta}, not in (0, 1): leave it out for min(1/(N ln N), {LARGEST_DELTA:g}), or give a number "
+            "below 1/N."
         )
     if accountant not in ACCOUNTANTS:
         raise CalibrationError(f"accountant is {accountant!r}: choose one of {', '.join(ACCOUNTANTS)}.")

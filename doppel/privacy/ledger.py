@@ -483,10 +483,15 @@ class _Guard:
     def _refusal(self, record: MechanismRecord) -> BudgetExceededError:
         promise, spent = self._file.promise(record.scope), self._file.spent(record.scope)
         now, after = promise.epsilon(spent), promise.epsilon([*spent, record.mechanism(1)])
+        how = (
+            "This budget is used up: keep what it has released, of a training the last checkpoint, for another release "
+            "on the same people would spend on top of it."
+        )
+        if now == 0:
+            how = "This release alone costs more than the whole budget: raise its target, or give it more noise."
         return BudgetExceededError(
             f"one more step of {record.id!r} would take scope {record.scope!r} from epsilon {now:.6g} to {after:.6g}, "
             f"past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, {promise.accountant}). Nothing "
-            "was spent. Use the last checkpoint: this budget is used up, and another training on the same people "
-            "would spend on top of it.",
+            f"was spent. {how}",
             about=self._file.path,
         )

@@ -22,7 +22,7 @@ from doppel.privacy.accounting import (
     poisson_rate,
 )
 
-#: With fewer units, delta 1/(N ln N) is above 1.4e-4: a large one.
+#: With fewer units, a delta below 1/N may be a large one.
 FEW_UNITS, LARGE_DELTA = 1000, 1e-4
 #: Suits the loss of the language models here.
 MAX_GRAD_NORM = 16.0
@@ -37,7 +37,7 @@ class PrivacyArguments:
     Args:
         target_epsilon: ε of the whole scope, all stages together. It must be given: a configuration that lost its
             privacy does not get it back with another ε.
-        delta: δ; null for 1/(N ln N).
+        delta: δ; null for min(1/(N ln N), 1e-5).
         epochs: Epochs of every stage that shares the budget, such as [2, 8]; null for this run's ``max_epochs`` alone.
             All stages get one noise multiplier.
         max_grad_norm: Clipping norm C of one unit's gradient; 16 suits the loss of the language models here, ``python
@@ -285,7 +285,7 @@ def plan(
         batch_size: Expected batch size B, in units.
         epochs: Expected passes over the data, one number per stage. A stage takes ceil(epochs * N / B) steps.
         target_epsilon: Budget of all stages together.
-        delta: Failure probability; 1/(N ln N) if left out. A value of 1/N or more draws a warning.
+        delta: Failure probability; min(1/(N ln N), 1e-5) if left out. A value of 1/N or more draws a warning.
         accountant: Which bound to calibrate with.
         unit: What one neighbour adds or removes.
         max_grad_norm: Clipping norm C; it does not enter sigma.
@@ -333,10 +333,11 @@ def usual_batch_size(num_units: int) -> int:
     """B where none is given: a twentieth of N, at least 1.
 
     Formal guarantees:
-        N counts as public, as it does wherever q = B/N and δ = 1/(N ln N) are told, and B is a function of N alone. So
-        B says nothing of the data that N does not say, and what neighbours are compared under is one mechanism, a fixed
-        B and q = B/N chosen before the first step, just as if somebody had written this number into the configuration.
-        Everything that takes B (sampler, divisor of the sum, accountant, ledger, a run that goes on) takes this one.
+        N counts as public, as it does wherever q = B/N and δ = min(1/(N ln N), 1e-5) are told, and B is a function of N
+        alone. So B says nothing of the data that N does not say, and what neighbours are compared under is one
+        mechanism, a fixed B and q = B/N chosen before the first step, just as if somebody had written this number into
+        the configuration. Everything that takes B (sampler, divisor of the sum, accountant, ledger, a run that goes on)
+        takes this one.
 
     Args:
         num_units: Number N of units in the private data.
@@ -345,7 +346,7 @@ def usual_batch_size(num_units: int) -> int:
 
 
 def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | None:
-    """What is to be said of a large delta; None of a small one. 1/(N ln N) is large where there are few units.
+    """What is to be said of a large delta; None of a small one.
 
     Args:
         delta: Failure probability.
@@ -355,7 +356,7 @@ def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | Non
     if delta >= 1.0 / num_units:
         return (
             f"delta {delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random {unit} would satisfy "
-            f"it; take 1/(N ln N) = {default_delta(num_units):.3g} or less"
+            f"it; take {default_delta(num_units):.3g} or less"
         )
     if num_units < FEW_UNITS and delta > LARGE_DELTA:
         return (

@@ -37,17 +37,25 @@ def test_steps_are_counted_exactly(units, batch, epochs, steps):
 def test_delta_defaults_below_one_over_n_and_a_large_one_is_questioned():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert plan(5000, 100, 1, 8.0).delta == default_delta(5000)
+        for num_units in (2, 300, 5000, 20_000):
+            assert plan(num_units, 1, 1, 8.0, accountant="rdp").delta == default_delta(num_units) <= 1e-5
     with pytest.warns(UserWarning, match="delta"):
         plan(5000, 100, 1, 8.0, delta=1e-3)
 
 
 def test_a_delta_that_few_units_make_large_is_questioned():
     with pytest.warns(UserWarning, match="fewer than 1,000 units"):
-        plan(300, 30, 1, 8.0)
+        plan(300, 30, 1, 8.0, delta=2e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert plan(300, 30, 1, 8.0, delta=1e-5).delta == 1e-5
+        assert plan(300, 30, 1, 8.0).delta == 1e-5
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-18])
+def test_a_delta_below_what_an_accountant_resolves_is_refused_and_another_one_named(delta):
+    with pytest.raises(CalibrationError, match="below what the pld accountant resolves.*rdp"):
+        plan(100_000, 5000, 3, 8.0, delta=delta)
+    assert plan(100_000, 5000, 3, 8.0, delta=delta, accountant="rdp").noise_multiplier < 2
 
 
 def test_dictionary_is_json_and_complete():

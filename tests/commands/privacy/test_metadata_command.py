@@ -196,7 +196,7 @@ def test_a_second_release_adds_up_and_one_beyond_the_budget_is_refused_before_an
     both = compute_epsilon([Mechanism(1.0, 1 / mu_of(1, 1e-5), 2)], 1e-5)
     assert card(folder, "more.csv")["scope_epsilon"] == pytest.approx(both) and 1.4 < both < 1.6
     assert call(table, "--target-epsilon", "1.6", out="out/third.csv") == 2
-    assert "past its target 1.6" in capsys.readouterr().err
+    assert "past its target 1.6" in (told := capsys.readouterr().err) and "used up" in told
     assert spent(folder / FILE_NAME) == 2 and not list(folder.glob("third.csv*"))
     assert call(table, "--scope", "another", out="out/third.csv") == 0  # a promise of its own, on top
     three = compute_epsilon([Mechanism(1.0, 1 / mu_of(1, 1e-5), 3)], 1e-5)
