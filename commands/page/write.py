@@ -82,7 +82,7 @@ def write_page(
             f"{record.folder} has no samples{f' ({why})' if why else ''}: give the folder of a run that came so far, "
             "or of several runs"
         )
-    metrics = (report or {}).get("metrics") or {}
+    metrics = {name: values for name, values in ((report or {}).get("metrics") or {}).items() if values}
     measured = {name: _samples(record, made[name]) for name in systems}
     systems, ordered_by = quality.best_first(sorted(systems, key=lambda name: _rank(name, measured[name])), metrics)
     metrics = {name: metrics[name] for name in [*systems, *metrics] if name in metrics}

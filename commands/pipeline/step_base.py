@@ -96,18 +96,16 @@ class StepBase:
         return self._annotate(name, config, parser, writes, "data", system)
 
     def report(self, steps: Iterable[Step]) -> list[Step]:
-        """The report, or the page alone, made anew every time, of a run that has something to tell."""
+        """The report, with page and card, made anew every time, of a run that has something to tell."""
         files = [file for step in steps for file in step.writes]
         results = [f.path for f in files if f.role == "metrics" and Path(f.path).parts[0] in _RESULTS]
         samples = [f.path for f in files if f.role == "release"]
         if not results and not samples:
             return []
-        verb = "report" if results else "page"  # without a reference there is nothing but the samples and their privacy
-        names = ["report.html"]
-        if verb == "report":
-            names += ["report.json", *(["privacy_card.json", "privacy_card.txt"] if self.experiment.is_private else [])]
+        names = ["report.html", "report.json"]
+        names += ["privacy_card.json", "privacy_card.txt"] if self.experiment.is_private else []
         writes = tuple(File(name, "report") for name in names)
-        return [Step(verb, "tool", (verb, str(self.run)), None, False, writes, tuple(results or samples))]
+        return [Step("report", "tool", ("report", str(self.run)), None, False, writes, tuple(results or samples))]
 
     def tool(
         self,

@@ -16,7 +16,7 @@ from callbacks.wandb_artifacts import harmless
 from commands.page.write import write_page
 from commands.pipeline.manifest import enter_report
 from commands.pipeline.run_record import RunRecord
-from commands.pipeline.systems import main_of, system
+from commands.pipeline.systems import in_order, main_of, system
 from commands.pipeline.yaml_files import public_names
 from commands.privacy.attestation import Attestation
 from commands.privacy.chain import strangers
@@ -83,10 +83,12 @@ def build_report(record: RunRecord, attestation: Attestation | None = None) -> d
         samples taught the parser.
 
     Raises:
-        UserError: There is no evaluation, or no ledger though the run is private.
+        UserError: There is neither an evaluation nor a sample, or no ledger though the run is private.
     """
     experiment = record.experiment
     metrics, left_out = run_numbers.values(record, "evaluate")
+    if not metrics and not left_out:  # of a run without a reference nothing is compared
+        metrics = {name: {} for name in in_order(record.manifest.samples())}
     ledger = (attestation or Attestation(record)).summary(metrics)
     if ledger is None and record.is_private:
         raise UserError(

@@ -44,7 +44,11 @@ def test_rounds_leave_room_for_rows_of_attributes(num_units: int, place: int, ep
     beside = 1 / math.sqrt(0.1) / mu
     room = PrivacyArguments(epsilon, alone.delta, histogram_noise_multiplier=beside)
     share = PrivacyArguments(epsilon, alone.delta, histogram_share=0.1)
-    for given, paid in ((room, ()), (share, ()), (PrivacyArguments(epsilon, alone.delta), (Mechanism(1.0, beside, 1),))):
+    for given, paid in (
+        (room, ()),
+        (share, ()),
+        (PrivacyArguments(epsilon, alone.delta), (Mechanism(1.0, beside, 1),)),
+    ):
         spec = plan_votes(given, num_units, 10, "utterance", paid)
         assert spec.noise_multiplier == pytest.approx(BESIDE[num_units][place], abs=0.01)
         assert spec.allows([*spec.mechanisms(), *paid])

@@ -65,6 +65,25 @@ def test_a_folder_without_ledger_or_metrics_is_told(tmp_path: Path) -> None:
         build_report(RunRecord(tmp_path))
 
 
+def test_a_run_without_a_reference_has_a_report_and_a_card_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    ledger = Ledger(run / "ledger.jsonl")
+    mechanism = ledger.open_mechanism(
+        scope="two_stage", stage="fit", spec=SPEC, planned_steps=5, data_fingerprint="f00d"
+    )
+    for _ in range(5):
+        ledger.spend(mechanism)
+    sample(run, "two_stage")
+    (run / "experiment.yaml").write_text("name: mine\nsystems: [two_stage]\n")
+    assert cli.main(["report", str(run)]) == 0
+    told, report = capsys.readouterr().out, json.loads((run / "report.json").read_text())
+    assert report["privacy"]["systems"]["two_stage"]["epsilon"] == pytest.approx(ledger.epsilon("two_stage"))
+    assert report["card"]["signed"] and "SIGNED OFF" in told and "NOT PRIVATE" not in told
+    assert report["metrics"] == {"two_stage": {}} and (run / "report.html").is_file()
+
+
 def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path: Path) -> None:
     folder = pipeline(tmp_path, {"two_stage": SPEC})
     assert build_report(RunRecord(folder))["timings"] == {}
