@@ -32,7 +32,7 @@ from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import systems_of
 from commands.pipeline.yaml_files import PLACE, dump
-from doppel.console.say import say
+from doppel.console.say import program, say
 from doppel.errors import UserError
 
 Mode = Literal["local", "submit", "dry-run", "check"]
@@ -331,7 +331,7 @@ class Runner:
             prevents = "; ".join(card["prevents"])
             say(f"   card     {'signed off' if card['signed'] else f'NOT SIGNED OFF: {prevents}'}")
         for number, words in enumerate(self._next()):
-            say(f"   {'' if number else 'next':8} python cli.py {shlex.join(words)}")
+            say(f"   {'' if number else 'next':8} {program()} {shlex.join(words)}")
 
     def _next(self) -> list[list[str]]:
         """Commands for what people do with a finished run, each as it can be copied."""

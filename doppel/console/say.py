@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 
 
@@ -9,3 +11,12 @@ def say(line: str) -> None:
     """Print a line now, also where the output goes to a file that a job is writing."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def program() -> str:
+    """How this very interpreter is called again, where no environment is active too: ``.venv/bin/python cli.py``."""
+    found = shutil.which("python")
+    if found is not None and os.path.abspath(found) == os.path.abspath(sys.executable):
+        return "python cli.py"
+    near = os.path.relpath(sys.executable)
+    return f"{sys.executable if near.startswith(os.pardir) else near} cli.py"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 
 from commands.lightning.cli import DoppelCLI
 from commands.lightning.options import OPTIONS, PRIVACY, TRAINER, check_options
+from doppel.console.say import program
 from doppel.errors import UserError
 from doppel.privacy.spec import PrivacyArguments
 
@@ -90,3 +93,13 @@ def test_ctrl_c_while_importing_is_one_line(after: float) -> None:
     process.send_signal(signal.SIGINT)
     _, error = process.communicate()
     assert (process.returncode, error) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize("path", ["", str(Path(sys.executable).parent)])
+def test_the_command_that_a_run_prints_calls_this_interpreter_with_or_without_an_environment(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", path)
+    python, _ = program().split()
+    found = shutil.which(python)
+    assert found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
