@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from commands.pipeline.settings import Attributes, Experiment, Topics
 from commands.pipeline.stage_config import StageConfig
@@ -15,6 +16,7 @@ from commands.pipeline.system import System
 from commands.privacy.histogram import read_labels
 from datamodules.attribute_codes import check_schema
 from datamodules.turn import Unit
+from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training
 from doppel.errors import UserError
 from doppel.evolution.budget import CLEAR
 from doppel.privacy.accounting import CalibrationError
@@ -42,6 +44,7 @@ class Readiness:
         steps: Of all trainings together.
         spec: Budget of all trainings; None without privacy.
         faint: What will drown in the noise of its shares of topics or labels, in words; None: little.
+        noise: Norm of the noise of all steps over the largest signal; None where it is not known.
     """
 
     system: str
@@ -51,13 +54,19 @@ class Readiness:
     steps: int
     spec: PrivacySpec | None = None
     faint: str | None = None
+    noise: float | None = None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether there is more noise than in any run that was measured."""
+        return self.noise is not None and self.noise > HOPELESS
 
     @property
     def text(self) -> str:
         """N, B, steps and σ."""
         parts = [f"{self.num_units:,} {self.unit}s", f"B {self.batch_size:,}", f"{self.steps:,} steps"]
         parts += ["NOT PRIVATE" if self.spec is None else f"σ {self.spec.noise_multiplier:.3f}"]
-        return f"ready: {self.system}, {', '.join(parts)}"
+        return f"{'hopeless' if self.is_hopeless else 'ready'}: {self.system}, {', '.join(parts)}"
 
     @property
     def warnings(self) -> list[str]:
@@ -74,6 +83,8 @@ class Readiness:
             found.append(
                 f"{self.system}: {self.steps} steps are too few to learn from ({FEW_STEPS} are little): give {way}"
             )
+        if self.is_hopeless and self.noise is not None:
+            found.append(f"{self.system}: {in_words(self.noise)}")
         return [*found, *([] if self.faint is None else [self.faint])]
 
 
@@ -122,10 +133,20 @@ def readiness(
             if plans and privacy is not None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # said when the files are read
-                    found = replace(found, spec=privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None))
+                    spec = privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None)
+                size = _num_trained(config.model)
+                found = replace(found, spec=spec, noise=None if size is None else over_training(spec, size))
         else:
             found = replace(found, steps=found.steps + taken)
     return found
+
+
+def _num_trained(model: Mapping[str, Any]) -> int | None:
+    """Trained weights of a model of texts; None where its folder does not tell."""
+    try:
+        return num_parameters_of(Path(str(model.get("base_model"))), (model.get("lora") or {}).get("rank"))
+    except UserError:
+        return None
 
 
 def _faint(

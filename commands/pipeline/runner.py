@@ -32,7 +32,7 @@ from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.systems import systems_of
 from commands.pipeline.yaml_files import PLACE, dump
-from doppel.console.say import program, say
+from doppel.console.say import confirm, program, say
 from doppel.errors import UserError
 
 Mode = Literal["local", "submit", "dry-run", "check"]
@@ -143,7 +143,7 @@ class Runner:
 
     def local(self) -> int:
         """Run every step here, and end with what came of it."""
-        self._check_data()
+        self._check_data(asks=True)
         with hold(self._make(self.run)):
             return self._local()
 
@@ -182,7 +182,7 @@ class Runner:
             for name, value in self.site.exported.items():
                 say(f"export {name}={shlex.quote(value)}")
         else:
-            self._check_data()
+            self._check_data(asks=True)
             self._write(overwrite=copy_code(code, self.site))
             (self.run / "slurm").mkdir(exist_ok=True)
         jobs: dict[str, str] = {}
@@ -266,14 +266,17 @@ class Runner:
         """Whether a step is left that reads private text to learn from it."""
         return any(step.kind == "fit" or step.argv[0] == "evolve" for step in self.waiting())
 
-    def _check_data(self) -> dict[str, int]:
+    def _check_data(self, asks: bool = False) -> dict[str, int]:
         """Read the user's files before anything starts, so that a bad line, or a batch that wastes ε, is found now.
+
+        Args:
+            asks: Whether to ask before ε is spent on a training that is hopeless.
 
         Returns:
             Path of a private file → its units.
 
         Raises:
-            UserError: One cannot be read.
+            UserError: One cannot be read, or the answer is no.
         """
         self.check_files()
         if not self._trains():
@@ -281,11 +284,15 @@ class Runner:
         read = read_sources(self.experiment)
         for sentence in read.notes:
             say(f"── note: {sentence}")
+        hopeless = []
         for used in systems_of(self.experiment):
-            ready = readiness(self.experiment, used, self.steps, read.num_units, plans=False)
+            ready = readiness(self.experiment, used, self.steps, read.num_units, plans=self._is_anew)
+            hopeless += [used.name] if ready is not None and ready.is_hopeless else []
             drowns = outlook.advice(self.experiment, used, self.waiting(), read.num_units, self.run)
             for sentence in [*([] if ready is None else ready.warnings), *drowns]:
                 say(f"── warning: {sentence}")
+        if asks and hopeless and not confirm(f"── Spend ε on {' and '.join(hopeless)} all the same?"):
+            raise UserError("nothing was started, and nothing was spent")
         return read.num_units
 
     def _tell_ready(self, num_units: Mapping[str, int]) -> None:

@@ -13,6 +13,14 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def confirm(question: str) -> bool:
+    """Ask whoever sits at a terminal; where nobody does, the answer is yes."""
+    if not sys.stdin.isatty():
+        return True
+    say(f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def program() -> str:
     """How this very interpreter is called again, where no environment is active too: ``.venv/bin/python cli.py``."""
     found = shutil.which("python")

@@ -166,7 +166,7 @@ def test_the_shipped_example_is_ready(
     file = str(shipped("yelp-attributes"))
     assert cli.main(["run", file, str(tmp_path / "run"), "--check", "--set", *words, "privacy.accountant=rdp"]) == 0
     told = capsys.readouterr().out
-    assert "ready: attributes, 300 utterances" in told
+    assert "attributes, 300 utterances" in told
     assert re.search(r"only what \d\d% have shows above the noise of one attribute: raise attributes.share=0.1", told)
     experiment = load(Path(file), yelp(tmp_path))
     (fit,) = [step for step in steps_of(experiment, tmp_path) if step.name == "attributes"]

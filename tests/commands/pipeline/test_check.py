@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -127,6 +128,32 @@ def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: P
     assert not has_begun(tmp_path / "other") and not any((tmp_path).glob(".done/*"))
 
 
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_before_it_spends(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0))
+    base = str(Path(__file__).parents[3] / "models" / "base")
+    changes = {"systems": ["one_stage"], "epochs.one_stage": 3, "model.base_model": base}
+    assert called(users, tmp_path / "run", "--check", **changes) == 0
+    told = capsys.readouterr().out
+    call = ["--num-units", "50", "--epochs", "3", "--target-epsilon", "8", "--base", base, "--accountant", "rdp"]
+    assert cli.main(["plan", *call]) == 0
+    verdict = capsys.readouterr().out.strip().splitlines()[-1]
+    assert verdict.startswith("The noise is hopeless") and verdict in told
+    assert "hopeless: one_stage" in told and "ready" not in told
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert called(users, tmp_path / "run", "--local", **changes) == 2
+    assert "Spend ε on one_stage" in (said := capsys.readouterr()).out and "nothing was spent" in said.err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.filterwarnings("ignore:delta")
 def test_a_check_ends_with_what_each_system_will_do(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -135,12 +162,12 @@ def test_a_check_ends_with_what_each_system_will_do(
     assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
     *_, one, two = capsys.readouterr().out.splitlines()
     sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
-    assert one.startswith("ready: one_stage, 50 users, B 2, 50 steps, σ ")
+    assert one.startswith("hopeless: one_stage, 50 users, B 2, 50 steps, σ ")
     assert one.endswith(
         "about 3 minutes on this machine (an estimate, by public rows; 20 s more for each further row a user has)"
     )
     assert float(one.split("σ ")[1].split(",")[0]) == pytest.approx(sigma, abs=5e-4)
-    assert two.startswith("ready: two_stage, 50 users, B 2, 75 steps, σ ")
+    assert two.startswith("hopeless: two_stage, 50 users, B 2, 75 steps, σ ")
     assert not (tmp_path / "run").exists()
 
 
