@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from doppel.files import write_json_lines, write_text
 #: Columns of a sheet; annotators fill the last.
 COLUMNS = ("id", "utterance", "parse", "confidence", "template", "correction")
 RIGHT, USELESS = "ok", "drop"
+#: How a cell begins that a spreadsheet may compute, with the ``'`` that says that it is text.
+_FORMULA = re.compile(r"^'('*[=+\-@\t\r\n＝＋－＠])")
 
 
 def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
@@ -57,7 +60,7 @@ def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
         table = io.StringIO()
         writer = csv.DictWriter(table, COLUMNS)
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _as_text(cell) for name, cell in row.items()} for row in rows)
         write_text(sheet, "\ufeff" + table.getvalue())  # the mark tells spreadsheets that it is UTF-8
     else:
         write_json_lines(sheet, rows)
@@ -111,6 +114,8 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
     counts: Counter[str] = Counter()
     rows = []
     for where, record in read_records(str(sheet)):
+        if kind(str(sheet)) in (".csv", ".tsv"):
+            record = {name: cell and re.sub(_FORMULA, r"\1", cell) for name, cell in record.items()}
         lacking = [name for name in ("utterance", "parse", "correction") if name not in record]
         if lacking:
             raise DataError(
@@ -137,6 +142,11 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
     write_json_lines(out, rows)
     numbers = ", ".join(f"{counts[word]} {word}" for word in (RIGHT, "corrected", USELESS, "skipped", "not looked at"))
     return f"{numbers}; {len(rows)} rows in {out}"
+
+
+def _as_text(cell: object) -> object:
+    """A cell that no spreadsheet computes: whoever typed ``=HYPERLINK(…)`` runs nothing on an annotator's machine."""
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(f"'{cell}") else cell
 
 
 def _confidence(value: object, where: str) -> float | None:

@@ -56,6 +56,30 @@ def samples(tmp_path: Path) -> Path:
     return path
 
 
+def test_no_cell_of_a_sheet_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
+    texts = [
+        '=HYPERLINK("http://x", "ok")',
+        "+1 of it",
+        "-2",
+        "@home",
+        "\t=1",
+        "'=1",
+        "''+1",
+        "'quoted'",
+        "＝1",
+        "plain",
+    ]
+    rows = [{"utterance": text, "parse": f"(Meet {place})"} for place, text in enumerate(texts)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sheet, out = tmp_path / "sheet.csv", tmp_path / "out.jsonl"
+    assert run("choose", tmp_path / "rows.jsonl", "--to-sheet", sheet) == 0
+    cells = read(sheet)
+    assert not any(str(cell)[:1] in tuple("=+-@\t＝") and cell for row in cells for cell in row.values())
+    write(sheet, [row | {"correction": "ok"} for row in cells])
+    assert run("choose", "--from-sheet", sheet, "--out", out) == 0
+    assert sorted(json.loads(line)["utterance"] for line in out.open()) == sorted(texts)
+
+
 @pytest.mark.parametrize("name", ["sheet.csv", "sheet.jsonl"])
 def test_each_template_once_and_in_a_round_the_least_sure_first(name: str, samples: Path, tmp_path: Path) -> None:
     assert run("choose", samples, "--to-sheet", tmp_path / name) == 0
