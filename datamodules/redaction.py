@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from datamodules.overlap import Source, refuse_overlap
-from datamodules.sources import expand_path, file_digest
+from datamodules.sources import content_digest, expand_path, file_digest
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -106,9 +106,8 @@ class Redaction:
     @property
     def key(self) -> str:
         """Names the redaction in fingerprints, with the content of its files."""
-        files = [path for path in (self.words, self.sensitive, self.safe) if path is not None]
-        paths = [Path(expand_path(path)) for path in files]
-        digests = [file_digest(path).hex() for path in paths if path.is_file()]
+        paths = [expand_path(path) for path in (self.words, self.sensitive, self.safe) if path is not None]
+        digests = [file_digest(Path(p)).hex() if Path(p).is_file() else content_digest(p) for p in paths]
         return json.dumps([self.as_dict(), digests], sort_keys=True)
 
     def refuse_private(self, private: Iterable[Source]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from table_files import write_table
 
 from datamodules.codec import Codec
 from datamodules.dialogue_data_module import DialogueDataModule
@@ -147,7 +148,11 @@ def test_the_fingerprint_tells_rules_and_the_content_of_their_files_apart(files:
     found = [fingerprint(None), fingerprint(redaction(files)), fingerprint(redaction(files, level=0.3))]
     Path(files["words"]).write_text("Ana\nBo\nCleopatra\n")
     found.append(fingerprint(redaction(files)))
-    assert len(set(found)) == 4
+    folder = Path(files["private"]).parent / "sensitive"
+    for texts in (["a"], ["b"]):
+        write_table(folder, "shards", [{"text": text} for text in texts * 2])
+        found.append(fingerprint(redaction(files, sensitive=str(folder))))
+    assert len(set(found)) == 6
 
 
 def test_the_ledger_is_the_same_but_for_the_fingerprint_of_the_data(
