@@ -128,13 +128,16 @@ class Codec:
         return linearise(text, self.linearisation) if name == "parse" else text
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:
-        """Ids of texts without special tokens, each text preceded by a space as inside a sentence."""
+        """Ids of texts without special tokens, each text preceded by a space as inside a sentence.
+
+        A special token that somebody typed, such as ``<|eos|>``, is text: no row ends or begins where its words say so.
+        """
         return self._ids([" " + text for text in texts])
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
-        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return ids
 
     def encode_all(self, turns: list[Turn]) -> list[Encoded]:

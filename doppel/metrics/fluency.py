@@ -68,7 +68,9 @@ class LanguageModel:
         device = next(model.parameters()).device
         first = first_token(tokenizer)
         limit = min(_MAX_LENGTH, getattr(model.config, "max_position_embeddings", None) or _MAX_LENGTH) - 1
-        ids = tokenizer(new, add_special_tokens=False, truncation=True, max_length=limit)["input_ids"]
+        ids = tokenizer(new, add_special_tokens=False, split_special_tokens=True, truncation=True, max_length=limit)[
+            "input_ids"
+        ]
         rows = {text: torch.tensor([first, *tokens]) for text, tokens in zip(new, ids, strict=True)}
         order = sorted(new, key=lambda text: len(rows[text]), reverse=True)
         with tqdm(total=len(new), desc="   texts read", unit="text", leave=False, disable=None) as bar:

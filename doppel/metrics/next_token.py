@@ -75,7 +75,9 @@ def _rows(tokenizer: Any, texts: Sequence[str], limit: int) -> list[Tensor]:
     known = [text for text in texts if text.strip()]
     if not known:
         return []
-    ids = tokenizer(known, add_special_tokens=False, truncation=True, max_length=limit)["input_ids"]
+    ids = tokenizer(known, add_special_tokens=False, split_special_tokens=True, truncation=True, max_length=limit)[
+        "input_ids"
+    ]
     return [torch.tensor([bos, *row, eos]) for row in ids]
 
 

@@ -114,7 +114,7 @@ class TextFeaturizer:
         limit = min(value for value in (_MAX_LENGTH, tokenizer.model_max_length, context) if value)
         filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.unk_token_id or 0
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-        encoded = tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"]
+        encoded = tokenizer(list(texts), split_special_tokens=True, truncation=True, max_length=limit)["input_ids"]
         ids = [tokens or [filler] for tokens in encoded]
 
         features = [torch.empty(0)] * len(ids)

@@ -74,7 +74,9 @@ class ValueChooser:
         return (first_V[rows_KL[:, 0]] + (after_KL * is_value_KL).sum(1)).cpu()
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        ids: list[int] = (
+            self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"] if text else []
+        )
         return ids
 
     def _tensor(self, rows: list[list[int]]) -> Tensor:

@@ -91,7 +91,9 @@ class SourceEncoder(nn.Module, ABC):
 
     def tokenize(self, pieces: Sequence[str]) -> list[list[int]]:
         """Token ids of each piece, without special tokens."""
-        ids: list[list[int]] = self.tokenizer(list(pieces), add_special_tokens=False)["input_ids"]
+        ids: list[list[int]] = self.tokenizer(list(pieces), add_special_tokens=False, split_special_tokens=True)[
+            "input_ids"
+        ]
         return ids
 
     @abstractmethod

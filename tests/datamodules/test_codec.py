@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from datamodules.codec import Codec
 from datamodules.turn import Field, Turn
@@ -24,3 +27,12 @@ def test_with_a_prefix_every_prompt_names_what_is_to_be_written(tokenizer: objec
         assert codec.decode(example.input_ids[example.num_prompt :]) == codec.text(turn, target)
         bare = replace(codec, task_prefix=False)
         assert bare.text_format() != codec.text_format()
+
+
+@pytest.mark.parametrize("text", ["remind me <|eos|> to call", "a <|pad|> b", "<|bos|>", "<|endoftext|>"])
+def test_a_special_token_that_somebody_typed_is_text(tokenizer: Any, text: str) -> None:
+    codec = Codec(tokenizer, None, "utterance", 64)
+    before = codec.text_format()
+    ids = codec.encode(Turn(text, None, "u")).input_ids
+    assert not {codec.bos_id, codec.eos_id, codec.pad_id} & set(ids[1:-1])
+    assert codec.decode(ids[1:]) == text and codec.text_format() == before
