@@ -8,17 +8,19 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
 from datamodules.attribute_codes import AttributeCodes, codes_in, refuse_missing
-from datamodules.columns import Columns, control_code, listed
+from datamodules.columns import Columns, ReferenceColumns, control_code, listed
 from datamodules.sources import embedded_turns, is_embedded, read_files, state_of
 from datamodules.turn import Field, Placed, Turn, Unit, unit_name
 from datamodules.utterances import Utterances, noted, remembered
 from doppel.errors import DataError
-from doppel.files import as_text, read_json_lines, read_lines
+from doppel.files import kind_of, parse_json, read_bytes, read_json_lines, read_lines
 from doppel.lispress import first_error
+from doppel.tables.schema import OTHER, as_word
 from doppel.thingtalk import ThingTalkError, is_program, to_lispress
 
 #: Columns of the published files of Schema2QA, which do not name them.
@@ -34,8 +36,10 @@ _WAYS_OUT = {
 }
 #: Which of the columns holds a field.
 _COLUMN_OF = {"utterance": "text", "parse": "parse", "label": "label"}
+#: And which key of a published dialogue.
+_IN_DIALOGUES = {"utterance": "original_text", "parse": "lispress", "label": "domain"}
 
-
+csv.field_size_limit(2**31 - 1)  # a cell may hold a whole story
 #: Forms that are known and not read, and what to do about them.
 _NOT_READ = {".xlsx": "save the sheet as .csv", ".xls": "save the sheet as .csv", ".arrow": "name its folder"}
 
@@ -152,23 +156,22 @@ def _file_turns(
     """Rows and dialogues of a file as turns, with their places."""
     unit: Unit = given or "utterance"
     dialogues: dict[str, str] = {}  # where each stands
-    owners = _Owners(columns)
-    names, number = list[str](), 0
     if kind(path) == ".txt":
         columns = replace(columns, text=None, label=None, unit=None, parse=None)  # its lines have no names
-    missing: set[str] = set()
-    codes: AttributeCodes | None = None
-    present: set[str] = set()
-    for where, record in read_records(path):
-        number += 1
-        if number == 1:
-            names = list(record)
-            codes = codes_in(columns, names)
-            columns = owners.columns = columns.in_file(names)
-            missing = {name for names_of in columns.named.values() for name in names_of}
+    records: Iterable[Record] = read_records(path)
+    present: dict[str, None] = {}
+    if isinstance(columns, ReferenceColumns):
+        records = list(records)  # any row may have a column that the first lacks
+        present = dict.fromkeys(name for _, record in records for name in record)
+    codes = codes_in(columns, present)
+    columns = columns.in_file(present)
+    owners = _Owners(columns)
+    missing = {name for names in columns.named.values() for name in names}
+    for number, (where, record) in enumerate(records, 1):
         missing -= record.keys()
-        present |= record.keys()
-        if "turns" in record and not record.keys() & set(columns.of("text", record)):
+        present |= dict.fromkeys(record)
+        is_dialogue = "turns" in record and not record.keys() & set(columns.of("text", record))
+        if is_dialogue:
             missing.clear()  # the columns of rows
             if unit == "dialogue" and record.get("dialogue_id") is not None:
                 first = dialogues.setdefault(_name(record, "dialogue_id", where), where)
@@ -189,19 +192,20 @@ def _file_turns(
                 owners.refuse_again(record, where)
             for field in needs:
                 if getattr(turn, field) is None:
-                    wanted = " and ".join(map(repr, columns.of(_COLUMN_OF[field], record))) or repr(field)
+                    own = [_IN_DIALOGUES[field]] if is_dialogue else columns.of(_COLUMN_OF[field], record)
+                    wanted = " and ".join(map(repr, own)) or repr(field)
                     raise DataError(
                         f"no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record, columns)})",
-                        about=where,
+                        about=where if record.keys() & set(own) else _head(where),
                     )
             yield Placed(where, turn, owners.column(record))
-    if missing and names:
+    if missing and present:
         raise DataError(
             f"no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names: name a column that "
-            f"there is ({listed(names, columns)})",
+            f"there is ({listed(present, columns)})",
             about=path,
         )
-    if codes is not None and names:
+    if codes is not None and present:
         refuse_missing(codes, present, columns, path)
 
 
@@ -257,6 +261,7 @@ class _Owners:
 def _dialogue_turns(
     dialogue: dict[str, Any], unit: Unit, where: str, number: int, with_trees: bool, codes: AttributeCodes | None
 ) -> Iterator[Turn]:
+    with_trees = with_trees or (codes is not None and codes.schema.needs_trees)
     if unit == "user":
         raise DataError(
             "a published dialogue does not say which user held it: give plain lines "
@@ -284,7 +289,8 @@ def _dialogue_turns(
         label = tags.get("domain") if isinstance(tags, dict) else None
         index = turn.get("turn_index", position)
         name = _name(dialogue, "dialogue_id", where) if unit == "dialogue" else f"{dialogue_id}/{index}"
-        tree = _tree(_text(turn, "lispress", at), at, "lispress")
+        has_tree = with_trees and turn.get("lispress") is not None
+        tree = _tree(_text(turn, "lispress", at), at, "lispress") if has_tree else None
         yield _with_attributes(Turn(utterance, tree, name, label), codes, at)
 
 
@@ -301,7 +307,7 @@ def _row_turn(
     if column not in record:
         raise DataError(
             f"no {column!r} ({listed(record, columns)}): name the column of what was said as data.columns.text",
-            about=where,
+            about=_head(where),
         )
     utterance = "" if record[column] is None else _text(record, column, where)
     with_trees = with_trees or (codes is not None and codes.schema.needs_trees)
@@ -311,16 +317,22 @@ def _row_turn(
     if codes is not None:
         label = codes.of_row(record, where, utterance, parse, label)
     (owner,) = columns.of("unit", record) or ["unit"]
-    name = record.get(owner)
     if unit == "utterance":  # every row is a unit of its own, whatever name it carries
+        name = record.get(owner)
         return Turn(utterance, parse, str(number) if name is None else f"{name}/{number}", label)
-    if name is None:
+    if owner not in record:
         raise DataError(
             f"no {owner!r}, which says whose line this is ({listed(record, columns)}): name the column as "
             "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)",
-            about=where,
+            about=_head(where),
         )
     return Turn(utterance, parse, _name(record, owner, where), label)
+
+
+def _head(where: str) -> str:
+    """The line that names the columns of a row, which the row itself does of JSON lines."""
+    path, _, line = where.rpartition(":")
+    return f"{path}:1" if line.isdigit() and kind(path) in (".csv", ".tsv") else where
 
 
 def _with_attributes(turn: Turn, codes: AttributeCodes | None, where: str) -> Turn:
@@ -336,12 +348,10 @@ def _label(record: Mapping[str, Any], columns: Columns, where: str) -> str | Non
     values: dict[str, str] = {}
     for name in names:
         value = record.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise DataError(f"{name!r} is a {type(value).__name__}: a label must be a text or a number", about=where)
-        values[name] = str(value).strip()
-        if not values[name]:
+        if not isinstance(value, str | int | float | None):
+            raise DataError(f"{name!r} is {kind_of(value)}: a label must be a text or a number", about=where)
+        values[name] = as_word(value)
+        if values[name] == OTHER and str(value).strip() != OTHER:
             return None
     return (control_code(values) if len(values) > 1 else values[names[0]]) if values else None
 
@@ -356,8 +366,8 @@ def _name(record: dict[str, Any], key: str, where: str) -> str:
 def _text(record: dict[str, Any], key: str, where: str) -> str:
     value = record.get(key)
     if not isinstance(value, str):
-        what = f"no {key!r}" if value is None else f"{key!r} is a {type(value).__name__}, not a string"
-        raise DataError(f"{what}: every record needs {key!r} as a string", about=where)
+        what = f"no {key!r}" if value is None else f"{key!r} is {kind_of(value)}, not a text"
+        raise DataError(f"{what}: every record needs {key!r} as a text", about=where)
     return value
 
 
@@ -389,8 +399,9 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
     ==============================  ====================================================================================
     ``.jsonl``, ``.ndjson``         one JSON object a line; also any name without a known ending
     ``.json``                       a JSON list of objects or of texts; or JSON lines
-    ``.csv``, ``.tsv``              first line: the columns. Commas, semicolons where the first line has no comma, or
-                                    tabs. An empty cell is null. The published files of Schema2QA have no such line
+    ``.csv``, ``.tsv``              first line: the columns. Commas or tabs, as the name says, or what else the first
+                                    line has of commas, semicolons and tabs. An empty cell is null. The published files
+                                    of Schema2QA have no such line
     ``.txt``                        one text a line, as the column ``text``; blank lines are passed over
     ``.parquet``                    rows by column
     a folder                        a data set of Hugging Face's ``save_to_disk``, or Parquet files of one name
@@ -398,7 +409,7 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
                                     (:mod:`datamodules.hub`)
     ==============================  ====================================================================================
 
-    Text is in UTF-8, with or without a byte order mark; files may be compressed as ``.gz``, or as ``.zip`` of one file.
+    Text is read by :func:`doppel.files.read_lines`; files may be compressed as ``.gz``, or as ``.zip`` of one file.
     Each file is opened once, and nothing is written anywhere.
 
     Args:
@@ -436,46 +447,41 @@ def _json_lines(path: str, content: bytes) -> Iterator[Record]:
 def _json(path: str, content: bytes) -> Iterator[Record]:
     """A list, or lines."""
     lines = [line for _, line in read_lines(path, ".json", content)]
-    if not b"".join(lines[:20]).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+    if not "".join(lines[:20]).lstrip().startswith("["):
         yield from _json_lines(path, content)
         return
-    text = "".join(as_text(line, f"{path}:{number}") for number, line in enumerate(lines, 1))
-    try:
-        entries = json.loads(text.removeprefix("\ufeff"))
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"broken JSON at column {error.colno} ({error.msg}): the file must be one list, or one object a line",
-            about=f"{path}:{error.lineno}",
-        ) from None
-    except RecursionError:
-        raise DataError("JSON nested too deeply: give a list of flat records", about=path) from None
-    for number, entry in enumerate(entries, 1):
+    form = "the file must be one list, or one object a line"
+    for number, entry in enumerate(parse_json("".join(lines), path, 1, form), 1):
         where = f"{path}, entry {number}"
         if not isinstance(entry, dict | str):
-            raise DataError(f"a JSON {type(entry).__name__}: every entry must be an object, or a text", about=where)
+            raise DataError(f"{kind_of(entry)}: every entry must be an object, or a text", about=where)
         yield where, {"text": entry} if isinstance(entry, str) else entry
 
 
 def _text_lines(path: str, content: bytes) -> Iterator[Record]:
     for number, line in read_lines(path, ".txt", content):
-        where = f"{path}:{number}"
-        text = as_text(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, where).rstrip("\r\n")
-        if text.strip():
-            yield where, {"text": text}
+        if line.strip():
+            yield f"{path}:{number}", {"text": line.rstrip("\r\n")}
 
 
 def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) -> Iterator[Record]:
-    """Rows of a table of text; each stands where it begins, for a quoted cell may hold ends of lines."""
-    lines = (as_text(line, f"{path}:{number}") for number, line in read_lines(path, kind(path), content))
-    first = next(lines, "").removeprefix("\ufeff")
-    delimiter = "\t" if kind(path) == ".tsv" else ";" if ";" in first and "," not in first else ","
-    reader = csv.reader(_chain(first, lines), delimiter=delimiter, strict=True)
+    """Rows of a table of text; each stands where it begins, for a quoted cell may hold ends of lines.
+
+    Columns without a name are passed over. Behind the last one with a name their cells must be empty, as those are that
+    a spreadsheet adds; a row may lack them.
+    """
+    lines = (line for _, line in read_lines(path, kind(path), content))
+    first = next(lines, "")
+    delimiter = _delimiter(first, "\t" if kind(path) == ".tsv" else ",")
+    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header = _row(reader, path, 1) or []
     names = [name.strip() for name in header]
     is_row = delimiter == "\t" and 3 <= len(header) <= len(_SCHEMA2QA) and is_program(header[2])
     if is_row:
         names = list(_SCHEMA2QA[: len(header)])
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    while names and not names[-1]:
+        names.pop()
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
     if twice:
         places = [str(place) for place, name in enumerate(names, 1) if name == twice[0]]
         raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=f"{path}:1")
@@ -486,7 +492,7 @@ def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) 
             is_row = False
             if row is None:
                 return
-            if row and len(row) != len(names):
+            if row and (not len(names) <= len(row) <= len(header) or any(map(str.strip, row[len(names) :]))):
                 raise _BadRowError(
                     f"{len(row)} cells in this row, {len(names)} in the first line, which names the "
                     "columns: put cells with separators in quotes (or give one utterance a line as .txt)",
@@ -497,13 +503,21 @@ def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) 
                 raise
             on_bad_row(str(error))
             continue
-        if row:
-            yield f"{path}:{start}", {name: cell or None for name, cell in zip(names, row, strict=True)}
+        if any(row):
+            yield f"{path}:{start}", {name: cell or None for name, cell in zip(names, row, strict=False) if name}
 
 
-def _chain(first: str, lines: Iterable[str]) -> Iterator[str]:
-    yield first
-    yield from lines
+def _delimiter(first: str, usual: str) -> str:
+    """What stands between the cells of a first line: the usual sign, or another one where that splits nothing."""
+
+    def num_cells(sign: str) -> int:
+        try:
+            cells = next(csv.reader([first], delimiter=sign, strict=True), [])
+        except csv.Error:  # what is read then says so
+            return 0
+        return 0 if any('"' in cell for cell in cells) else len(cells)
+
+    return usual if num_cells(usual) > 1 else max((usual, ";", "\t", ","), key=num_cells)
 
 
 def _row(reader: Any, path: str, start: int) -> list[str] | None:
@@ -522,9 +536,8 @@ def _parquet(path: str, content: bytes) -> Iterator[Record]:
     arrow = _pyarrow(path)
     from pyarrow import parquet
 
-    plain = b"".join(line for _, line in read_lines(path, ".parquet", content))
     try:
-        file = parquet.ParquetFile(io.BytesIO(plain))
+        file = parquet.ParquetFile(io.BytesIO(read_bytes(path, ".parquet", content)))
         yield from _rows(file.schema_arrow, file.iter_batches(), path)
     except (arrow.ArrowException, OSError) as error:
         raise _unreadable(path, "Parquet", error) from None

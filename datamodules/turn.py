@@ -6,8 +6,12 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
+from doppel.files import kind_of
+
 Field = Literal["utterance", "parse", "label"]
 Unit = Literal["utterance", "dialogue", "user"]
+#: What tables say where they know nothing, in one case and without signs.
+_NOBODY = {"", "null", "nan", "none", "na", "n/a", "nat", "undefined", "\\n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +44,26 @@ class Placed:
 
 
 def unit_name(value: object) -> str:
-    """The name of a unit: NFC and without outer spaces, so that two spellings of a name are one person.
+    """The name of a unit: NFC and without outer blanks, so that two spellings of a name are one person.
+
+    Formal guarantees:
+        Two names are one unit only where their letters are the same: nothing but blanks is taken away, and a name that
+        is said to be missing, or has a control character, which tables and terminals leave out, is refused. Strangers
+        in one unit would be clipped together, so that one of them could change a sum by more than a unit may.
 
     Raises:
-        ValueError: It is empty, or neither a text nor a whole number; the message does not quote it.
+        ValueError: It is empty or says so, as ``NULL`` does, has a control character, or is neither a text nor a whole
+            number; the message does not quote it.
     """
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"is a {type(value).__name__}: give a text or a whole number")
-    name = unicodedata.normalize("NFC", str(value)).strip()
-    if not name:
-        raise ValueError("is empty, so that strangers would be one unit: give everybody a name")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+        raise ValueError(f"is {kind_of(value)}: give a text or a whole number")
+    name = unicodedata.normalize("NFC", "" if value is None else str(value)).strip(" \t\r\n")
+    if any(unicodedata.category(sign) == "Cc" for sign in name):
+        raise ValueError("has a control character, so that two names may look like one: write it without")
+    name = name.strip()
+    if name.casefold().strip("<>()[]#-._?*'\" ") in _NOBODY:
+        raise ValueError(
+            "is empty, or says that nothing is known (such as NULL, NaN, None, n/a), so that strangers would be one "
+            "unit: give everybody a name"
+        )
     return name

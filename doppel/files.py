@@ -1,4 +1,4 @@
-"""Whole files that are there or not, readable by their owner alone; and files of JSON lines."""
+"""Whole files that are there or not, readable by their owner alone; and the one reader of text: lines, JSON, YAML."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import gzip
 import io
 import json
 import os
+import re
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
 from doppel.errors import DataError
+
+#: YAML whose values are all texts, as they are written: ``no``, ``01234``, ``1.10`` and ``9:30`` too.
+_TextLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+#: Half of a surrogate pair, or a whole one, as JSON escapes it.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 
 
 @contextmanager
@@ -94,7 +103,7 @@ def read_json_lines(path: str | Path, content: bytes | None = None) -> Iterator[
     """Read the objects of a file of JSON lines, with the number of their line from 1; blank lines are skipped.
 
     Args:
-        path: A file in UTF-8, plain, compressed as ``.gz``, or a ``.zip`` that holds exactly one ``.jsonl``.
+        path: A file, plain, compressed as ``.gz``, or a ``.zip`` that holds exactly one ``.jsonl``.
         content: Its bytes, if they are at hand: then no file is opened.
 
     Raises:
@@ -102,11 +111,18 @@ def read_json_lines(path: str | Path, content: bytes | None = None) -> Iterator[
     """
     for number, line in read_lines(path, content=content):
         if not line.isspace():
-            yield number, _parse(line, f"{path}:{number}")
+            record = parse_json(line.rstrip("\r\n"), path, number, "each line must be one JSON object")
+            if not isinstance(record, dict):
+                what = f"{kind_of(record)}, not an object: each line must be one JSON object"
+                raise DataError(what, about=f"{path}:{number}")
+            yield number, record
 
 
-def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = None) -> Iterator[tuple[int, bytes]]:
-    """Read the lines of a file as bytes, ends of lines included, with their numbers from 1.
+def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = None) -> Iterator[tuple[int, str]]:
+    """Read the lines of a text, their ends included, with their numbers from 1.
+
+    A line ends with LF, CR LF or CR. The text is in UTF-8, or in UTF-16 or UTF-32 as spreadsheets write it, with or
+    without a byte order mark, which is left out.
 
     Args:
         path: A file, plain, compressed as ``.gz``, or a ``.zip``.
@@ -114,33 +130,100 @@ def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = N
         content: As for :func:`read_json_lines`.
 
     Raises:
-        DataError: The file cannot be read; the message says where it ends.
+        DataError: The file cannot be read; the message says in which line.
     """
-    with _open(Path(path), kind, content) as lines:
-        number = 0
-        while True:
-            number += 1
-            try:
-                line = lines.readline()
-            except (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error):
-                raise DataError(
-                    "the compressed file is damaged here: fetch it again", about=f"{path}:{number}"
-                ) from None
-            if not line:
-                return
-            yield number, line
+    number = 1
+    with _open(Path(path), kind, content) as file:
+        stream = io.BufferedReader(file)  # type: ignore[type-var]
+        try:
+            encoding = json.detect_encoding(stream.peek(4)[:4]).removesuffix("-sig")
+            # What does not fit becomes half of a surrogate pair, which no text holds: so its line is known.
+            errors = "surrogateescape" if encoding == "utf-8" else "surrogatepass"
+            for line in io.TextIOWrapper(stream, encoding, errors, newline=""):
+                if not line.isascii():
+                    line.encode()
+                yield number, line.removeprefix("\ufeff")
+                number += 1
+        except UnicodeError as error:
+            place = f"character {error.start + 1}" if isinstance(error, UnicodeEncodeError) else "a character"
+            raise DataError(
+                f"{place} is not in UTF-8: save the file in UTF-8 (of a spreadsheet as “CSV UTF-8”)",
+                about=f"{path}:{number}",
+            ) from None
+        except _DAMAGED:
+            raise DataError("the compressed file is damaged here: fetch it again", about=f"{path}:{number}") from None
 
 
-def as_text(line: bytes, where: str) -> str:
-    """Bytes as UTF-8.
+def read_text(path: str | Path) -> str:
+    """A whole text; as for :func:`read_lines`."""
+    return "".join(line for _, line in read_lines(path))
+
+
+def read_list(path: str | Path) -> list[str]:
+    """The lines of a text without blanks around them, but for empty ones."""
+    return [text for _, line in read_lines(path, ".txt") if (text := line.strip())]
+
+
+def read_bytes(path: str | Path, kind: str, content: bytes) -> bytes:
+    """A content that is no text, decompressed; as for :func:`read_lines`."""
+    with _open(Path(path), kind, content) as file:
+        try:
+            return file.read()
+        except _DAMAGED:
+            raise DataError("the compressed file is damaged: fetch it again", about=path) from None
+
+
+def read_yaml(path: str | Path, parse: Callable[[str], Any] | None = None) -> Any:
+    """A YAML file.
+
+    Args:
+        path: The file.
+        parse: Reads the text; None: all values are texts, as they are written.
 
     Raises:
-        DataError: They are in another encoding.
+        DataError: It cannot be read, or is no YAML; the message names the line.
     """
+    text = read_text(path)
     try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"byte {error.start + 1} is not UTF-8: convert the file to UTF-8", about=where) from None
+        return yaml.load(text, Loader=_TextLoader) if parse is None else parse(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f":{mark.line + 1}"
+        why = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise DataError(f"is no YAML ({why})", about=f"{path}{line}") from None
+
+
+def parse_json(text: str, path: str | Path, number: int, form: str) -> Any:
+    """A JSON value.
+
+    Args:
+        text: The value.
+        path: Its file, for errors.
+        number: The line that it begins in.
+        form: What the file must be, in words.
+
+    Raises:
+        DataError: It is none, or a text in it ends within a character; the message never quotes the content.
+    """
+    where = f"{path}:{number}"
+    try:
+        value = json.loads(text)
+        if _HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        about = f"{path}:{number + error.lineno - 1}"
+        raise DataError(f"broken JSON at column {error.colno} ({error.msg}): {form}", about=about) from None
+    except RecursionError:
+        raise DataError(f"JSON nested too deeply: {form}", about=where) from None
+    except UnicodeEncodeError:
+        raise DataError("half of a character, such as \\ud83d: write it whole, or leave it out", about=where) from None
+    return value
+
+
+def kind_of(value: object) -> str:
+    """What a JSON value is, for errors, which never quote it."""
+    known = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return known.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
 
 
 @contextmanager
@@ -165,22 +248,5 @@ def _open(path: Path, kind: str, content: bytes | None) -> Iterator[IO[bytes] | 
         raise DataError(f"{path} is no readable zip file: fetch it again") from None
     except PermissionError:
         raise DataError(f"{path} may not be read by this user: change its permissions or its owner") from None
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(f"no file {path}: correct the path, or run first what writes it") from None
-
-
-def _parse(line: bytes, where: str) -> dict[str, Any]:
-    text = as_text(line, where)
-    try:
-        record = json.loads(text.removeprefix("\ufeff"))
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"broken JSON at column {error.colno} ({error.msg}): each line must be one JSON object", about=where
-        ) from None
-    except RecursionError:
-        raise DataError("JSON nested too deeply: each line must be one flat record or dialogue", about=where) from None
-    if not isinstance(record, dict):
-        raise DataError(
-            f"a JSON {type(record).__name__}, not an object: each line must be one JSON object", about=where
-        )
-    return record

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from commands.pipeline.supported import matches, public_file
-from commands.pipeline.yaml_files import read_yaml
+from doppel import files
 from doppel.errors import UserError
+from doppel.tables.schema import plain
 
 #: Key of a table under which stands what nobody asks for.
 PLUMBING = "plumbing"
@@ -59,7 +60,9 @@ def read_names(given: Mapping[str, Any] | str | None) -> Names:
                 f"names is {given}, and there is no such file: give a YAML file of lines 'FunctionName: what people "
                 "call it', such as configs/names/smcalflow.yaml"
             )
-        given, where = read_yaml(path), str(path)
+        given, where = files.read_yaml(path), str(path)
+        if not isinstance(given, dict):
+            raise UserError("holds no names: give lines 'FunctionName: what people call it'", about=path)
     told = {key: value for key, value in given.items() if key != PLUMBING}
     for key, value in told.items():
         if not isinstance(key, str) or not isinstance(value, str) or not value.strip():
@@ -69,4 +72,4 @@ def read_names(given: Mapping[str, Any] | str | None) -> Names:
     plumbing = given.get(PLUMBING) or []
     if not isinstance(plumbing, list) or not all(isinstance(name, str) and name for name in plumbing):
         raise UserError(f"{where} has {PLUMBING} {plumbing!r}: give a list of names, each in quotes if it is a sign")
-    return Names({key: " ".join(value.split()) for key, value in told.items()}, frozenset(plumbing))
+    return Names({plain(key): " ".join(value.split()) for key, value in told.items()}, frozenset(plumbing))

@@ -28,6 +28,7 @@ from commands.privacy.histogram import read_labels
 from datamodules.attribute_codes import check_schema
 from doppel.console.say import say
 from doppel.errors import UserError
+from doppel.tables.schema import plain
 
 #: Samples where nobody says how many.
 _NUM = 5000
@@ -85,6 +86,7 @@ def sample(
     if trees is not None and num is not None:
         raise UserError("--trees writes one utterance for each tree: leave --num out")
     used = _system(run, run_dir, experiment, system, given[0] if given else None)
+    label = None if label is None else plain(label)
     wanted = Wanted(num or _NUM, seed, label, topic, trees, public)
     if label is not None:
         _check_label(experiment, used, label)

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
+from doppel.files import read_list
 from doppel.lispress.api_table import read_api_names
+from doppel.tables.schema import plain
 
 _ROOT = Path(__file__).resolve().parents[2]
 #: Functions by which SMCalFlow's annotators marked requests that are outside of what the assistant does.
@@ -79,7 +81,7 @@ def read_supported(
         return Supported(frozenset(name for table in names for name in table), frozenset([_FENCES]), source, True)
     if named is None:
         return None
-    words, source = list(named), where
+    words, source = [plain(word) for word in named], where
     if isinstance(named, str) or (len(words) == 1 and public_file(words[0]).is_file()):
         path = public_file(named if isinstance(named, str) else words[0])
         if path.suffix == ".csv":
@@ -87,12 +89,9 @@ def read_supported(
             return Supported(functions, frozenset(), f"the API table {path.name}", True)
         source = f"the list {path.name}"
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"supported is {str(named)!r}, which cannot be read ({error}): give a list of functions, or a file"
-            ) from None
-        words = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+            words = [plain(line) for line in read_list(path) if not line.startswith("#")]
+        except DataError as error:
+            raise UserError(f"supported cannot be read, {error}; or give names of functions or labels") from None
     elif files := [word for word in words if _IS_PATH(word)]:
         is_there = public_file(files[0]).is_file()
         raise UserError(

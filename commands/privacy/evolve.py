@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import warnings
@@ -38,6 +37,7 @@ from doppel.files import whole_file, write_json
 from doppel.privacy.card import origins_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
+from doppel.tables.schema import as_word
 
 PRIVATE_EXAMPLES = (
     "evolution.examples is {path}, which says what the private file {private} does, in whatever form: examples go "
@@ -195,14 +195,10 @@ def read_rows(path: str | None) -> list[dict[str, str]]:
     """
     if path is None:
         return []
-    try:
-        with open(expand_path(path), newline="", encoding="utf-8") as file:
-            rows = [dict(row) for row in csv.DictReader(file)]
-    except (OSError, UnicodeDecodeError, csv.Error):
-        raise DataError("it cannot be read as rows: give what metadata has written", about=path) from None
-    if not rows or any(None in row or None in row.values() for row in rows):
-        raise DataError("it has no rows, or one of another length: give what metadata has written", about=path)
-    return rows
+    rows = [row for _, row in read_records(expand_path(path))]
+    if not rows or any(cell is None for row in rows for cell in row.values()):
+        raise DataError("it has no rows, or an empty cell: give what metadata has written", about=path)
+    return [{name: as_word(cell) for name, cell in row.items()} for row in rows]
 
 
 def read_donations(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
@@ -224,7 +220,7 @@ def read_donations(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
         text = values.get("text") or values.get("utterance")
         if not isinstance(text, str):
             raise DataError('it has no "text": give each donated text with its attributes', about=where)
-        found.append(Donation(text, {name: str(value) for name, value in values.items() if value is not None}))
+        found.append(Donation(text, {name: as_word(value) for name, value in values.items() if value is not None}))
     return found
 
 

@@ -15,7 +15,8 @@ from commands.pipeline.stage_config import StageConfig
 from commands.privacy.sealed_release import SealedRelease
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
-from doppel.files import write_json, write_json_lines
+from doppel.files import read_list, write_json, write_json_lines
+from doppel.tables.schema import plain
 
 if TYPE_CHECKING:
     from commands.privacy.stage_release import StageRelease
@@ -104,8 +105,7 @@ def read_labels(path: Path) -> list[str]:
     """
     if not path.is_file():
         raise DataError(f"no labels at {path}: give --labels a file with one label a line, from a public source")
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    labels = [line for line in lines if line and not line.startswith("#")]
+    labels = [plain(line) for line in read_list(path) if not line.startswith("#")]
     if not labels or len(set(labels)) != len(labels):
         raise DataError(f"{path} has {'a label twice' if labels else 'no label'}: give every label once")
     return labels

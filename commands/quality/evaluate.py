@@ -27,8 +27,9 @@ from datamodules.turn import Turn
 from doppel.console.command import check_options
 from doppel.console.table import Table, show
 from doppel.errors import DataError, UserError
-from doppel.files import read_json_lines, write_json, write_json_lines
+from doppel.files import kind_of, read_json_lines, write_json, write_json_lines
 from doppel.lispress import Counting
+from doppel.tables.schema import plain
 
 CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
 _PRIVATE_REFERENCE = (
@@ -214,9 +215,9 @@ def read_synthetic(path: str | Path) -> list[Turn]:
         if not isinstance(record.get("utterance"), str):
             raise DataError('has no text under "utterance"; every line is {"utterance": …, "parse": …}', about=where)
         if parse is not None and not isinstance(parse, str):
-            raise DataError(f'"parse" is {type(parse).__name__}; give the tree as text, or leave it out', about=where)
+            raise DataError(f'"parse" is {kind_of(parse)}; give the tree as text, or leave it out', about=where)
         label = record.get("attributes", record.get("label"))  # of an evolution: the row that it was asked with
-        turns.append(Turn(record["utterance"], parse, where, label if isinstance(label, str) else None))
+        turns.append(Turn(record["utterance"], parse, where, plain(label) if isinstance(label, str) else None))
     if not turns:
         raise DataError("holds no sample; give at least one line with an utterance", about=path)
     return turns

@@ -26,6 +26,7 @@ from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json, write_json_lines
 from doppel.made_models import LARGER
 from doppel.tables.made import OF_TREE
+from doppel.tables.schema import plain
 
 Floats = NDArray[np.floating[Any]]
 Line = Mapping[str, Any]
@@ -226,6 +227,7 @@ def _labels(
 
     labels = labels_of([str(line["label"]) for line in lines])
     known = {value for values in labels.values() for value in values}
+    words = {plain(value): said for value, said in words.items()}
     if missing := sorted(words.keys() - known):
         raise DataError(
             f"label_words describes {missing[0]!r}, which no code has: there are {', '.join(sorted(known))}"

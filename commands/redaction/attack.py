@@ -9,7 +9,8 @@ from typing import Any
 from datamodules.columns import Columns, reference_columns
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
-from doppel.errors import DataError, UserError
+from doppel.errors import UserError
+from doppel.files import read_list
 
 
 def attack(
@@ -62,7 +63,7 @@ def attack(
             f"(chance .5), on {found.num_texts} held-out rows"
         )
     if samples is not None and strings is not None:
-        wanted = list(dict.fromkeys(line.strip() for line in _read(strings).splitlines() if line.strip()))
+        wanted = list(dict.fromkeys(read_list(strings)))
         rows = replayed(_texts(samples, Columns()), wanted)
         told["replayed"] = rows
         lines += [f"{row['string']}: in {row['verbatim']} samples, {row['in_any_case']} in any case" for row in rows]
@@ -75,10 +76,3 @@ def _texts(path: str, columns: Columns) -> list[str]:
     used = reference_columns(columns)
     turns = read_turns(expand_path(path), "utterance", with_trees=False, columns=used)
     return [turn.utterance for turn in turns if turn.utterance.strip()]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"no strings can be read there ({type(error).__name__})", about=path) from None

@@ -11,9 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from doppel.errors import DataError
+from doppel.files import read_list, read_yaml
 from doppel.grammar import lexicon
 from doppel.lispress.slots import SlotKinds
 
@@ -96,17 +95,12 @@ def slot_table(name: str) -> SlotTable:
         DataError: There is no such file, or it cannot be used.
     """
     if name == SHIPPED:
-        text, where = resources.files(__package__).joinpath("slots.yaml").read_text("utf-8"), Path("slots.yaml")
+        where = Path(str(resources.files(__package__).joinpath("slots.yaml")))
     else:
         where = Path(name)
         if not where.is_file():
             raise DataError(f"no table of slots there: give a YAML file, or {SHIPPED!r}", about=where)
-        text = where.read_text("utf-8")
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise DataError(f"the table of slots is no YAML: {error}", about=where) from error
-    return SlotTable(content, where)
+    return SlotTable(read_yaml(where), where)
 
 
 def _digest(content: object) -> str:
@@ -120,7 +114,7 @@ def _is_texts(value: object) -> bool:
 def _read_values(path: Path) -> tuple[str, ...]:
     if not path.is_file():
         raise DataError("no values for slots there: give a text file with one value a line", about=path)
-    values = tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+    values = tuple(read_list(path))
     if not values:
         raise DataError("no value in it: write one a line", about=path)
     return values

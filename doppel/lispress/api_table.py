@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
+from doppel.files import read_lines
 from doppel.lispress.names import ApiNames
 
 _NAME = r'[^\s()"\\^#:,\[\]][^\s()"\\,\[\]]*'
@@ -33,12 +34,12 @@ def read_api_names(paths: Sequence[str | Path]) -> ApiNames:
     types: dict[str, int] = {}
     for path in paths:
         try:
-            with open(os.path.expanduser(os.path.expandvars(path)), encoding="utf-8", newline="") as file:
-                rows = list(csv.reader(file))
-        except (OSError, UnicodeDecodeError) as error:
+            file = os.path.expanduser(os.path.expandvars(path))
+            rows = list(csv.reader(line for _, line in read_lines(file, ".csv")))
+        except DataError as error:
             raise UserError(
-                f"cannot read the API table {str(path)!r}: {error}: name a CSV file of functions, such as "
-                "smcalflow/api_types.csv, or 'lispress' for the notation alone"
+                f"cannot read the API table, {error}; name a CSV file of functions, such as smcalflow/api_types.csv, "
+                "or 'lispress' for the notation alone"
             ) from None
         before = len(functions)
         for number, row in enumerate(rows, start=1):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from doppel.errors import DataError, UserError
+from doppel.files import read_list
 from doppel.redaction.mask import Rule, Span, key_of
 
 Pattern = Literal["email", "phone", "number"]
@@ -86,11 +87,7 @@ class WordList:
         Raises:
             DataError: The file cannot be read, or holds no word.
         """
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"no list of words can be read there ({type(error).__name__})", about=path) from None
-        rows = [line.partition("\t") for line in lines]
+        rows = [line.partition("\t") for line in read_list(path)]
         found = cls({entry.strip(): kind.strip() or None for entry, _, kind in rows if entry.strip()})
         if not found._kinds:
             raise DataError("no word in it: write a word or a phrase a line", about=path)

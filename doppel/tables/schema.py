@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import bisect
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from doppel.errors import DataError
+from doppel.files import read_yaml
 from doppel.tables.made import ASK, MADE, NUMBERS, OF_TREE, Made, make
 
 #: What a cell is read as that has none of the public values.
@@ -100,14 +100,7 @@ class Schema:
         Raises:
             DataError: The file cannot be read, or says something else; the message names the line or the column.
         """
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.MarkedYAMLError as error:
-            line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
-            raise DataError(f"is no YAML ({error.problem}): {_WAY}", about=f"{path}{line}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-            raise DataError(f"cannot be read ({why}): name the file of public values", about=path) from None
+        content = read_yaml(path)
         if not isinstance(content, dict) or not content:
             raise DataError(f"has no columns: {_WAY}", about=path)
         return cls(tuple(_column(str(name), entry, path) for name, entry in content.items()))
@@ -217,14 +210,20 @@ class Schema:
 
 
 def as_word(cell: object) -> str:
-    """A cell as a word: 3.0 is ``3``, true is ``true``, and nothing is :data:`OTHER`."""
-    if cell is None:
+    """A cell as a word, by :func:`plain`; nothing is :data:`OTHER`."""
+    if cell is None or cell != cell:  # NaN, which a table of numbers has in place of nothing
         return OTHER
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return str(cell).strip() or OTHER
+    return plain(str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)) or OTHER
+
+
+def plain(label: str) -> str:
+    """A label as it is the same in every form of a file: 5.0 is ``5``, True is ``true``, and no blanks are around it.
+
+    Args:
+        label: A value, or several that name themselves, as ``Category: Food | Stars: 5.0``.
+    """
+    label = re.sub(r"(^|: )([-+]?\d+)\.0+(?= \| |$)", r"\1\2", label.strip())
+    return re.sub(r"(?i)(^|: )(true|false)(?= \| |$)", lambda said: said[0].lower(), label)
 
 
 def _number(cell: object) -> float | None:
@@ -267,7 +266,9 @@ def _of_bins(name: str, entry: object, about: str) -> Column:
 
 
 def _of_values(name: str, entry: object, about: str) -> Column:
-    if not isinstance(entry, list) or not entry or any(isinstance(value, list | dict) for value in entry):
+    if isinstance(entry, list) and any(isinstance(value, dict) for value in entry):
+        raise DataError('write a value with a colon and a blank in quotes, as ["Re: order"]', about=about)
+    if not isinstance(entry, list) or not entry or any(isinstance(value, list) for value in entry):
         raise DataError(f"its values are missing: {_WAY}", about=about)
     words = [as_word(value) for value in entry]
     if len(set(words)) < len(words):

@@ -79,10 +79,6 @@ def test_plain_lines_are_units_of_their_own_when_the_unit_is_the_utterance(
         ({"dialogue_id": SECRET, "turns": SECRET}, ":3"),
         ({"dialogue_id": SECRET, "turns": [{"lispress": "(A)"}]}, ":3, turn 0"),
         (
-            {"dialogue_id": SECRET, "turns": [{"user_utterance": {"original_text": SECRET}}]},
-            ":3, turn 0",
-        ),
-        (
             {
                 "dialogue_id": "d",
                 "turns": [{"user_utterance": {"original_text": SECRET}, "lispress": f"({SECRET}"}],
@@ -122,6 +118,17 @@ def test_an_empty_file(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(DataError, match=r"empty\.jsonl"):
         read_turns(str(path), "utterance")
+
+
+def test_dialogues_without_trees_are_turns_for_what_needs_none(write_lines: Callable[..., str]) -> None:
+    turns = [{"user_utterance": {"original_text": text}, "lispress": tree} for text, tree in (("a", None), ("b", "("))]
+    path = write_lines([{"dialogue_id": "d", "turns": turns[:1]}])
+    assert [(turn.utterance, turn.parse) for turn in read_turns(path, "dialogue")] == [("a", None)]
+    with pytest.raises(DataError, match="no 'lispress'") as refused:
+        read_turns(path, "dialogue", needs=("parse",))
+    assert refused.value.about == f"{path}:1"
+    broken = write_lines([{"dialogue_id": "d", "turns": turns}], "broken.jsonl")
+    assert [turn.utterance for turn in read_turns(broken, "dialogue", with_trees=False)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".gz"])

@@ -21,7 +21,7 @@ from datamodules.columns import Columns, control_code, labels_of, reference_colu
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.sources import data_fingerprint
 from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.turn import Turn, unit_name
 from doppel.errors import DataError
 from doppel.privacy.spec import plan
 from doppel.thingtalk import from_lispress
@@ -45,12 +45,19 @@ ROWS = [
 def test_the_columns_that_are_named_are_read(tmp_path: Path, form: str) -> None:
     path = write_table(tmp_path / form, form, ROWS)
     first, second, third = read_turns(path, "user", columns=OWN)
-    assert first == Turn(str(ROWS[0]["review"]), "(A)", "ana", "Category: Food | Review Stars: 5.0")
+    assert first == Turn(str(ROWS[0]["review"]), "(A)", "ana", "Category: Food | Review Stars: 5")
     assert (second.unit, second.parse) == (third.unit, '(Find "a, b")')
     assert third.utterance == " two spaces " and third.parse == "(B (C))"
 
 
-names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip)
+def is_name(text: str) -> bool:
+    try:
+        return bool(unit_name(text))
+    except ValueError:
+        return False
+
+
+names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1).filter(is_name)
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30)
 table = st.lists(st.fixed_dictionaries({"text": texts, "label": names, "unit": names}), min_size=1, max_size=12)
 
@@ -116,8 +123,8 @@ def test_a_fingerprint_knows_the_columns_and_all_files_of_a_folder(tmp_path: Pat
         ("a.csv", f'text,unit\nhi,u\n"a\nb",u\n"{SECRET}"x\n', ":5"),
         ("a.csv", f"text,unit\nhi,a\n{SECRET}\n", ":3"),
         ("a.csv", f"text,label,text\n{SECRET},a,b\n", ":1"),
-        ("a.csv", f"{SECRET} is here\nhi\n", ":2"),
-        ("a.csv", f"review,stars\n{SECRET},5\n", ":2"),
+        ("a.csv", f"{SECRET} is here\nhi\n", ":1"),
+        ("a.csv", f"review,stars\n{SECRET},5\n", ":1"),
         ("a.tsv", f"text\tunit\n{SECRET}\t \n", ":2"),
         ("a.csv", f"text,unit\n{SECRET},\n", ":2"),
         ("a.csv", f"text,unit,parse\nhi,u,(A)\n{SECRET},u,{SECRET}\n", ":3"),
@@ -141,6 +148,32 @@ def test_what_cannot_be_read_is_named_and_never_quoted(tmp_path: Path, name: str
     assert SECRET not in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "text;label\n“hi, there”;b\n{long};c\n"),
+        ("a.csv", '"text"\t"so, or so"\tlabel\n“hi, there”\t\tb\n{long}\t\tc\n'),
+        ("a.tsv", "text,label\n“hi; there”,b\n{long},c\n"),
+        ("a.csv", 'text,label,,\n"“hi, there”",b,,\n,,,\n{long},c\n'),
+        ("a.csv", ",text,label\n0,“hi”,b\n1,{long},c\n"),
+        ("a.csv", "text,label\r“hi”,b\r{long},c"),
+    ],
+)
+def test_what_spreadsheets_make_of_a_table_is_the_same_table(tmp_path: Path, name: str, content: str) -> None:
+    long = "a whole story " * 20_000
+    for encoding in ("utf-8-sig", "utf-16"):
+        (tmp_path / name).write_bytes(content.format(long=long).encode(encoding))
+        first, second = read_turns(str(tmp_path / name), "utterance")
+        assert (first.utterance[:3], first.label, second.utterance, second.label) == ("“hi", "b", long, "c")
+
+
+def test_a_cell_behind_the_columns_is_refused_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label,,\nhi,a,,\nhi, there,a,\n")
+    with pytest.raises(DataError) as refused:
+        read_turns(str(tmp_path / "a.csv"), "utterance")
+    assert refused.value.about == f"{tmp_path / 'a.csv'}:3"
+
+
 @pytest.mark.parametrize(("name", "line"), [("a.csv", 3), ("a.tsv", 3), ("a.txt", 3), ("a.json", 3)])
 def test_latin_1_is_refused_by_its_line(tmp_path: Path, name: str, line: int) -> None:
     start = '[\n"hi",\n"' if name == "a.json" else "text\nhi\n"
@@ -150,7 +183,7 @@ def test_latin_1_is_refused_by_its_line(tmp_path: Path, name: str, line: int) ->
     assert refused.value.about == f"{tmp_path / name}:{line}"
 
 
-@pytest.mark.parametrize(("form", "where"), [("csv", "rows.csv:2"), ("parquet", "rows.parquet, row 1")])
+@pytest.mark.parametrize(("form", "where"), [("csv", "rows.csv:1"), ("parquet", "rows.parquet, row 1")])
 def test_a_wrong_column_names_the_known_ones_that_there_are(tmp_path: Path, form: str, where: str) -> None:
     path = write_table(tmp_path, form, [{"review": SECRET, "stars": "5"}])
     with pytest.raises(DataError) as refused:
@@ -214,6 +247,39 @@ def test_a_reference_of_another_form_is_read_by_its_usual_names(tmp_path: Path) 
     assert read_turns(same, "user", columns=columns) == read_turns(same, "user", columns=OWN)
 
 
+def test_a_reference_whose_first_row_lacks_a_column_keeps_the_labels_of_the_others(tmp_path: Path) -> None:
+    rows = [{"review": "a"}, {"review": "b", "stars": 5.0}, {"review": "c", "stars": "4"}]
+    path = write_table(tmp_path, "jsonl", rows)
+    own = Columns(text="review", label="stars")
+    for columns in (own, reference_columns(own)):
+        assert [turn.label for turn in read_turns(path, "utterance", columns=columns)] == [None, "5", "4"]
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form not in ("parquet", "saved", "shards")])
+@pytest.mark.parametrize("value", [5, 5.0, "5", "5.0", True, "TRUE", "yes", "1.10", "007", None])
+def test_a_label_is_the_same_whatever_the_form_says_it_with(tmp_path: Path, form: str, value: Any) -> None:
+    wanted = {"5": "5", "5.0": "5", "True": "true", "TRUE": "true", "None": None}.get(str(value), value)
+    path = write_table(tmp_path, form, [{"text": "a", "label": value}])
+    assert [turn.label for turn in read_turns(path, "utterance")] == [wanted]
+
+
+@pytest.mark.parametrize("name", ["", " ", "NULL", "NaN", "none", "n/a", "N/A", "<NA>", "#N/A", "\\N", "-", "?"])
+def test_a_unit_that_is_nobody_is_refused_by_its_line(tmp_path: Path, name: str) -> None:
+    for form, line in (("csv", 3), ("jsonl", 2)):
+        path = write_table(tmp_path, form, [{"text": "a", "unit": "Nana"}, {"text": "b", "unit": name}])
+        with pytest.raises(DataError, match="'unit' is empty.*give everybody a name") as refused:
+            read_turns(path, "user")
+        assert refused.value.about == f"{path}:{line}"
+
+
+@pytest.mark.parametrize("sign", ["\0", "\x1b", "\x1f", "\x85", "\x07"])
+def test_names_that_differ_by_a_control_character_are_never_one_unit(tmp_path: Path, sign: str) -> None:
+    path = write_table(tmp_path, "jsonl", [{"text": "a", "unit": "ana"}, {"text": "b", "unit": f"ana{sign}"}])
+    with pytest.raises(DataError, match="control character") as refused:
+        read_turns(path, "user")
+    assert refused.value.about == f"{path}:2"
+
+
 @pytest.mark.parametrize("columns", [{"txt": "review"}, {"text": ["a", "b"]}, {"label": []}, ["review"]])
 def test_columns_that_are_none_are_refused(columns: Any) -> None:
     with pytest.raises(DataError, match=r"data\.columns"):
@@ -237,7 +303,7 @@ def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_
     assert counted[0].endswith("(2 of 3 rows)") and counted[1].endswith("(2 of 3 rows)")
     with pytest.raises(DataError, match="'parse'") as refused:
         check(path, needs=("utterance", "parse"))
-    assert refused.value.about == f"{path}:2"
+    assert refused.value.about == f"{path}:1"
     with pytest.raises(DataError, match="NOWHERE"):
         check("$NOWHERE/own.jsonl")
 

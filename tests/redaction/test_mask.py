@@ -99,7 +99,7 @@ def test_lists_find_words_in_any_case_and_phrases_and_parts_of_words(tmp_path: P
     path.write_text("\n")
     with pytest.raises(DataError, match="no word in it"):
         WordList.read(path)
-    with pytest.raises(DataError, match="no list of words"):
+    with pytest.raises(DataError, match="no file"):
         WordList.read(tmp_path / "none.txt")
 
 
