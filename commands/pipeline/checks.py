@@ -112,9 +112,11 @@ def check(experiment: Experiment, path: Path) -> None:
                 hint = f"did you mean {called[nearest[0]]}?" if nearest else f"there are {', '.join(known)}"
                 raise UserError(f"there is no system {used.name!r}, nor variants.{used.name}: {hint}", about=path)
             what = used.needs if used.needs in has else f"{used.needs}.{used.name}"
-            what = "attributes.schema" if what == "attributes" else what
+            give = {"labels": "labels=labels.txt, a public list of one a line", "attributes": "attributes.schema=FILE"}
+            way = f"give {give[what]}, or name" if what in give else "name"
             raise UserError(
-                f"{path} has no {what}, which the system {used.name} needs: name others in systems ({', '.join(known)})"
+                f"{path} has no {what}, which the system {used.name} needs: {way} others in systems "
+                f"({', '.join(known)})"
             )
         if used.models_of is not None and used.scope not in experiment.systems[:place]:
             raise UserError(f"{used.name} samples from the models of {used.scope}: name {used.scope} before it")

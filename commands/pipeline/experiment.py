@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from commands.pipeline.checks import check
 from commands.pipeline.evolution_settings import Evolution
 from commands.pipeline.settings import SECTIONS, Adaptation, Attributes, Calibration, Experiment, Topics
 from commands.pipeline.systems import USUAL
-from commands.pipeline.yaml_files import ROOT, absolute, build, fill_in, listed, merge, read_yaml
+from commands.pipeline.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
+from doppel.privacy.spec import PrivacyArguments
 
 EXPERIMENTS = ROOT / "configs" / "experiments"
+#: Numbers that are reckoned with before a training reads them, by section.
+_NUMBERS = {
+    "data": {"batch_size", "keep_share", "limit_train_units"},
+    "privacy": {field.name for field in dataclasses.fields(PrivacyArguments) if re.match("int|float", str(field.type))},
+}
 #: Fields whose keys are those of other places, which check them.
 _MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "overrides", "epochs", "environment")
 
@@ -48,16 +54,18 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         nested = merge(nested, value)
     epsilon = nested.get("epsilon", content.get("epsilon", 8.0))
     for key, fields in (content.pop("at_epsilon", None) or {}).items():
-        if _number(key, path) == _number(epsilon, path):
+        if _epsilon(key, path) == _epsilon(epsilon, path):
             content = merge(content, fields or {})
     content = merge(content, nested)
     if "epsilon" in content:
-        content["epsilon"] = _number(content["epsilon"], path)
+        content["epsilon"] = _epsilon(content["epsilon"], path)
     named = {**(content.pop("environment", None) or {})}
     content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
     if content.get("systems") is not None:
         content["systems"] = [name.strip() for names in listed(content["systems"]) for name in str(names).split(",")]
     filled = absolute(fill_in(content, {**os.environ, **content["environment"]}, str(path)))
+    for sections in (filled, filled.get("overrides"), *_values(filled.get("stages")), *_values(filled.get("variants"))):
+        _make_numbers(sections, path)
     values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
     parts: dict[str, Callable[[Any], Any]] = {
@@ -86,9 +94,8 @@ def shipped(name: str) -> Path:
 
 def save(experiment: Experiment, path: Path) -> None:
     """Write an experiment as :func:`load` reads it."""
-    text = yaml.safe_dump(experiment.as_dict(), sort_keys=False, allow_unicode=True, width=120)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_text(dump(experiment.as_dict()), encoding="utf-8")
     partial.replace(path)
 
 
@@ -104,11 +111,32 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return merge(*bases, content)
 
 
-def _number(value: Any, path: Path) -> float:
+def _values(mapping: Any) -> list[Any]:
+    return list(mapping.values()) if isinstance(mapping, dict) else []
+
+
+def _make_numbers(sections: Any, path: Path) -> None:
+    """Make numbers of texts, such as those of variables, where a field is a number."""
+    for section, names in _NUMBERS.items():
+        given: Any = sections.get(section) if isinstance(sections, dict) else None
+        for name in names & given.keys() if isinstance(given, dict) else ():
+            if given[name] is not None:
+                number = _number(given[name], f"{section}.{name}", path)
+                given[name] = int(number) if number.is_integer() else number
+
+
+def _number(value: Any, name: str, path: Path) -> float:
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not number > 0:
-        raise UserError(f"epsilon is {value} ({path}): give a number above 0, or inf")
+    if math.isnan(number):
+        raise UserError(f"{name} is {value}: give a number", about=path)
     return number
+
+
+def _epsilon(value: Any, path: Path) -> float:
+    epsilon = _number(value, "epsilon", path)
+    if not epsilon > 0:
+        raise UserError(f"epsilon is {value}: give a number above 0, or inf", about=path)
+    return epsilon

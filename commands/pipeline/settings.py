@@ -232,7 +232,7 @@ class Experiment:
     calibration: Calibration | None = None
     parser: str | None = None
     supported: list[str] | str | None = None
-    names: str | dict[str, Any] | None = None
+    names: str | dict[str, str | list[str]] | None = None
     adaptation: Adaptation | None = None
     table: str | None = None
     environment: dict[str, str] = field(default_factory=dict)

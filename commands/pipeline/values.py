@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,7 @@ def read_values(words: list[str] | None) -> Point:
     Raises:
         UserError: A word is no such pair.
     """
-    return {name: _value(text) for name, text in _pairs(words or [])}
+    return {name: _value(text, name) for name, text in _pairs(words or [])}
 
 
 def read_grid(words: list[str]) -> list[Point]:
@@ -30,7 +29,7 @@ def read_grid(words: list[str]) -> list[Point]:
     Raises:
         UserError: A word is no such pair, or its values are no YAML.
     """
-    choices = {name: [_value(value) for value in _value(f"[{text}]")] for name, text in _pairs(words)}
+    choices = {name: _value(f"[{text}]", name) for name, text in _pairs(words)}
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
@@ -42,10 +41,9 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
         yield name, text
 
 
-def _value(text: Any) -> Any:
-    """A text as YAML reads it, and 1e-3 as the number that it is."""
+def _value(text: str, name: str) -> Any:
+    """A text as a YAML file has it below a dotted name."""
     try:
-        value = parse_yaml(text) if isinstance(text, str) else text
+        return parse_yaml(text, name)
     except yaml.YAMLError as error:
         raise UserError(f"{text!r} is no YAML: {' '.join(str(error).split())}") from error
-    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", value) else value

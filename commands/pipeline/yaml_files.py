@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from doppel import files
 from doppel.console.errors import explain
 from doppel.errors import UserError
 
@@ -36,11 +37,61 @@ _Fastest: Any = getattr(
 )  # of the same YAML; the first one takes a tenth of the time
 
 
+#: Keys of what names data, or is called as data call it: all that is below them is text, as it is written.
+TEXTS = frozenset(
+    [
+        "name",
+        "systems",
+        "columns",
+        "train_path",
+        "val_path",
+        "test_path",
+        "keep_function",
+        "reference",
+        "labels",
+        "label_words",
+        "supported",
+        "names",
+        "environment",
+        "texts",
+        "schema",
+        "words",
+        "sensitive",
+        "safe",
+        "patterns",
+        "rows",
+        "examples",
+        "train",
+        "test",
+        "missing",
+        "public_parser",
+        "parser",
+        "featurizer",
+        "encoder",
+        "base_model",
+        "slots",
+        "commit",
+        "parser_digest",
+    ]
+)
+
+
+#: Keys whose own keys are names of stages and systems, of which some are called as what names data.
+_BY_NAME = ("epochs", "stages", "variants")
+
+
 class _Loader(_Fastest):
-    """YAML whose numbers are those of people: 12:00:00 and 0042, of base 60 and 8 in YAML 1.1, are text, as dates."""
+    """YAML whose numbers are those of people: 12:00:00 and 0042, of base 60 and 8 in YAML 1.1, are text, as dates are;
+    1e-6 and 1e1 are numbers, as in YAML 1.2, and 1e2 is a whole one.
+    """
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts texts in quotes that :class:`_Loader` would read as numbers."""
 
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_EXPONENT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 _Loader.yaml_implicit_resolvers = {
     first: [
         (tag, re.compile(rf"(?!.*:|[-+]?0[0-9_])(?:{form.pattern})", re.VERBOSE) if tag in _NUMBERS else form)
@@ -49,15 +100,51 @@ _Loader.yaml_implicit_resolvers = {
     ]
     for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+for _yaml in (_Loader, _Dumper):
+    _yaml.add_implicit_resolver(_NUMBERS[1], re.compile(rf"{_EXPONENT.pattern}$"), list("-+.0123456789"))
 
 
-def parse_yaml(text: str) -> Any:
-    """A text as YAML, with the numbers of people.
+def _float(loader: Any, node: Any) -> float:
+    value: float = loader.construct_yaml_float(node)
+    return int(value) if _EXPONENT.fullmatch(node.value) and value.is_integer() and abs(value) < 2**53 else value
+
+
+_Loader.add_constructor(_NUMBERS[1], _float)
+
+
+def parse_yaml(text: str, below: str = "") -> Any:
+    """A text as YAML, with the numbers of people; what names data is text (:data:`TEXTS`), and null is nothing.
+
+    Args:
+        text: The text.
+        below: Dotted key that it is the value of.
 
     Raises:
         yaml.YAMLError: It is no YAML.
     """
-    return yaml.load(text, Loader=_Loader)
+    loader = _Loader(text)
+    keys = ["", *below.split(".")]
+    try:
+        node = loader.get_single_node()
+        _leave_texts(node, any(map(_names_data, keys, keys[1:])), keys[-1])
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _names_data(above: str, key: str) -> bool:
+    return key in TEXTS and above not in _BY_NAME
+
+
+def _leave_texts(node: Any, is_text: bool, above: str) -> None:
+    """Keys are texts, and so are values where that is said."""
+    if isinstance(node, yaml.ScalarNode) and is_text and node.tag != "tag:yaml.org,2002:null":
+        node.tag = "tag:yaml.org,2002:str"
+    for child in node.value if isinstance(node, yaml.SequenceNode) else ():
+        _leave_texts(child, is_text, above)
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        _leave_texts(key, key.tag != "tag:yaml.org,2002:merge", "")
+        _leave_texts(value, is_text or _names_data(above, str(key.value)), str(key.value))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -66,20 +153,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         UserError: It cannot be read, or holds something else.
     """
-    try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    content = files.read_yaml(path, parse_yaml)
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds {type(content).__name__}, not keys with values")
+        raise UserError(f"{path} holds {files.kind_of(content)}, not keys with values")
     return content
 
 
 def dump(content: Mapping[str, Any]) -> str:
     """A mapping as YAML."""
-    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +289,9 @@ def build(
         if not isinstance(value, dict):
             raise UserError(f"{key} is {value!r}: give keys with values", about=place(key))
     try:
-        values = _parser(cls, mappings).parse_object({k: v for k, v in content.items() if k not in mappings})
+        given = {k: v for k, v in content.items() if k not in mappings}
+        whole = {k: int(v) for k, v in given.items() if isinstance(v, float) and v.is_integer()}  # 100.0 of samples
+        values = _parser(cls, mappings).parse_object(given | whole)
     except ArgumentError as error:
         key = re.search(r'Parser key "(\w+)', str(error))
         raise UserError(explain(str(error), known, [])[:500], about=place(key[1] if key else "")) from error

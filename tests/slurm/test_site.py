@@ -44,10 +44,11 @@ def test_what_is_no_time_is_refused_with_the_forms_that_are(time: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("0042", "0042"), ("42", 42), ("-1.5", -1.5), ("0.5", 0.5), ("1_000", 1000)]
+    ("text", "value"),
+    [("0042", "0042"), ("42", 42), ("-1.5", -1.5), ("0.5", 0.5), ("1_000", 1000), ("1e-6", 1e-6), ("1e2", 100)],
 )
 def test_numbers_are_those_of_people(text: str, value: object) -> None:
-    assert parse_yaml(text) == value
+    assert parse_yaml(text) == value and parse_yaml(dump({"a": text}))["a"] == text
     assert load_site(None, {"account": parse_yaml(text)}).account == str(value)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from table_files import write_table
 
-from commands.pipeline.experiment import load, shipped
+from commands.pipeline.experiment import load, save, shipped
 from commands.pipeline.sources import check_sources, read_sources
 from commands.pipeline.synthesis import steps_of
+from commands.pipeline.values import read_values
 from commands.quality.evaluate import evaluate
 from datamodules.columns import Columns
 from doppel.console.command import command_parser
@@ -57,6 +58,40 @@ def test_what_the_run_itself_writes_has_the_usual_names(tmp_path: Path) -> None:
         assert stage.name == "partition" or "--columns" not in stage.argv
 
 
+def test_what_names_data_is_text_and_numbers_have_the_type_of_their_field(tmp_path: Path) -> None:
+    """However it is given: YAML 1.1 reads NO and on as true or false, 1.10 as 1.1, and 1e-6 as text."""
+    sections = {"privacy": {"delta": 1e-6, "max_grad_norm": 10}, "data": {"batch_size": 16}}
+    columns = {"text": "on", "label": ["1.10", "no"]}
+    (tmp_path / "a.yaml").write_text(
+        "base: own-data\nsupported: [yes, NO, 1.10]\nnames: {NO: 01}\nlabel_words: {1.0: yes}\nreference: 2024\n"
+        "candidates: 2\nnum_samples: 1e2\nseed: 08\nepochs: {labels: 1e1}\nenvironment: {SIZE: 016}\n"
+        "privacy: {delta: 1e-6, max_grad_norm: 1e1}\n"
+        "data: {columns: {text: on, label: [1.10, no]}, batch_size: '${SIZE}'}\n"
+    )
+    experiment = load(tmp_path / "a.yaml")
+    assert (experiment.supported, experiment.names) == (["yes", "NO", "1.10"], {"NO": "01"})
+    assert (experiment.label_words, experiment.reference) == ({"1.0": "yes"}, "2024")
+    assert (experiment.num_samples, experiment.seed, experiment.epochs["labels"]) == (100, 8, 10)
+    assert experiment.data["columns"] == columns
+    save(experiment, tmp_path / "saved.yaml")
+    words = ["supported=[yes, NO, 1.10]", "names={NO: 01}", "label_words={1.0: yes}", "reference=2024"]
+    words += ["candidates=2", "num_samples=100.0", "seed=08", "epochs.labels=1e1", "privacy.delta=1e-6"]
+    words += ["privacy.max_grad_norm=1e1", "data.columns.text=on", "data.columns.label=[1.10, no]"]
+    given = load(shipped("own-data"), read_values([*words, "data.batch_size=016"]))
+    for other in (load(tmp_path / "saved.yaml"), given):
+        for name, section in sections.items():
+            assert section.items() <= other.section(name).items() and other.section("data")["columns"] == columns
+        assert other.as_dict().items() >= {"supported": experiment.supported, "names": {"NO": "01"}, "seed": 8}.items()
+    for wrong in ("data.batch_size=many", "privacy.delta=yes", "epsilon=yes"):
+        with pytest.raises(UserError, match=f"{wrong.partition('=')[0]} is .*: give a number"):
+            load(shipped("own-data"), read_values([wrong]))
+
+
+def test_the_system_labels_without_a_list_names_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"labels=labels\.txt"):
+        load(shipped("own-data"), {"systems": ["labels"]})
+
+
 def test_files_are_read_as_the_stages_will(tmp_path: Path) -> None:
     given = changes(tmp_path)
     unlisted, empty = read_sources(load(shipped("own-data"), given)).notes
@@ -66,7 +101,7 @@ def test_files_are_read_as_the_stages_will(tmp_path: Path) -> None:
         read_sources(load(shipped("own-data"), given | {"data.unit": "utterance"}))
     with pytest.raises(DataError, match="'trees'.*review, cat") as refused:
         read_sources(load(shipped("own-data"), given | {"data.columns": {**COLUMNS, "parse": "trees"}}))
-    assert refused.value.about == f"{given['data.train_path']}:2"
+    assert refused.value.about == f"{given['data.train_path']}:1"
 
 
 def test_the_private_file_is_neither_reference_nor_source_of_topics(
