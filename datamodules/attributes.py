@@ -64,6 +64,7 @@ class Attributes:
         present: set[str] = set().union(*(row.keys() for _, row in records))
         made = [column.made for column in schema.columns if column.made and column.source is None]
         needed = {*schema.sources, *(self._made_of(own, present) for own in made)}
+        needed |= set() if self.unit in (None, "utterance") else {self._owner}
         for name in [*schema.sources, *sorted(needed - set(schema.sources))]:
             if name not in present:
                 way = FILL if name in (column.source for column in schema.filled) else ""
@@ -104,21 +105,24 @@ class Attributes:
         if self.schema is not None:
             schema = Schema.read(self.schema)
             return schema if self.columns is None else schema.only(self.columns, self.schema)
-        names = list(records[0][1])
+        names = list(dict.fromkeys(name for _, row in records for name in row))
         owners = Columns(unit=self.unit_column).owners(names)
         return Schema.of_rows(self.columns or [n for n in names if n not in owners], [row for _, row in records])
 
     def _unit(self, place: str, row: dict[str, Any]) -> str:
         if self.unit in (None, "utterance"):
             return place
-        name = self.unit_column or "unit"
         try:
-            return unit_name(row.get(name))
+            return unit_name(row.get(self._owner))
         except ValueError as error:
             raise DataError(
-                f"{name!r}, which says whose row this is, {error}; another column is named by --unit-column",
+                f"{self._owner!r}, which says whose row this is, {error}; another column is named by --unit-column",
                 about=place,
             ) from None
+
+    @property
+    def _owner(self) -> str:
+        return self.unit_column or "unit"
 
     def _refuse_rows_of_one(self, records: Sequence[Record], known: Columns) -> None:
         seen: dict[tuple[str, str], str] = {}

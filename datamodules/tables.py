@@ -196,7 +196,7 @@ def _file_turns(
                     wanted = " and ".join(map(repr, own)) or repr(field)
                     raise DataError(
                         f"no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record, columns)})",
-                        about=where if record.keys() & set(own) else _head(where),
+                        about=where if record.keys() & set(own) else head_of(where),
                     )
             yield Placed(where, turn, owners.column(record))
     if missing and present:
@@ -307,7 +307,7 @@ def _row_turn(
     if column not in record:
         raise DataError(
             f"no {column!r} ({listed(record, columns)}): name the column of what was said as data.columns.text",
-            about=_head(where),
+            about=head_of(where),
         )
     utterance = "" if record[column] is None else _text(record, column, where)
     with_trees = with_trees or (codes is not None and codes.schema.needs_trees)
@@ -324,13 +324,13 @@ def _row_turn(
         raise DataError(
             f"no {owner!r}, which says whose line this is ({listed(record, columns)}): name the column as "
             "data.columns.unit, add one to every line, or train with unit=utterance (each line protected by itself)",
-            about=_head(where),
+            about=head_of(where),
         )
     return Turn(utterance, parse, _name(record, owner, where), label)
 
 
-def _head(where: str) -> str:
-    """The line that names the columns of a row, which the row itself does of JSON lines."""
+def head_of(where: str) -> str:
+    """The line that names the columns of a row: the first one of a table of text, else its own."""
     path, _, line = where.rpartition(":")
     return f"{path}:1" if line.isdigit() and kind(path) in (".csv", ".tsv") else where
 
@@ -539,7 +539,7 @@ def _parquet(path: str, content: bytes) -> Iterator[Record]:
     try:
         file = parquet.ParquetFile(io.BytesIO(read_bytes(path, ".parquet", content)))
         yield from _rows(file.schema_arrow, file.iter_batches(), path)
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, "Parquet", error) from None
 
 
@@ -548,7 +548,7 @@ def _arrow(path: str, content: bytes) -> Iterator[Record]:
     try:
         stream = arrow.ipc.open_stream(content)
         yield from _rows(stream.schema, stream, path)
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, "Arrow", error) from None
 
 

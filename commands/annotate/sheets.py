@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.columns import USUAL
-from datamodules.tables import kind, read_records
+from datamodules.tables import head_of, kind, read_records
 from doppel.errors import DataError
 from doppel.files import write_json_lines, write_text
 
@@ -119,7 +119,8 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
         lacking = [name for name in ("utterance", "parse", "correction") if name not in record]
         if lacking:
             raise DataError(
-                f"no column {lacking[0]}: give the sheet that `choose --to-sheet` wrote, filled in", about=where
+                f"no column {lacking[0]}: give the sheet that `choose --to-sheet` wrote, filled in",
+                about=head_of(where),
             )
         correction = str(record["correction"] or "").strip()
         word = "corrected" if correction else "not looked at"

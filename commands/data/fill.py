@@ -18,7 +18,7 @@ from datamodules.attribute_codes import AttributeCodes
 from datamodules.columns import Columns
 from datamodules.redaction import NO_COUNT
 from datamodules.sources import content_digest, expand_path, is_embedded
-from datamodules.tables import read_records, read_turns
+from datamodules.tables import head_of, read_records, read_turns
 from doppel.errors import DataError, UserError
 from doppel.files import append_json_line, cut_torn_line, read_json_lines, write_json_lines
 from doppel.tables.schema import OTHER, Column, Schema
@@ -134,7 +134,9 @@ def _filled(
     (name,) = columns.of("text", row) or ["text"]
     text = row.get(name)
     if name not in row or not isinstance(text, str | None):
-        raise DataError(f"no text under {name!r}: name the column of what was said as --columns.text", about=where)
+        raise DataError(
+            f"no text under {name!r}: name the column of what was said as --columns.text", about=head_of(where)
+        )
     text, made = text or "", {}
     for column in wanted:
         if row.get(str(column.source)) in (None, ""):

@@ -120,7 +120,7 @@ def _make_numbers(sections: Any, path: Path) -> None:
     for section, names in _NUMBERS.items():
         given: Any = sections.get(section) if isinstance(sections, dict) else None
         for name in names & given.keys() if isinstance(given, dict) else ():
-            if given[name] is not None:
+            if isinstance(given[name], str | bool):
                 number = _number(given[name], f"{section}.{name}", path)
                 given[name] = int(number) if number.is_integer() else number
 

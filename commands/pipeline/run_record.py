@@ -17,6 +17,7 @@ from commands.pipeline.stage_config import StageConfig
 from commands.pipeline.systems import system
 from commands.pipeline.yaml_files import PLACE, flat, listed, public_names, read_yaml
 from doppel.errors import UserError
+from doppel.files import kind_of
 
 _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", FILE}
 #: In the folder of an audit from its first moment on.
@@ -138,5 +139,5 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path.name} is no JSON ({error})") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path.name} holds {type(content).__name__}, not keys with values")
+        raise UserError(f"{path.name} holds {kind_of(content)}, not keys with values")
     return content

@@ -35,47 +35,12 @@ Settings = dict[str, Any]
 _Fastest: Any = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # of the same YAML; the first one takes a tenth of the time
-
-
 #: Keys of what names data, or is called as data call it: all that is below them is text, as it is written.
-TEXTS = frozenset(
-    [
-        "name",
-        "systems",
-        "columns",
-        "train_path",
-        "val_path",
-        "test_path",
-        "keep_function",
-        "reference",
-        "labels",
-        "label_words",
-        "supported",
-        "names",
-        "environment",
-        "texts",
-        "schema",
-        "words",
-        "sensitive",
-        "safe",
-        "patterns",
-        "rows",
-        "examples",
-        "train",
-        "test",
-        "missing",
-        "public_parser",
-        "parser",
-        "featurizer",
-        "encoder",
-        "base_model",
-        "slots",
-        "commit",
-        "parser_digest",
-    ]
-)
-
-
+_IS_OF_DATA = re.compile(
+    "name|systems|columns|(train|val|test)_path|train|test|missing|keep_function|reference|labels|label_words|supported"
+    "|names|texts|schema|words|sensitive|safe|patterns|rows|examples|(public_)?parser|featurizer|base_model|slots"
+    "|environment|commit|parser_digest"
+).fullmatch
 #: Keys whose own keys are names of stages and systems, of which some are called as what names data.
 _BY_NAME = ("epochs", "stages", "variants")
 
@@ -113,7 +78,7 @@ _Loader.add_constructor(_NUMBERS[1], _float)
 
 
 def parse_yaml(text: str, below: str = "") -> Any:
-    """A text as YAML, with the numbers of people; what names data is text (:data:`TEXTS`), and null is nothing.
+    """A text as YAML, with the numbers of people; what names data is text, and null is nothing.
 
     Args:
         text: The text.
@@ -133,7 +98,7 @@ def parse_yaml(text: str, below: str = "") -> Any:
 
 
 def _names_data(above: str, key: str) -> bool:
-    return key in TEXTS and above not in _BY_NAME
+    return _IS_OF_DATA(key) is not None and above not in _BY_NAME
 
 
 def _leave_texts(node: Any, is_text: bool, above: str) -> None:

@@ -22,7 +22,7 @@ from commands.privacy.rows_card import refuse_unpaid_rows
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_overlap
 from datamodules.sources import expand_path
-from datamodules.tables import read_records
+from datamodules.tables import head_of, read_records
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Prompt
 from doppel.evolution.evolve import Plan
@@ -219,7 +219,7 @@ def read_donations(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
     for where, values in read_records(expand_path(path)):
         text = values.get("text") or values.get("utterance")
         if not isinstance(text, str):
-            raise DataError('it has no "text": give each donated text with its attributes', about=where)
+            raise DataError('it has no "text": give each donated text with its attributes', about=head_of(where))
         found.append(Donation(text, {name: as_word(value) for name, value in values.items() if value is not None}))
     return found
 

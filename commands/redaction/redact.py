@@ -18,9 +18,9 @@ from tqdm import tqdm
 
 from datamodules.columns import Columns
 from datamodules.sources import embedded_turns, expand_path, is_embedded
-from datamodules.tables import kind, read_records
+from datamodules.tables import head_of, kind, read_records
 from doppel.errors import DataError, UserError
-from doppel.files import whole_file, write_json
+from doppel.files import kind_of, whole_file, write_json
 from doppel.redaction.mask import Ranker, Redacted, Redactor
 from doppel.redaction.patterns import rules_of
 from doppel.redaction.pseudonyms import pseudonyms as draws_of
@@ -198,9 +198,9 @@ def _said(record: dict[str, Any], where: str, columns: Columns) -> str:
     (name,) = columns.of("text", record) or ["text"]
     text = record.get(name)
     if text is not None and not isinstance(text, str):
-        raise DataError(f"{name!r} is a {type(text).__name__}: give a text", about=where)
+        raise DataError(f"{name!r} is {kind_of(text)}: give a text", about=where)
     if name not in record:
-        raise DataError(f"no {name!r}: name the column of what was said as --columns.text", about=where)
+        raise DataError(f"no {name!r}: name the column of what was said as --columns.text", about=head_of(where))
     return text or ""
 
 
