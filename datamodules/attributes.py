@@ -68,6 +68,7 @@ class Attributes:
         for name in [*schema.sources, *sorted(needed - set(schema.sources))]:
             if name not in present:
                 way = FILL if name in (column.source for column in schema.filled) else ""
+                way = ": name the column that says whose row it is by --unit-column" if name == self._owner else way
                 raise DataError(f"no row has a column {name!r} ({listed(present, known)}){way}", about=self.path)
         units = [self._unit(place, row) for place, row in records]
         if self.unit is None:

@@ -87,11 +87,11 @@ def test_rows_have_public_values_and_a_card_that_says_what_holds(table: Path, ca
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (["--schema", "none.yaml"], "none.yaml: cannot be read"),
+        (["--schema", "none.yaml"], "no file none.yaml"),
         (["--columns", "color"], "column 'color' is not in the schema"),
         (["--epsilon", "0"], "epsilon"),
         (["--delta", "2"], "delta"),
-        (["--unit", "user"], "'unit', which says whose row this is"),
+        (["--unit", "user"], "no row has a column 'unit'"),
         (["--unit-column", "user"], "each row would be protected by itself"),
         (["--out", "rows.txt"], "give such a name"),
         (["--out", "{table}/rows.csv"], "private.csv: cannot be written to"),
