@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass
 from typing import Literal
@@ -58,7 +59,7 @@ def unit_name(value: object) -> str:
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
         raise ValueError(f"is {kind_of(value)}: give a text or a whole number")
     name = unicodedata.normalize("NFC", "" if value is None else str(value)).strip(" \t\r\n")
-    if any(unicodedata.category(sign) == "Cc" for sign in name):
+    if re.search(r"[\0-\x1f\x7f-\x9f]", name):
         raise ValueError("has a control character, so that two names may look like one: write it without")
     name = name.strip()
     if name.casefold().strip("<>()[]#-._?*'\" ") in _NOBODY:

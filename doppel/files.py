@@ -223,7 +223,8 @@ def parse_json(text: str, path: str | Path, number: int, form: str) -> Any:
 def kind_of(value: object) -> str:
     """What a JSON value is, for errors, which never quote it."""
     known = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return known.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+    known |= {int: "a whole number", float: "a decimal number"}
+    return known.get(type(value), f"a {type(value).__name__}")
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def test_the_fingerprint_follows_every_row_and_whose_it_is() -> None:
         (lambda: module(unit=None), "unit='row'"),
         (lambda: module(unit_of=None), "no field 'user'.*unit_of"),
         (lambda: module(unit_of=USERS[:-1]), "199 ids.*200 rows"),
-        (lambda: module(unit_of=lambda row: 0.5), "row 0: .*is a float"),
+        (lambda: module(unit_of=lambda row: 0.5), "row 0: .*is a decimal number"),
         (lambda: module(unit="row"), "unit_of has no place"),
         (lambda: module(batch_size=1000), "batch_size is 1000"),
         (lambda: module([[1], [1, 2]], unit_of=[1, 2], collate=None, batch_size=1).setup("fit"), None),
