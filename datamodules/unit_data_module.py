@@ -25,6 +25,7 @@ from datamodules.loader import Loader
 from datamodules.logical_batches import choose
 from datamodules.turn import unit_name
 from doppel.errors import DataError
+from doppel.files import kind_of
 from doppel.privacy.fingerprint import sealed
 from doppel.privacy.secret import Secret
 from doppel.privacy.spec import usual_batch_size
@@ -283,7 +284,7 @@ class UnitDataModule(DataModule):
             content = self._row(row)
             if not isinstance(content, Mapping):
                 raise DataError(
-                    f"row {row} is a {type(content).__name__}, which has no field {name!r} that names its unit: give "
+                    f"row {row} is {kind_of(content)}, which has no field {name!r} that names its unit: give "
                     "unit_of, the ids of all rows or a function of a row's number; or unit='row' if each row is "
                     "somebody else's"
                 )

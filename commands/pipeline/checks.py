@@ -112,8 +112,8 @@ def check(experiment: Experiment, path: Path) -> None:
                 hint = f"did you mean {called[nearest[0]]}?" if nearest else f"there are {', '.join(known)}"
                 raise UserError(f"there is no system {used.name!r}, nor variants.{used.name}: {hint}", about=path)
             what = used.needs if used.needs in has else f"{used.needs}.{used.name}"
-            give = {"labels": "labels=labels.txt, a public list of one a line", "attributes": "attributes.schema=FILE"}
-            way = f"give {give[what]}, or name" if what in give else "name"
+            what = "attributes.schema" if what == "attributes" else what
+            way = "give labels=labels.txt, a public list of one a line, or name" if what == "labels" else "name"
             raise UserError(
                 f"{path} has no {what}, which the system {used.name} needs: {way} others in systems "
                 f"({', '.join(known)})"

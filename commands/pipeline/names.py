@@ -29,7 +29,7 @@ class Names:
 
     def of(self, name: str) -> str:
         """What people call it; a name without words stays as it is, for nobody has said what it means."""
-        return self.words.get(name, name)
+        return self.words.get(plain(name), name)
 
     def is_plumbing(self, name: str) -> bool:
         """Whether nobody asks for it."""
@@ -72,4 +72,4 @@ def read_names(given: Mapping[str, Any] | str | None) -> Names:
     plumbing = given.get(PLUMBING) or []
     if not isinstance(plumbing, list) or not all(isinstance(name, str) and name for name in plumbing):
         raise UserError(f"{where} has {PLUMBING} {plumbing!r}: give a list of names, each in quotes if it is a sign")
-    return Names({plain(key): " ".join(value.split()) for key, value in told.items()}, frozenset(plumbing))
+    return Names({plain(key): " ".join(value.split()) for key, value in told.items()}, frozenset(map(plain, plumbing)))

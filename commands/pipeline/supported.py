@@ -111,6 +111,7 @@ def read_supported(
 
 def matches(name: str, patterns: frozenset[str]) -> bool:
     """Whether a name is one of these, or begins as one with a star does."""
+    name = plain(name)
     return name in patterns or any(p.endswith("*") and name.startswith(p[:-1]) for p in patterns)
 
 
