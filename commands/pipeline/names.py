@@ -65,11 +65,9 @@ def read_names(given: Mapping[str, Any] | str | None) -> Names:
             raise UserError("holds no names: give lines 'FunctionName: what people call it'", about=path)
     told = {key: value for key, value in given.items() if key != PLUMBING}
     for key, value in told.items():
-        if not isinstance(key, str) or not isinstance(value, str) or not value.strip():
-            raise UserError(
-                f"{where} calls {key!r} {value!r}: give a text, in quotes if YAML reads it as something else"
-            )
+        if not isinstance(value, str) or not value.strip():
+            raise UserError(f"{where} calls {key!r} {value!r}: give a text")
     plumbing = given.get(PLUMBING) or []
     if not isinstance(plumbing, list) or not all(isinstance(name, str) and name for name in plumbing):
-        raise UserError(f"{where} has {PLUMBING} {plumbing!r}: give a list of names, each in quotes if it is a sign")
+        raise UserError(f"{where} has {PLUMBING} {plumbing!r}: give a list of names")
     return Names({plain(key): " ".join(value.split()) for key, value in told.items()}, frozenset(map(plain, plumbing)))
