@@ -194,8 +194,7 @@ def read_sources(experiment: Experiment) -> Read:
     slots = experiment.section("model").get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and "parse" in learnt:
         turns = read_turns(expand_path(experiment.reference), "utterance", columns=reference)
-        told = unslotted(turns[:_TURNS], slot_table(slots))
-        notes += [] if told is None else [told]
+        notes += unslotted(turns[:_TURNS], slot_table(slots))
     if texts is not None:
         found = len({turn.utterance for turn in read_turns(expand_path(texts), "utterance", columns=reference)})
         if found < (num_topics := (experiment.topics or Topics()).num_topics):

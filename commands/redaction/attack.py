@@ -31,7 +31,7 @@ def attack(
     nothing of single people.
 
     With --samples and --strings: in how many samples of a model that was trained on redacted text each hidden string
-    stands, as it is and in any case; canaries that were put into the text, or names.
+    stands, as it is and however it is typed; canaries that were put into the text, or names.
 
     Of private tables these numbers are private. They are no ε and bound none.
 

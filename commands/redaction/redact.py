@@ -88,8 +88,8 @@ def redact(
         ranker: logistic takes |coefficient · TF-IDF| of a logistic regression, occlusion what its log odds change when
             a word is left out, gradient |gradient · input| of a classifier on a sentence encoder, learned a network
             that learns what to hide.
-        words: Text file of words and phrases that are always hidden, one a line; a tab and person, city or venue may
-            follow.
+        words: Text file of words and phrases that are always hidden, however they are typed, one a line; a tab and
+            person, city or venue may follow.
         patterns: Some of email, phone and number.
         entities: Hide names, dates and sums that a spaCy model finds (extra entities).
         pseudonyms: Put made-up names in place of what lists, patterns and names have a kind for, the same for the same

@@ -19,12 +19,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from doppel.lispress.expression import STRING_BODY_PATTERN, SYMBOL_PATTERN, String
+from doppel.occurrences import Strings, fold, merged
 
 _TOKEN = re.compile(rf'([()^])|"({STRING_BODY_PATTERN})"|({SYMBOL_PATTERN})|(\S)', re.DOTALL)
 _MARK, _STRING, _SYMBOL = 1, 2, 3
 _QUOTED = re.compile(rf'"({STRING_BODY_PATTERN})"', re.DOTALL)
 _VOWELS = frozenset("aeiou")
 _IS_KIND = re.compile(r"[a-z]+").fullmatch
+_IN_A_SLOT = re.compile("[a-zA-Z0-9]").fullmatch
 
 
 class Slotted(NamedTuple):
@@ -63,7 +65,7 @@ class SlotKinds:
         self._depth = max((len(path) for _, path in self._paths), default=1)
         self._kind_of = lru_cache(maxsize=1 << 14)(self._look_up)
         words = "|".join(sorted(map(re.escape, self.names), key=len, reverse=True)) or "(?!)"
-        slot = rf"(?<!\w)({words})([1-9][0-9]*)(?!\w)"
+        slot = rf"(?<![a-zA-Z0-9])({words})([1-9][0-9]*)(?![a-zA-Z0-9])"
         self.slot = re.compile(slot, re.IGNORECASE)
         self.slot_with_article = re.compile(rf"(?P<article>(?<![\w'])an?\s+)?{slot}", re.IGNORECASE)
 
@@ -140,9 +142,9 @@ class _Form:
 def to_slots(tree: str, utterance: str, kinds: SlotKinds) -> Slotted:
     """Put slots in place of the strings of a tree that have a kind, and of every occurrence of them in its utterance.
 
-    An occurrence is the string in whole words, in upper or lower case, with any blanks between its words; of strings
-    within one another the longest counts. A string that the utterance does not have becomes a slot in the tree alone.
-    Equal strings of one kind share a slot, and so do strings that differ in case.
+    What an occurrence is, says :class:`~doppel.occurrences.Strings`; those that overlap become the slot of the longest.
+    A string that the utterance does not have becomes a slot in the tree alone. Strings of one kind that are equal as
+    they are compared, such as those that differ in case, share a slot.
 
     Formal guarantees:
         The result is a function of this tree, this utterance and a public table. So a row stays one row of its unit,
@@ -164,10 +166,11 @@ def to_slots(tree: str, utterance: str, kinds: SlotKinds) -> Slotted:
         value = " ".join(String(tree[start:stop]).value.split())
         if not value:
             continue
-        slot = slots.get((kind, value.lower()))
+        key = kind, fold(value)
+        slot = slots.get(key)
         if slot is None:
             counts[kind] = counts.get(kind, 0) + 1
-            slot = slots[kind, value.lower()] = f"{kind}{counts[kind]}"
+            slot = slots[key] = f"{kind}{counts[kind]}"
             values[slot] = value
         pieces += tree[end:start], slot
         end = stop
@@ -176,24 +179,18 @@ def to_slots(tree: str, utterance: str, kinds: SlotKinds) -> Slotted:
 
 
 def _replace(utterance: str, values: Mapping[str, str]) -> str:
-    """The utterance with slots in place of their values."""
+    """The utterance with slots in place of their values; a slot is a word, also where the script has no blanks."""
     slot_of: dict[str, str] = {}
     for slot, value in values.items():
-        slot_of.setdefault(value.lower(), slot)
-    if not slot_of:
-        return utterance
-    longest_first = sorted(values.values(), key=len, reverse=True)
-    patterns = (r"\s+".join(map(re.escape, value.split(" "))) for value in longest_first)
-    occurrence = re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)", re.IGNORECASE)
-
-    def slot_for(match: re.Match[str]) -> str:
-        text = " ".join(match[0].split())
-        found = slot_of.get(text.lower())
-        if found is None:  # letters whose lower case is not one letter
-            found = next(s for s, v in values.items() if re.fullmatch(re.escape(v), text, re.IGNORECASE))
-        return found
-
-    return occurrence.sub(slot_for, utterance)
+        slot_of.setdefault(value, slot)
+    said, end = "", 0
+    for start, stop, value in merged(Strings(slot_of).find(utterance)):
+        said += utterance[end:start]
+        said += (" " if _IN_A_SLOT(said[-1:]) else "") + slot_of[value]
+        if _IN_A_SLOT(utterance[stop : stop + 1]):
+            said += " "
+        end = stop
+    return said + utterance[end:]
 
 
 def slots_of(text: str, kinds: SlotKinds) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from doppel.errors import DataError
+from doppel.occurrences import Strings
 
 _FOLDS = 5
 
@@ -86,15 +88,16 @@ def _words(text: str) -> list[str]:
 def replayed(samples: Iterable[str], strings: Sequence[str]) -> list[dict[str, Any]]:
     """How often hidden strings, such as canaries and names, stand in samples of a model that learnt from redacted text.
 
-    A string counts in whole words, once a sample. A common name stands in samples by chance too: compare with names
-    that were in no training text.
+    A string counts in whole words (:class:`~doppel.occurrences.Strings`), once a sample. A common name stands in
+    samples by chance too: compare with names that were in no training text.
 
     Args:
         samples: What the model wrote.
         strings: What was hidden.
 
     Returns:
-        For each string ``verbatim`` and ``in_any_case``, the samples that hold it, blanks taken as one.
+        For each string ``verbatim``, the samples that hold it as it is, blanks taken as one, and ``in_any_case``, those
+        that hold it however it is written.
 
     Raises:
         DataError: There is no string, or an empty one.
@@ -102,15 +105,10 @@ def replayed(samples: Iterable[str], strings: Sequence[str]) -> list[dict[str, A
     plain = [" ".join(string.split()) for string in strings]
     if not plain or not all(plain):
         raise DataError("there is no string to look for, or an empty one: give one a line")
-    exact = [re.compile(rf"(?<!\w){re.escape(string)}(?!\w)") for string in plain]
-    folded = [re.compile(rf"(?<!\w){re.escape(string.casefold())}(?!\w)") for string in plain]
-    counts = np.zeros((len(plain), 2), dtype=int)
+    verbatim, in_any_case, looked_for = Counter[str](), Counter[str](), Strings(plain)
     for sample in samples:
         text = " ".join(sample.split())
-        small = text.casefold()
-        for row, one, any_case in zip(counts, exact, folded, strict=True):
-            row += one.search(text) is not None, any_case.search(small) is not None
-    return [
-        {"string": string, "verbatim": verbatim, "in_any_case": in_any_case}
-        for string, (verbatim, in_any_case) in zip(plain, counts.tolist(), strict=True)
-    ]
+        found = list(looked_for.find(text))
+        verbatim.update({one.string for one in found if text[one.start : one.stop] == one.string})
+        in_any_case.update({one.string for one in found})
+    return [{"string": s, "verbatim": verbatim[s], "in_any_case": in_any_case[s]} for s in plain]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from doppel.errors import UserError
 from doppel.lispress.expression import STRING_BODY_PATTERN
+from doppel.occurrences import fold_character
 
 #: What stands in place of hidden words.
 MASK = "[MASK]"
@@ -57,8 +58,13 @@ Pseudonym = Callable[[str, str], str | None]
 
 
 def key_of(word: str) -> str:
-    """A word without the punctuation at its ends and without ``'s``, in one case; empty without letter and digit."""
-    return _ENDS.sub("", unicodedata.normalize("NFKC", word)).casefold()
+    """A word as it is compared, without the punctuation at its ends and ``'s``; empty without letter and digit."""
+    return _ENDS.sub("", unicodedata.normalize("NFC", "".join(map(fold_character, word))))
+
+
+def _is_within(key: str, keys: Iterable[str]) -> bool:
+    """Whether a word of a script without borders of words is a part of others."""
+    return key.upper() == key.lower() and any(map(str.isalpha, key)) and any(key in other for other in keys)
 
 
 def keys_of(text: str) -> list[str]:
@@ -152,7 +158,7 @@ class Redactor:
                 for start in range(len(own) - len(of) + 1)
                 if tuple(own[start : start + len(of)]) == of
             }
-            masked = {place for place, key in enumerate(own) if key in keys}
+            masked = {place for place, key in enumerate(own) if key in keys or _is_within(key, keys)}
             found = self._written(words, masked, spans, given)
             return f'"{found.text}"' if found.hidden else match[0]
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from doppel.errors import DataError, UserError
 from doppel.files import read_list
+from doppel.occurrences import Strings, fold
 from doppel.redaction.mask import Rule, Span, key_of
 
 Pattern = Literal["email", "phone", "number"]
@@ -21,7 +22,7 @@ PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 #: Local part and domain as people write them; and seven digits or more with what stands between those of a number.
 _EXPRESSIONS: dict[Pattern, re.Pattern[str]] = {
     "email": re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+"),
-    "phone": re.compile(r"(?<![\w.,])\+?\(?\d(?:[ ().\-/]{0,2}\d){6,}(?!\w)"),
+    "phone": re.compile(r"(?<![A-Za-z\d.,])\+?\(?\d(?:[ ().\-/]{0,2}\d){6,}(?![A-Za-z\d])"),
     "number": re.compile(r"\d"),
 }
 #: Where the names of a model lie, and what pip calls what installs it with its library.
@@ -64,21 +65,17 @@ class Expression:
 
 
 class WordList:
-    """Words and phrases of a list, in any case and with any punctuation around them.
+    """Words and phrases of a list, however they are written (:class:`~doppel.occurrences.Strings`).
 
-    A single word is also found as a part of a written one, such as ``Ana`` in ``Ana/Bob``; another form of it is not.
+    One is also found as a part of what stands between blanks, such as ``Ana`` in ``Ana/Bob``, all of which is hidden
+    then; another form of it ("Anas") is not.
 
     Args:
         entries: Words or phrases → their kind (``person``, ``city``, …), or None.
     """
 
     def __init__(self, entries: dict[str, str | None]) -> None:
-        self._kinds: dict[tuple[str, ...], str | None] = {}
-        for entry, kind in entries.items():
-            keys = tuple(key for key in map(key_of, entry.split()) if key)
-            if keys:
-                self._kinds.setdefault(keys, kind)
-        self._lengths = sorted({len(keys) for keys in self._kinds}, reverse=True)
+        self._kinds, self._strings = entries, Strings(entries)
 
     @classmethod
     def read(cls, path: Path) -> WordList:
@@ -89,23 +86,17 @@ class WordList:
         """
         rows = [line.partition("\t") for line in read_list(path)]
         found = cls({entry.strip(): kind.strip() or None for entry, _, kind in rows if entry.strip()})
-        if not found._kinds:
+        if not any(map(fold, found._kinds)):
             raise DataError("no word in it: write a word or a phrase a line", about=path)
         return found
 
     def find(self, words: Sequence[str]) -> Iterator[Span]:
         """See :class:`~doppel.redaction.mask.Rule`."""
-        keys = [key_of(word) for word in words]
-        for length in self._lengths:
-            for start in range(len(keys) - length + 1):
-                own = tuple(keys[start : start + length])
-                if own in self._kinds:
-                    yield Span(start, start + length, self._kinds[own])
-        if 1 in self._lengths:
-            for place, key in enumerate(keys):
-                parts = re.split(r"[\W_]+", key)
-                if len(parts) > 1 and any((part,) in self._kinds for part in parts):
-                    yield Span(place, place + 1, None)
+        text = " ".join(words)
+        found = [(one.start, one.stop, one.string) for one in self._strings.find(text)]
+        for span, (start, stop, string) in zip(_spans(words, ((*one[:2], None) for one in found)), found, strict=True):
+            is_all = key_of(" ".join(words[span.start : span.stop])) == key_of(text[start:stop])
+            yield span._replace(kind=self._kinds[string]) if is_all else span
 
 
 class Entities:

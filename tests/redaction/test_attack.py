@@ -68,6 +68,9 @@ def test_replayed_strings_count_in_whole_words_once_a_sample() -> None:
         {"string": "c++", "verbatim": 0, "in_any_case": 1},
         {"string": "Zoe", "verbatim": 0, "in_any_case": 0},
     ]
+    samples = ["O’Neil", "O'Neil's", "给小明打电话", "ANN\u2011MARIE", "Ann Maries"]
+    found = replayed(samples, ["O'Neil", "小明", "Ann-Marie"])
+    assert [(row["verbatim"], row["in_any_case"]) for row in found] == [(1, 2), (1, 1), (0, 1)]
     for strings in ([], [" "]):
         with pytest.raises(DataError, match="one a line"):
             replayed(samples, strings)

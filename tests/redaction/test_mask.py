@@ -103,6 +103,22 @@ def test_lists_find_words_in_any_case_and_phrases_and_parts_of_words(tmp_path: P
         WordList.read(tmp_path / "none.txt")
 
 
+def test_lists_find_other_spellings_and_words_without_blanks() -> None:
+    redactor = Redactor([WordList(dict.fromkeys(["O'Neil", "José", "Ann-Marie", "小明", "محمد"], "person"))])
+    for text in ("O’NEIL", "Jose\u0301", "Jo\u200bsé", "ANN\u2011MARIE", "Ann Marie", "给小明打电话", "بمحمد"):
+        assert redactor.redact(f"ask {text}, now").text == f"ask {MASK} now"
+    assert redactor.redact("ask Jose or O'Neils").hidden == frozenset()
+    named = Redactor(redactor.rules, pseudonym=pseudonyms(keyed))
+    assert named.redact("O’Neil").text == named.redact("o'neil").text != MASK
+    assert named.redact("给小明打电话").text == MASK  # its other characters are no part of a name
+    assert Redactor([Expression("phone")]).redact("打13800138000给我").text == MASK
+
+
+def test_trees_lose_what_stands_in_a_hidden_word() -> None:
+    said = Redactor(ranker=ByLength(), level=0.3).redact("请给小明打电话 a b")
+    assert Redactor().redact_tree('(PersonName.apply "小明")', said) == f'(PersonName.apply "{MASK}")'
+
+
 def test_a_name_has_one_pseudonym_and_kinds_without_one_have_a_mask() -> None:
     rules = [WordList({"Ana Lim": "person", "acme": None}), Expression("phone"), Expression("email")]
     redactor = Redactor(rules, pseudonym=pseudonyms(keyed))
