@@ -37,8 +37,8 @@ from doppel.files import whole_file
 
 #: Cell → its system, and what it sets; ``{donated}`` is the file of given texts.
 CELLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "0 shot": ("evolution", {}),
-    "+M": ("evolution", {"evolution.rows": "attributes"}),
+    "0 shot": ("evolution", {"evolution.num_examples": 0}),
+    "+M": ("evolution", {"evolution.rows": "attributes", "evolution.num_examples": 0}),
     "+E": ("evolution", {"evolution.examples": "{donated}"}),
     "MAPLE": ("evolution", {"evolution.rows": "attributes", "evolution.examples": "{donated}"}),
     "attributes": ("attributes", {}),

@@ -22,6 +22,8 @@ _FREE_OF_EVOLUTION = ("limits", "key_variable", "batch_size")
 #: Keys that say how is logged, and how is sampled.
 _LOGGING = re.compile(r"(^|\.)trainer\.(logger|log_every_n_steps|enable_progress_bar)(\.|$)")
 _SAMPLING = re.compile(r"(^|\.)sampling\.|^num_samples$")
+#: Likewise, what changes texts alone, which may be mended as long as nothing has voted for one.
+_OF_TEXTS = ("model", "examples", "num_examples", "temperature", "top_p", "max_new_tokens", "wording")
 #: Fields of an experiment that may change while its run goes on.
 _FREE = (
     "save_every",
@@ -161,13 +163,15 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
     ours, theirs = old.as_dict(), new.as_dict()
     free = _FREE if new.adaptation is None else tuple(name for name in _FREE if name != "parser_digest")
     has_samples = bool(Manifest.read(run).released())
+    is_chosen = any((run / name).exists() for name in ("evolution/votes.jsonl", "synthetic_evolution.jsonl"))
+    free_of_evolution = _FREE_OF_EVOLUTION + (() if is_chosen else _OF_TEXTS)
     begun = {*old.systems, *(stage for system in systems_of(old) for stage in system.stages)}
     for key, was, now in differences(ours, theirs):
         place, *rest = key.split(".")
         is_logging = _LOGGING.search(key) is not None
         is_free = place in free or is_logging or (not has_samples and _SAMPLING.search(key) is not None)
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
-        is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in _FREE_OF_EVOLUTION))
+        is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in free_of_evolution))
         is_said = key in ("data.unit", "overrides.data.unit") and {was, now} == {
             None,
             "utterance",

@@ -15,6 +15,8 @@ from doppel.evolution.generators.wording import Wording
 GRAMMAR = "grammar"
 #: What asks a model that only goes on with a text; the shipped base has a prefix for what it is to write.
 CONTINUATION, SHIPPED = Wording("", "{begin}"), Wording(" utterance<|bos|>", " utterance<|bos|> {begin}")
+#: Likewise, where there are texts to show: without, it writes whatever the web has.
+EXAMPLES = Wording("What people wrote{about}:{examples}\n-", "What people wrote{about}:{examples}\n- {begin}")
 #: Folder of the shipped base.
 BASE = "models/base"
 #: Rows that the run itself measures.
@@ -44,8 +46,8 @@ class Evolution:
             experiment's ``attributes.schema`` and in its ``attributes.share`` of the budget, or a file as ``python
             cli.py metadata`` writes it.
         examples: Texts that people have given to be shown to the generator, with their attributes as columns. They must
-            not be in the private file.
-        num_examples: Of these, the nearest by attributes that each first question shows.
+            not be in the private file. Null: the first of the public ``reference``.
+        num_examples: Of these, the nearest by attributes that each question shows whose wording has ``{examples}``.
         temperature: Of the sampling.
         top_p: Likewise.
         max_new_tokens: Longest text.
@@ -107,7 +109,7 @@ class Evolution:
 
     @property
     def words(self) -> Wording:
-        """How a model is asked."""
+        """How a model is asked, where there is nothing to show it."""
         if self.wording is not None:
             return self.wording
         if self.is_server:

@@ -257,6 +257,7 @@ class StepMaker(StepBase):
             "settings": json.dumps(dataclasses.asdict(settings)),
             "privacy": None if privacy is None else json.dumps(privacy),
             "labels": labels,
+            "reference": experiment.reference,
             "seed": experiment.seed,
         }
         votes = [self._file(f"{folder}/votes.jsonl", "metrics", system)] if experiment.is_private else []
@@ -276,6 +277,7 @@ class StepMaker(StepBase):
                 labels,
                 settings.rows,
                 settings.examples,
+                experiment.reference,
                 settings.generator if is_folder else None,
                 *ranked,
                 listed,

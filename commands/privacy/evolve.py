@@ -7,12 +7,13 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline.evolution_settings import GRAMMAR, Evolution
+from commands.pipeline.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
 from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.ballots import Ballots, Poll
 from commands.privacy.counted import embed
@@ -22,10 +23,10 @@ from commands.privacy.rows_card import refuse_unpaid_rows
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_overlap
 from datamodules.sources import expand_path
-from datamodules.tables import head_of, read_records
+from datamodules.tables import head_of, place_turns, read_records
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Prompt
-from doppel.evolution.evolve import Plan
+from doppel.evolution.evolve import Plan, first_texts
 from doppel.evolution.evolve import evolve as run_rounds
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.asking import AskedModel
@@ -39,6 +40,12 @@ from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 from doppel.tables.schema import as_word
 
+#: Texts of the reference that are read; and fewer say nothing.
+_PUBLIC, _FEW_TEXTS = 1000, 8
+PRIVATE_REFERENCE = (
+    "--reference is {path}, which says what the private file {private} does, in whatever form: its texts go to the "
+    "generator word by word; name a public file"
+)
 PRIVATE_EXAMPLES = (
     "evolution.examples is {path}, which says what the private file {private} does, in whatever form: examples go "
     "to the generator word by word; take what people gave out of the private file, or name a file of other texts"
@@ -54,6 +61,7 @@ def evolve(
     settings: Evolution,
     privacy: PrivacyArguments | None = None,
     labels: Path | None = None,
+    reference: str | None = None,
     seed: int = 1,
 ) -> None:
     """Let texts of a public model evolve by the votes of private ones.
@@ -71,6 +79,8 @@ def evolve(
         settings: The field "evolution" of the experiment, as JSON.
         privacy: Budget, as JSON; left out, votes have no noise: NOT PRIVATE.
         labels: File of all labels there are, one a line; a public list.
+        reference: Public human turns: examples for the generator, if none are named, and what its first texts are
+            compared with.
         seed: Public seed of prompts, clusters and draws, never of the noise.
 
     Raises:
@@ -92,7 +102,8 @@ def evolve(
                 refuse_unpaid_rows(Path(expand_path(settings.rows)), ledger, privacy.scope)
         if ballots.num_lost:
             print(f"   {ballots.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
-        donations = read_donations(settings.examples, data)
+        public = read_public(reference, data)
+        donations = read_donations(settings.examples, data) or public
         answers = Answers(folder / "answers.jsonl", _identity(settings))
         plan = Plan(
             num_samples,
@@ -104,12 +115,15 @@ def evolve(
             nearness,
             seed,
         )
+        generator, rows = generator_of(settings, answers, donations), read_rows(settings.rows)
+        if settings.generator != GRAMMAR:
+            warn_of(first_texts(plan, generator, names, rows), [own.text for own in public])
         found = run_rounds(
             plan,
-            generator_of(settings, answers, donations),
+            generator,
             ballots,
             partial(embed, encoder=settings.encoder),
-            read_rows(settings.rows),
+            rows,
             lambda sentence: print(f"   {sentence}", flush=True),
         )
         lines = [{"utterance": own.text, **_asked_with(own.prompt, names), "stage": "evolution"} for own in found]
@@ -157,6 +171,38 @@ def note_origins(settings: Evolution, ledger: Ledger, scope: str) -> None:
         ledger.add_caveat(scope, text, voids)
 
 
+def warn_of(texts: Sequence[str], public: Sequence[str]) -> None:
+    """Say so if first texts of a generator read unlike what people wrote, before a vote is paid for.
+
+    Of people's texts one in twenty costs the shipped base more nats a word than the other 19; of 16 texts of one kind
+    with them, four or more do in .7 % of all cases. Measured with SmolLM2-135M: 5 of 16 texts that it wrote from
+    nothing, 1 of 16 behind examples.
+
+    Formal guarantees:
+        Nothing private is read: the texts are the generator's, and the others public.
+    """
+    if len(texts) < _FEW_TEXTS or len(public) < _FEW_TEXTS:
+        return
+    from commands.quality.judges import place_of
+    from doppel.metrics.fluency import LanguageModel
+
+    judge = LanguageModel(place_of(BASE))
+
+    def costs(of: Sequence[str]) -> list[float]:
+        return [nats / max(1, len(text.split())) for nats, text in zip(judge.nats(of), of, strict=True)]
+
+    bound = sorted(costs(public))[int(0.95 * len(public))]
+    odd = [text for text, cost in zip(texts, costs(texts), strict=True) if cost > bound]
+    if 4 * len(odd) >= len(texts):
+        quotes = ", ".join(json.dumps(text[:80], ensure_ascii=False) for text in odd[:3])
+        print(
+            f"   warning: {len(odd)} of the first {len(texts)} texts of the generator read unlike what people wrote in "
+            f"the reference, such as {quotes}: votes choose among such texts; stop here (Ctrl-C), and mend "
+            "evolution.wording, evolution.examples or the generator, unless that is wanted",
+            flush=True,
+        )
+
+
 def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Donation]) -> Generator:
     """Who writes.
 
@@ -167,6 +213,7 @@ def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Dona
         from doppel.evolution.generators.grammar import GrammarGenerator
 
         return GrammarGenerator()
+    words = EXAMPLES if donations and settings.words is CONTINUATION else settings.words
     if settings.is_server:
         from doppel.evolution.generators.server import ServerModel
 
@@ -179,12 +226,12 @@ def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Dona
             settings.limits,
             settings.key_variable,
         )
-        return AskedModel(server, settings.words, answers, donations, settings.num_examples)
+        return AskedModel(server, words, answers, donations, settings.num_examples)
     from doppel.evolution.generators.hugging_face import FolderModel
 
     place = expand_path(settings.generator)
     model = FolderModel(place, settings.temperature, settings.top_p, settings.max_new_tokens, settings.batch_size)
-    return AskedModel(model, settings.words, answers, donations, settings.num_examples)
+    return AskedModel(model, words, answers, donations, settings.num_examples)
 
 
 def read_rows(path: str | None) -> list[dict[str, str]]:
@@ -199,6 +246,24 @@ def read_rows(path: str | None) -> list[dict[str, str]]:
     if not rows or any(cell is None for row in rows for cell in row.values()):
         raise DataError("it has no rows, or an empty cell: give what metadata has written", about=path)
     return [{name: as_word(cell) for name, cell in row.items()} for row in rows]
+
+
+def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
+    """The first distinct texts of the public reference.
+
+    Formal guarantees:
+        As :func:`read_donations`, for these are shown to a generator too.
+
+    Raises:
+        DataError: The file says what the private one does, or cannot be read.
+    """
+    if path is None:
+        return []
+    columns = reference_columns(Columns.from_config(data))
+    refuse_overlap(path, columns, [(data["train_path"], Columns.from_config(data))], PRIVATE_REFERENCE)
+    placed = islice(place_turns(expand_path(path), "utterance", with_trees=False, columns=columns), _PUBLIC)
+    turns = {turn.utterance: turn for turn in (place.turn for place in placed) if turn is not None}
+    return [Donation(text, {"label": turn.label} if turn.label else {}) for text, turn in turns.items()]
 
 
 def read_donations(path: str | None, data: Mapping[str, Any]) -> list[Donation]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +20,8 @@ from doppel.evolution.votes import Nearness
 
 Vectors = NDArray[np.floating]
 Embed = Callable[[Sequence[str]], Vectors]
+#: First texts that are asked for before anything else; and how many alike are no chance.
+_TRIED, _MANY = 16, 4
 _NO_TEXT = "the generator wrote no usable text{}: read some of its answers, and mend its prompts"
 
 
@@ -90,24 +95,60 @@ def evolve(
         The chosen candidates, ``plan.num_samples`` of them.
 
     Raises:
-        UserError: The generator wrote no text, or none for a label.
+        UserError: The generator wrote no text, none for a label, or mostly one text.
     """
     due = _due(plan, polls.sizes())
     wanted = [label for label, num in due.items() for _ in range(num)]
-    prompts = [
-        Prompt(f"{plan.seed}/0/{place}", label, tuple(rows[place % len(rows)].items()) if rows else ())
-        for place, label in enumerate(wanted)
-    ]
+    prompts = [_first(plan, place, label, rows) for place, label in enumerate(wanted)]
     chosen = _written(generator.random(prompts), prompts)
     tell(f"{len(chosen)} of {len(prompts)} first texts")
     for number in range(1, polls.rounds + 1):
-        pool = distinct([*chosen, *_vary(generator, chosen, plan.variations, f"{plan.seed}/{number - 1}")])
+        written = [*distinct(chosen), *_vary(generator, chosen, plan.variations, f"{plan.seed}/{number - 1}")]
+        pool = distinct(written)
         _check(pool, due)
+        refuse_one_text([candidate.text for candidate in written])
         vectors = _vectors(plan, generator, embed, pool, number)
         chosen = [pool[place] for place in _vote(plan, polls, number, pool, vectors, due)]
         kept = len({id(candidate) for candidate in chosen})
         tell(f"round {number} of {polls.rounds}: {kept} of {len(pool)} candidates")
     return chosen
+
+
+def first_texts(
+    plan: Plan, generator: Generator, labels: Sequence[str] | None, rows: Sequence[Mapping[str, str]] = ()
+) -> list[str]:
+    """Texts as the population will begin with, of each label, so that the generator is known before a vote is paid.
+
+    Raises:
+        UserError: Most of them are one text, or none.
+    """
+    num = max(_TRIED, len(labels or ()))
+    prompts = [_first(plan, i, labels[i % len(labels)] if labels else None, rows) for i in range(num)]
+    texts = [text for text in generator.random(prompts[: plan.num_samples] if labels is None else prompts) if text]
+    refuse_one_text(texts)
+    return texts
+
+
+def refuse_one_text(texts: Sequence[str]) -> None:
+    """Refuse texts of a generator most of which are one, but for case and punctuation: a refusal, or an announcement.
+
+    Raises:
+        UserError: They are, and no few.
+    """
+    plain = [re.sub(r"[\W_]+", " ", text).casefold().strip() or text for text in texts]
+    if not plain:
+        return
+    ((text, number),) = Counter(plain).most_common(1)
+    if number >= _MANY and 2 * number > len(plain):
+        quote = json.dumps(texts[plain.index(text)][:200], ensure_ascii=False)
+        raise UserError(
+            f"{number} of {len(plain)} texts of the generator are {quote}, so that no vote is paid for: mend "
+            "evolution.wording, raise evolution.temperature, or take another evolution.generator"
+        )
+
+
+def _first(plan: Plan, place: int, label: str | None, rows: Sequence[Mapping[str, str]]) -> Prompt:
+    return Prompt(f"{plan.seed}/0/{place}", label, tuple(rows[place % len(rows)].items()) if rows else ())
 
 
 def _due(plan: Plan, sizes: Mapping[str, float] | None) -> dict[str | None, int]:

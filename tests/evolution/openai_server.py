@@ -23,6 +23,7 @@ class Server:
         bodies: All that was sent, as bytes.
         headers: Of each call.
         most: Calls that were under way at a time, at most.
+        refuse: What is said of a call with a body that is refused (400); None of one that is taken.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -30,6 +31,7 @@ class Server:
         self.asked, self.bodies, self.headers = list[str](), list[bytes](), list[dict[str, str]]()
         self.most = self._under_way = 0
         self.lock = threading.Lock()
+        self.refuse: Callable[[dict[str, Any]], str | None] = lambda body: None
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -63,7 +65,10 @@ def serve(answer: Answer, hang: float = 5.0) -> Iterator[Server]:
                     server.asked.append(words)
                     server.bodies.append(body)
                     server.headers.append(dict(self.headers))
-                self._reply(number, words, server.answer(number, words))
+                if (said := server.refuse(json.loads(body))) is not None:
+                    self._send(400, json.dumps({"error": {"message": said}}).encode())
+                else:
+                    self._reply(number, words, server.answer(number, words))
 
         def _reply(self, number: int, words: str, what: str | int) -> None:
             if what == "hang":
@@ -77,8 +82,11 @@ def serve(answer: Answer, hang: float = 5.0) -> Iterator[Server]:
                 }
             ).encode()
             content = content[: len(content) // 2] if what == "torn" else content
-            self.send_response(what if isinstance(what, int) else 200)
-            if what == 429:
+            self._send(what if isinstance(what, int) else 200, content)
+
+        def _send(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            if status == 429:
                 self.send_header("Retry-After", "0.01")
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

@@ -10,7 +10,7 @@ import pytest
 
 from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt, fingerprint
-from doppel.evolution.evolve import Plan, evolve
+from doppel.evolution.evolve import Plan, evolve, first_texts
 from doppel.evolution.generators.grammar import GrammarGenerator
 from doppel.evolution.votes import Electorate
 from doppel.grammar import generate
@@ -123,6 +123,32 @@ def test_rows_of_attributes_are_in_the_prompts_and_stay_with_the_variations() ->
     evolve(Plan(6, 2), Listens(), Exact(WEATHER, 2), embed, [{"stars": "1"}, {"stars": "5"}])
     assert [prompt.attributes for prompt in asked[:3]] == [(("stars", "1"),), (("stars", "5"),), (("stars", "1"),)]
     assert len({prompt.stream for prompt in asked}) == len(asked) == 6 + 2 * 12
+
+
+def test_nothing_is_voted_for_where_most_candidates_are_one_text() -> None:
+    """Whatever its case and punctuation; a third of them may be, and votes of a round before stay as they are."""
+
+    class Says(GrammarGenerator):
+        def __init__(self, share: float, varies: bool) -> None:
+            super().__init__()
+            self._share, self._varies = share, varies
+
+        def random(self, prompts: Sequence[Prompt]) -> list[str]:
+            own = super().random(prompts)
+            return [f"No, {'.' * i}" if i < self._share * len(own) else text for i, text in enumerate(own)]
+
+        def vary(self, parents: Sequence[Candidate], prompts: Sequence[Prompt]) -> list[str]:
+            return [f"{i}: {p.text}" if self._varies else "no" for i, p in enumerate(parents)]
+
+    for generator in (Says(1.0, False), Says(0.2, False)):
+        polls = Exact(WEATHER, 2)
+        with pytest.raises(UserError, match='texts of the generator are "(No,|no)'):
+            evolve(Plan(12, 2), generator, polls, embed)
+        assert polls.seen == []
+    assert len(evolve(Plan(12, 2), Says(0.3, True), Exact(WEATHER, 2), embed)) == 12
+    with pytest.raises(UserError, match="of 12 texts of the generator are"):
+        first_texts(Plan(12, 2), Says(1.0, True), None)
+    assert len(first_texts(Plan(9, 2), GrammarGenerator(), ["weather", "people"])) == 16  # whatever sizes are drawn
 
 
 def test_an_empty_variation_leaves_its_parent_and_a_generator_without_text_is_an_error() -> None:

@@ -159,6 +159,54 @@ def test_examples_are_the_donations_nearest_to_the_prompt() -> None:
     assert "Examples" not in Wording().ask(prompt).words
 
 
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("<think>\n\n</think>\n\nbook a table", "book a table"),
+        ("one request...\n</think>\nbook a table", "book a table"),
+        ("[THINK]short?[/THINK] book a table", "book a table"),
+        ("<|channel|>analysis<|message|>short?<|end|><|channel|>final<|message|>book a table", "book a table"),
+        ("<thinking>\nbook a table?", ""),
+        ("Sure! Here is a request:\n\nbook a table", "book a table"),
+        ("Certainly! Here's one casual way to say it: “book a table”", "book a table"),
+        ("**Request:** book a table", "book a table"),
+        ("User: book a table\nAssistant: sure", "book a table"),
+        ("OK, das könnte man so sagen:\nbuche einen Tisch", "buche einen Tisch"),
+        ("Of course!\n- book a table\n- book a chair", "book a table"),
+        ("Sure! Here is a request:", ""),
+        ("I'm sorry, but I can't help with that.", ""),
+        ("Sorry, I am unable to assist you with this request.", ""),
+        ("I cannot create such content.", ""),
+        ("As an AI language model, I have no requests.", ""),
+        ("Okay, set an alarm for 7:30", "Okay, set an alarm for 7:30"),
+        ("I'm sorry, cancel that", "I'm sorry, cancel that"),
+        ("I can't make it to lunch, tell Ana", "I can't make it to lunch, tell Ana"),
+        ("text mom: I'm late", "text mom: I'm late"),
+        ("Here comes the rain, is that right?", "Here comes the rain, is that right?"),
+        ("what do you think <of> it", "what do you think <of> it"),
+        ("remind me of this:", "remind me of this:"),
+        ("7:30 works", "7:30 works"),
+    ],
+)
+def test_what_a_model_thinks_announces_or_refuses_is_no_text(answer: str, text: str) -> None:
+    assert Wording().read(Question("", "", ""), answer) == text
+
+
+def test_answers_that_hold_no_text_are_quoted_and_end_the_run(tmp_path: Path) -> None:
+    class Thinks:
+        def answer(self, questions: Sequence[Question], answers: Answers) -> None:
+            for place, question in enumerate(questions):
+                answers.add(question, "fine" if place % 3 == 0 else "<think>\nOkay, the user")
+
+    for num, is_refused in ((1, False), (2, False), (3, True)):  # 0, 1 and 2 of them have no text
+        generator = AskedModel(Thinks(), Wording(), Answers(tmp_path / f"{num}.jsonl", "m"))
+        if is_refused:
+            with pytest.raises(UserError, match=r"2 of 3 answers .* hold no text, such as \"<think>.*max_new_tokens"):
+                generator.random(prompts(num))
+        else:
+            assert generator.random(prompts(num))[0] == "fine"
+
+
 def test_a_wording_that_cannot_be_filled_in_is_refused() -> None:
     with pytest.raises(UserError, match=r"wording\.random has \{text\}"):
         Wording(random="{text}")

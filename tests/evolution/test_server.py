@@ -125,6 +125,31 @@ def test_what_is_asked_is_the_protocols(path: Path) -> None:
     assert len({body["seed"] for body in bodies}) == 2, "answers of one seed would be one answer"
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "seed", "temperature"])
+def test_a_server_that_takes_other_fields_gets_them(path: Path, field: str) -> None:
+    """Each field is refused once by its name, and no question is lost."""
+    sentence = {"max_tokens": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}.get(
+        field, f"'{field}' is not supported"
+    )
+
+    with serve(lambda number, words: f"answer {number}") as server:
+        server.refuse = lambda body: sentence if field in body else None
+        texts = generator(server.url, path, Limits(retries=0, concurrency=4)).random(PROMPTS)
+    assert len(set(texts)) == 24 and len(server.asked) <= 24 + 4
+    last = json.loads(server.bodies[-1])
+    assert field not in last and ("max_completion_tokens" in last) == (field == "max_tokens")
+
+
+def test_what_a_server_says_is_told(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it cannot be mended, such as a temperature that is no default; without the key."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-the-account")
+    with serve(lambda number, words: "fine") as server:
+        server.refuse = lambda body: "temperature 1 only, sk-secret-of-the-account" if "temperature" in body else None
+        model = ServerModel(server.url, temperature=0.5, limits=Limits(max_failures=2), first_wait=0.01)
+        with pytest.raises(UserError, match=r'status 400 \("temperature 1 only, …"\)'):
+            AskedModel(model, WORDING, Answers(path, "m")).random(PROMPTS)
+
+
 def test_an_answer_that_is_no_text_is_asked_for_again_and_a_broken_character_is_replaced(path: Path) -> None:
     with serve(lambda number, words: "torn" if number < 2 else "\ud83d fine") as server:
         assert generator(server.url, path).random(PROMPTS[:1]) == ["? fine"]

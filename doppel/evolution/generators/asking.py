@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
+from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.donations import Donation, nearest
@@ -27,6 +30,9 @@ class AskedModel:
         answers: What was answered.
         donations: Texts that were given to be shown.
         num_examples: Of these, the nearest to a prompt that it shows.
+
+    Raises:
+        UserError: On asking, if most answers hold no text; the error quotes one.
     """
 
     def __init__(
@@ -47,11 +53,27 @@ class AskedModel:
 
     def vary(self, parents: Sequence[Candidate], prompts: Sequence[Prompt]) -> list[str]:
         """A text like each candidate."""
-        return self._ask([self._wording.ask(prompt, own) for own, prompt in zip(parents, prompts, strict=True)])
+        shown = [nearest(self._donations, prompt, self._num_examples) for prompt in prompts]
+        asked = zip(prompts, parents, shown, strict=True)
+        return self._ask([self._wording.ask(prompt, own, texts) for prompt, own, texts in asked])
 
     def _ask(self, questions: Sequence[Question]) -> list[str]:
         new = [question for question in dict.fromkeys(questions) if self._answers.find(question) is None]
         if new:
             self._model.answer(new, self._answers)
-        found = ((question, self._answers.find(question)) for question in questions)
-        return ["" if text is None else self._wording.read(question, text) for question, text in found]
+        found = [(question, self._answers.find(question)) for question in questions]
+        texts = ["" if text is None else self._wording.read(question, text) for question, text in found]
+        no_text = [own for (_, own), text in zip(found, texts, strict=True) if own is not None and not text]
+        if 2 * len(no_text) > sum(own is not None for _, own in found):
+            raise UserError(
+                f"{len(no_text)} of {len(found)} answers of the generator hold no text, such as {_quoted(no_text)}: "
+                "mend evolution.wording, raise evolution.max_new_tokens if it was cut off while it thought, or take "
+                "another evolution.generator"
+            )
+        return texts
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    """The commonest of some texts, cut, for an error."""
+    ((text, _),) = Counter(texts).most_common(1)
+    return json.dumps(text[:200], ensure_ascii=False)

@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import os
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from doppel.errors import UserError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _BUSY = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 #: Those after which no other call would succeed either.
 _HOPELESS = {401, 402, 403, 404, 405}
+#: Those of a call that is not as the server wants it; and what comes of it where it is given again with other fields.
+_REFUSED, _OTHER_FIELDS = {400, 422}, "other fields"
 #: Characters a token, when one has to guess.
 _CHARACTERS = 3.0
 
@@ -32,8 +35,9 @@ class ServerModel:
         What is sent are questions, which are public or released: the server may be anybody's. The key of the account
         is read from the environment, sent in the header and written nowhere.
 
-    A call that fails is given again, at growing distances. A question that fails for good stays without an answer;
-    too many in a row, a refused account or a passed limit end the run, and the answers so far are kept.
+    A call that fails is given again, at growing distances; one with a field that the server does not take, at once and
+    without it. A question that fails for good stays without an answer; too many in a row, a refused account or a passed
+    limit end the run with what the server said, and the answers so far are kept.
 
     Args:
         url: Of the server, up to the version: ``http://127.0.0.1:8080/v1``.
@@ -59,6 +63,7 @@ class ServerModel:
     ) -> None:
         self._url, self._limits = url.rstrip("/"), limits or Limits()
         self._body: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_tokens": max_new_tokens}
+        self._takes_seed = True
         self._body |= {"model": model} if model else {}
         self._max_new_tokens, self._key, self._first_wait = max_new_tokens, os.environ.get(key_variable), first_wait
         self._under_way = self._failures = 0
@@ -97,7 +102,8 @@ class ServerModel:
     async def _ask(self, client: httpx.AsyncClient, question: Question, answers: Answers, pace: Pace) -> None:
         """One question, until it is answered or has failed for good."""
         why = ""
-        for attempt in range(self._limits.retries + 1):
+        attempt = 0
+        while attempt <= self._limits.retries:
             guess, most = len(question.words) / _CHARACTERS, self._max_new_tokens
             self._limits.refuse(answers.spent, self._under_way, guess + most, self._limits.money(guess, most))
             self._under_way += 1
@@ -109,10 +115,13 @@ class ServerModel:
             if not why:
                 self._failures = 0
                 return
+            if why == _OTHER_FIELDS and not self._ends:
+                continue
             if wait is None or self._ends:
                 break
             if attempt < self._limits.retries:
                 await asyncio.sleep(max(wait, self._first_wait * 2**attempt * (0.5 + random.random() / 2)))
+            attempt += 1
         self._failures += 1
         if self._failures >= self._limits.max_failures:
             raise UserError(
@@ -125,8 +134,9 @@ class ServerModel:
         """One call: why it failed, empty where it did not, and how long to wait at least; None: not to try again."""
         import httpx
 
-        seed = int.from_bytes(hashlib.sha256(question.stream.encode()).digest()[:4]) >> 1
-        body = {**self._body, "seed": seed, "messages": [{"role": "user", "content": question.words}]}
+        body = {**self._body, "messages": [{"role": "user", "content": question.words}]}
+        if self._takes_seed:
+            body["seed"] = int.from_bytes(hashlib.sha256(question.stream.encode()).digest()[:4]) >> 1
         try:
             reply = await client.post(f"{self._url}/chat/completions", json=body)
         except httpx.HTTPError as error:
@@ -134,13 +144,16 @@ class ServerModel:
             return f"{type(error).__name__}", 0.0
         if reply.status_code in _HOPELESS:
             raise UserError(
-                f"it answers with status {reply.status_code}: correct evolution.generator, evolution.model or the "
-                "account's key in the environment",
+                f"it answers with status {reply.status_code}{self._said(reply)}: correct evolution.generator, "
+                "evolution.model or the account's key in the environment",
                 about=self._url,
             )
         if reply.status_code != 200:
             answers.charge(calls=1)
-            return f"status {reply.status_code}", _wait(reply) if reply.status_code in _BUSY else None
+            if reply.status_code in _REFUSED and self._leave_out(body, reply.text):
+                return _OTHER_FIELDS, 0.0
+            why = f"status {reply.status_code}{self._said(reply)}"
+            return why, _wait(reply) if reply.status_code in _BUSY else None
         try:
             content = reply.json()
             text = content["choices"][0]["message"]["content"]
@@ -149,13 +162,39 @@ class ServerModel:
             text = text.encode("utf-8", "replace").decode()  # half of a pair of surrogates cannot be written
         except (ValueError, KeyError, IndexError, TypeError):
             answers.charge(calls=1)
-            return "an answer that is none", 0.0
+            return f"an answer that is none{self._said(reply)}", 0.0
         usage = content.get("usage") or {}
         tokens_in = _number(usage.get("prompt_tokens"), len(question.words) / _CHARACTERS)
         tokens_out = _number(usage.get("completion_tokens"), len(text) / _CHARACTERS)
         money = self._limits.money(tokens_in, tokens_out)
         answers.add(question, text, calls=1, tokens=tokens_in + tokens_out, money=money)
         return "", 0.0
+
+    def _leave_out(self, body: Mapping[str, Any], said: str) -> bool:
+        """Take another field for one that the server does not take, or none for a default; whether ``body`` had it."""
+        if "max_completion_tokens" in said and "max_tokens" in body:
+            self._body.pop("max_tokens", None)
+            self._body["max_completion_tokens"] = self._max_new_tokens
+            return True
+        if re.search(r"\bseed\b", said) and "seed" in body:
+            self._takes_seed = False
+            return True
+        refused = [name for name in ("temperature", "top_p") if body.get(name) == 1 and re.search(rf"\b{name}\b", said)]
+        for name in refused:
+            self._body.pop(name, None)
+        return bool(refused)
+
+    def _said(self, reply: httpx.Response) -> str:
+        """What a server says of a call that failed: its sentence in brackets, without the key of the account."""
+        try:
+            told = reply.json()
+            for name in ("error", "message", "detail"):
+                told = told.get(name, told) if isinstance(told, dict) else told
+        except ValueError:
+            told = reply.text
+        text = " ".join(told.split()) if isinstance(told, str) else ""
+        text = text.replace(self._key, "…") if self._key else text
+        return f' ("{text[:300]}")' if text else ""
 
 
 def _wait(reply: httpx.Response) -> float:

@@ -10,8 +10,35 @@ from dataclasses import dataclass, field
 from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt
 
-_FIELDS = {"random": {"about", "style", "examples"}, "vary": {"about", "style", "text", "begin"}}
+_FIELDS = {"random": {"about", "style", "examples"}, "vary": {"about", "style", "examples", "text", "begin"}}
 _FIELD = re.compile(r"\{(\w+)\}")
+#: What a model thinks before it answers: up to the last end of it, or all where it does not end.
+_THOUGHT = "(?:think|thinking|thought|thoughts|reasoning|reflection|analysis)"
+_THINKS = re.compile(
+    rf"\A.*(?:[<\[◁]/{_THOUGHT}[>\]▷]|final<\|message\|>)|[<\[◁]{_THOUGHT}[>\]▷].*\Z", re.IGNORECASE | re.DOTALL
+)
+_SURE = r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|al+ ?right|got it|no problem|great|yes)\b[\s,.!]*"
+#: What announces a text, before it in its line ("Sure! Here is a request:", "**Request:**"), or alone in one.
+_ANNOUNCES = re.compile(
+    rf"\W*(?:{_SURE})?(?:here(?:['’]s| is| are)?\s+(?:you go|it is|one"
+    r"|(?:one|an?|the|your|some|another)\b[^:：\n]{0,60}"
+    r"\b(?:request|way|version|paraphras\w*|re(?:phras|word|writ)\w*|example|option|suggestion|response|answer|message"
+    r"|sentence|utterance|query|question|command|text|review|statement|phrase)s?\b[^:：\n]{0,40})"
+    r"|(?:(?:my|the|user|example|sample|possible|alternative|rephrased|reworded|rewritten|paraphrased|final)\s+)*"
+    r"(?:request|answer|response|reply|output|paraphrase|version|utterance|query|user|assistant|rewrite))[*_\s]*"
+    r"[:：][*_]*(?=\s|\Z)",
+    re.IGNORECASE,
+)
+_AGREES = re.compile(_SURE, re.IGNORECASE)
+_REFUSES = re.compile(
+    r"\W*(?:as an? (?:ai|artificial|large|language)\b|(?:[^.!?\n]{0,40}\b(?:sorry|apologi[sz]e)\b[^\n]{0,40}?)?"
+    r"\b(?:i|we)(?:['’]m|['’]re| am| are)?\s+(?:can['’]?t|can ?not|won['’]t|will not|do ?n['’]t|not able to|unable to)"
+    r"\s+(?:\w+\s+){0,2}?(?:(?:help|assist)(?: you)? with (?:that|this|your)|comply|fulfil|generate|produce|engage"
+    r"|(?:provide|create|write|do|answer) (?:that|this|a request|such|any)))",
+    re.IGNORECASE,
+)
+_ITEM = re.compile(r"\A(?:[-*•]|\d{1,2}[.)])\s+")
+_QUOTES = (('"', '"'), ("“", "”"), ("«", "»"), ("「", "」"), ("**", "**"))
 
 
 @dataclass(frozen=True)
@@ -35,9 +62,10 @@ class Wording:
 
     Args:
         random: For a text. ``{about}`` is its label and attributes in brackets, or nothing, ``{style}`` one of
-            ``styles``, ``{examples}`` donated texts that are like it, a line each under a heading, or nothing.
-        vary: For a text like a candidate, ``{text}``. ``{begin}`` in place of it, at the end, stands for the first
-            words of the candidate, which the model goes on from: for a model that cannot be told what to do.
+            ``styles``, ``{examples}`` public texts that are like it, a line each under a heading, or nothing.
+        vary: For a text like a candidate, ``{text}``, which may have the others too. ``{begin}`` in place of it, at the
+            end, stands for the first words of the candidate, which the model goes on from: for a model that cannot be
+            told what to do.
         styles: Sentences of which each question has one, by chance.
     """
 
@@ -63,7 +91,7 @@ class Wording:
             raise UserError("evolution.wording.vary has {begin}, which the model goes on from: put it at the end")
 
     def ask(self, prompt: Prompt, parent: Candidate | None = None, examples: Sequence[str] = ()) -> Question:
-        """The question for a text, which may show some examples, or for one like a candidate."""
+        """The question for a text, or for one like a candidate, which may show some examples."""
         chance = random.Random(f"{prompt.stream}/wording")
         told = [("", prompt.label)] if prompt.label else []
         told += list(prompt.attributes)
@@ -80,8 +108,20 @@ class Wording:
         return Question(said if begin or parent is None else said.rstrip(), begin, prompt.stream)
 
     def read(self, question: Question, answer: str) -> str:
-        """The text of an answer: its first line, without quotation marks around it, behind what it began with."""
-        line = next((line for line in answer.strip().splitlines() if line.strip()), "").strip()
-        if len(line) > 1 and line[0] == line[-1] == '"':
-            line = line[1:-1].strip()
-        return f"{question.begin} {line}".strip()
+        """The text of an answer: its first line that is one, behind what it began with; empty where there is none.
+
+        What a model thinks, what announces the text, and quotation marks around it are no part of it. A refusal, in
+        English, is no text.
+        """
+        lines = [line.strip() for line in _THINKS.sub("", answer).splitlines() if line.strip()]
+        if not question.begin:
+            while lines and (announced := _ANNOUNCES.match(lines[0])):
+                lines[:1] = [rest] if (rest := lines[0][announced.end() :].strip()) else []
+            while len(lines) > 1 and (lines[0].endswith((":", "：")) or _AGREES.fullmatch(lines[0])):
+                del lines[0]
+        line = lines[0] if lines else ""
+        line = line if question.begin else _ITEM.sub("", line, count=1)
+        for begin, end in _QUOTES:
+            if len(line) > 1 and line.startswith(begin) and line.endswith(end):
+                line = line[len(begin) : -len(end)].strip()
+        return "" if _REFUSES.match(line) else f"{question.begin} {line}".strip()

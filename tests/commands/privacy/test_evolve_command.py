@@ -22,6 +22,7 @@ from commands.privacy import ballots, evolve
 from commands.privacy.sealed_release import SealedRelease
 from doppel.evolution.generators import answers
 from doppel.evolution.votes import Electorate
+from doppel.grammar import generate
 from doppel.privacy import ledger as ledger_module
 from doppel.privacy.gdp import delta_of, mu_of
 from doppel.privacy.ledger import Ledger
@@ -46,6 +47,32 @@ def private(tmp_path: Path) -> Path:
 def mechanism(folder: Path, stage: str = "votes") -> dict[str, Any]:
     lines = map(json.loads, (folder / "ledger.jsonl").read_text().splitlines())
     return [line for line in lines if line["type"] == "mechanism" and line["stage"] == stage][-1]
+
+
+def test_a_generator_is_known_before_anything_is_paid(
+    tmp_path: Path, private: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """One text, also where numbers of labels are paid for first; and texts that are unlike people's are told."""
+    (tmp_path / "labels.txt").write_text("calendar\nweather\npeople\n")
+    labels = ("--labels", str(tmp_path / "labels.txt"))
+    sizes = {"per_label": True, "privacy": {"histogram_noise_multiplier": 3.0}}
+    public = tmp_path / "public.txt"
+    public.write_text("".join(f"{turn.utterance}\n" for turn in generate(200, 9)))
+    web = [f"{i}-bUf_nUlL(creaton_hAsh{i}::pfn_{i}<%$>" for i in range(400)]
+    with serve(lambda number, words: "No comment!") as server:
+        assert call(tmp_path, private, *labels, generator=server.url, **sizes) == 2
+        assert 'texts of the generator are "No comment!"' in capsys.readouterr().err
+        assert spent(tmp_path) == spent(tmp_path, "sizes") == 0
+    for name, texts in (("web", web), ("people", [turn.utterance for turn in generate(400, 4)])):
+        (folder := tmp_path / name).mkdir()
+        with serve(lambda number, words, texts=texts: texts[number % 400]) as server:  # type: ignore[misc]
+            assert call(folder, private, "--reference", str(public), generator=server.url) == 0
+        told = capsys.readouterr().out
+        assert ("read unlike what people wrote" in told) == (name == "web")
+        assert all("\n- " in words for words in server.asked[:12])  # lines of the reference, as no examples are named
+    with serve(lambda number, words: "fine") as server:
+        assert call(tmp_path, private, "--reference", str(private), generator=server.url) == 2
+        assert "--reference is" in capsys.readouterr().err and server.bodies == []
 
 
 def test_samples_and_what_they_cost(tmp_path: Path, private: Path, capsys: pytest.CaptureFixture) -> None:
