@@ -28,8 +28,8 @@ from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.fingerprint import sealed
 from lightning_modules.sampling import Sample
 
-#: Share of the texts that may be cut off without a warning.
-MANY_CUT_OFF = 0.05
+#: Share of the texts that may be cut off, and of the samples that may be missing, without a warning.
+MANY_CUT_OFF = MANY_MISSING = 0.05
 
 
 class SyntheticWriter(BasePredictionWriter):
@@ -256,16 +256,21 @@ class SyntheticWriter(BasePredictionWriter):
         dropped = {name.rsplit("/", 1)[-1]: int(n) for name, n in metrics.items() if "/dropped/" in name}
         told = ", ".join(f"{n} {_FAULTS.get(fault, fault)}" for fault, n in dropped.items())
         if not records:
+            for path in parts:  # without a line in them, they would keep other settings of sampling from being tried
+                path.unlink()
             which = f"none of the {metrics['synthetic/num_drawn']} texts" if self._tells else "no text"
-            keeps = "--model.init_args.sampling.redraws=null keeps all texts"
-            if "DOPPEL_RUN" in os.environ:
-                keeps = "the command of the run, given again with --set sampling.redraws=null, keeps all texts"
+            field = self._field_of_sampling(cast(Codec, trainer.lightning_module.codec))
+            longer = f"give a larger {field}.max_new_tokens, " if dropped.get("cut off") else ""
             raise UserError(
-                f"{which} for {self.output_path} is a sample{f' ({told})' if told else ''}: "
-                f"train for longer or at a larger epsilon; {keeps}"
+                f"{which} for {self.output_path} is a sample{f' ({told})' if told else ''}: {longer}"
+                f"train for longer or at a larger epsilon; {field}.redraws=null keeps all texts"
             )
         write_json_lines(self.output_path, records)
-        warning = cut_off_warning(metrics, trainer.lightning_module) if self._tells else None
+        warning = None
+        if self._tells:
+            field = self._field_of_sampling(cast(Codec, trainer.lightning_module.codec))
+            found = cut_off_warning(metrics, trainer.lightning_module, field), missing_warning(metrics, told)
+            warning = "; ".join(filter(None, found)) or None
         told_too = {} if warning is None else {"warning": warning}
         write_json(f"{self.output_path}.metrics.json", {**metrics, **self._origin(trainer), **told_too})
         for path in parts:
@@ -283,6 +288,12 @@ class SyntheticWriter(BasePredictionWriter):
             + (f". Thrown away and drawn again: {told}." if told else ".")
             + (f" {missing} samples are missing, for which no text would do." if missing else "")
         )
+
+    def _field_of_sampling(self, codec: Codec) -> str:
+        """What the command that was given calls the arguments of the sampling: that of a run, or of a step by hand."""
+        if not any((folder / "experiment.yaml").is_file() for folder in self.output_path.resolve().parents[:2]):
+            return "--model.init_args.sampling"
+        return _field_in_a_run(codec)
 
     def _origin(self, trainer: pl.Trainer) -> dict[str, Any]:
         """What was written, and what it was made of, by their digests."""
@@ -331,11 +342,37 @@ class SyntheticWriter(BasePredictionWriter):
                     logger.log_table(key="synthetic/samples", columns=columns, data=data)
 
 
+def _field_in_a_run(codec: Codec) -> str:
+    return "stages.parse_tree.sampling" if codec.target == "parse" else "sampling"
+
+
+def missing_warning(metrics: Mapping[str, float], told: str) -> str | None:
+    """That more than a twentieth of the samples are missing, and why; None where they are not.
+
+    *Privacy.* A function of what a released model wrote.
+
+    Args:
+        metrics: Of a file of samples.
+        told: What its texts were, instead of samples.
+    """
+    missing = metrics["synthetic/num_missing"]
+    num = metrics["synthetic/num_samples"] + missing
+    if missing <= MANY_MISSING * num + 1e-9:
+        return None
+    way = "train for longer or at a larger epsilon"
+    if (
+        2 * metrics.get("synthetic/dropped/broken", 0)
+        > metrics["synthetic/num_drawn"] - metrics["synthetic/num_samples"]
+    ):
+        way = "the base model knows these characters as bytes alone: take a model.base_model of this language"
+    return f"{missing:,} of {num:,} samples are missing, for no text would do ({told}): {way}"
+
+
 #: How a fault is told of, where its name alone would not say it.
-_FAULTS = {"a tree": "with code in them", "malformed": "not well-formed"}
+_FAULTS = {"broken": "with broken characters", "a tree": "with code in them", "malformed": "not well-formed"}
 
 
-def cut_off_warning(metrics: Mapping[str, float], pl_module: pl.LightningModule) -> str | None:
+def cut_off_warning(metrics: Mapping[str, float], pl_module: pl.LightningModule, field: str = "") -> str | None:
     """What to set where more than a twentieth of the texts were cut off; None where they were not.
 
     *Privacy.* A function of what a released model wrote.
@@ -343,6 +380,7 @@ def cut_off_warning(metrics: Mapping[str, float], pl_module: pl.LightningModule)
     Args:
         metrics: Of a file of samples.
         pl_module: The model that wrote them.
+        field: What the arguments of its sampling are called; empty: as in a run.
     """
     share = 1 - metrics["synthetic/finished"]
     if share <= MANY_CUT_OFF + 1e-9:
@@ -352,7 +390,7 @@ def cut_off_warning(metrics: Mapping[str, float], pl_module: pl.LightningModule)
     config = getattr(getattr(pl_module, "model", None), "config", None)
     positions = getattr(config, "max_position_embeddings", None)
     codec = cast(Codec, pl_module.codec)
-    field = "stages.parse_tree.sampling.max_new_tokens" if codec.target == "parse" else "sampling.max_new_tokens"
+    field = f"{field or _field_in_a_run(codec)}.max_new_tokens"
     if wanted is None or (positions is not None and wanted >= positions - 1):
         return (
             f"{cut} at the last position of the model{f', {positions}' if positions else ''}, so no larger {field} "

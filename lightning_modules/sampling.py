@@ -41,8 +41,8 @@ class SamplingArguments:
             are the same; give each repetition of an experiment its own.
         max_rows: Most rows of tokens that go through the model together, num_beams for each text: more are faster on
             a large GPU, and need more memory.
-        redraws: How often a text that is no sample (cut off, empty, an utterance with a tree in it, a malformed tree)
-            is drawn again for its prompt before it is given up, see
+        redraws: How often a text that is no sample (cut off, empty, with a broken character, an utterance with a tree
+            in it, a malformed tree) is drawn again for its prompt before it is given up, see
             :func:`draw_samples`; null keeps every text, as the paper does.
         min_words: Fewest words of an utterance that is a sample; a public bound, which the data do not choose.
         grammar: Lets a model of parse trees write well-formed Lispress alone; a tree that does not end within
@@ -113,7 +113,9 @@ class SampledText(NamedTuple):
     finished: bool
 
 
-Fault = Literal["cut off", "empty", "too short", "a tree", "malformed"]
+Fault = Literal["cut off", "empty", "broken", "too short", "a tree", "malformed"]
+#: What stands in a text for bytes that are no character: a tokenizer of bytes may end within one.
+BROKEN = "\ufffd"
 
 
 def draw_samples(
@@ -177,6 +179,8 @@ def fault_of(sampled: SampledText, target: Field, min_words: int = 1) -> Fault |
         return "cut off"
     if not sampled.text.strip():
         return "empty"
+    if BROKEN in sampled.text:
+        return "broken"
     if target == "utterance" and len(sampled.text.split()) < min_words:
         return "too short"
     if target == "utterance" and holds_tree(sampled.text):

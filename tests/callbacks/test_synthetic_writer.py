@@ -199,9 +199,32 @@ def test_what_is_no_sample_has_no_line_and_is_counted(output: Path, redraws: int
 
 def test_a_model_that_writes_no_sample_is_told_of(output: Path) -> None:
     data = PromptData([None] * 4)
-    with pytest.raises(UserError, match=r"4 .*trees\.jsonl.*\(4 with code"):
+    with pytest.raises(
+        UserError, match=r"4 .*trees\.jsonl.*\(4 with code.* --model\.init_args\.sampling\.redraws=null keeps"
+    ):
         sample(output, model=Brackets(target="utterance"), data=data)
     assert not output.exists()
+    (output.parent / "experiment.yaml").write_text("")  # of a run, whose words are others
+    with pytest.raises(UserError, match=r"epsilon; sampling\.redraws=null keeps"):
+        sample(output, model=Brackets(target="utterance"), data=data)
+    sample(output, model=TinyModel(target="utterance", redraws=None), data=data)  # nothing is left of what was tried
+    assert len(read(output)) == 4
+
+
+class Bytes(TinyModel):
+    """Writes one good text, and then half characters."""
+
+    def predict_step(self, batch: Any, batch_idx: int) -> list[Sample]:
+        return [Sample(i, "\ufffd", None, True, faults=["broken"], is_dropped=i > 0) for i in batch.indices]
+
+
+def test_missing_samples_are_told_with_what_they_were(output: Path) -> None:
+    sample(output, model=Bytes(target="utterance"), data=PromptData([None] * 4))
+    metrics = json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+    assert metrics["synthetic/dropped/broken"] == 4
+    assert (
+        "3 of 4 samples are missing" in metrics["warning"] and "model.base_model of this language" in metrics["warning"]
+    )
 
 
 def test_damage_is_named_without_its_content(output: Path) -> None:

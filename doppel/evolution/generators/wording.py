@@ -111,7 +111,7 @@ class Wording:
         """The text of an answer: its first line that is one, behind what it began with; empty where there is none.
 
         What a model thinks, what announces the text, and quotation marks around it are no part of it. A refusal, in
-        English, is no text.
+        English, is no text, nor is one with a broken character.
         """
         lines = [line.strip() for line in _THINKS.sub("", answer).splitlines() if line.strip()]
         if not question.begin:
@@ -124,4 +124,4 @@ class Wording:
         for begin, end in _QUOTES:
             if len(line) > 1 and line.startswith(begin) and line.endswith(end):
                 line = line[len(begin) : -len(end)].strip()
-        return "" if _REFUSES.match(line) else f"{question.begin} {line}".strip()
+        return "" if _REFUSES.match(line) or "\ufffd" in line else f"{question.begin} {line}".strip()
