@@ -61,6 +61,10 @@ def test_the_command_of_the_page_trains_and_names_what_works_next(
     weights = torch.load(folder / "runs" / "mine-release" / "pytorch_model.bin")
     saved = torch.load(folder / "runs" / "mine" / "fit" / "checkpoints" / "last.ckpt", weights_only=False)
     assert all(torch.equal(weights[name], value) for name, value in saved["state_dict"].items())
+    lines = (folder / "runs" / "mine-release" / "README.md").read_text().split("```")[1].removeprefix("python\n")
+    monkeypatch.chdir(folder / "runs")
+    exec(lines, loaded := {})  # the lines that it shows, beside the folder
+    assert all(torch.equal(loaded["model"].state_dict()[name], value) for name, value in weights.items())
     card = json.loads((folder / "runs" / "mine-release" / "privacy_card.json").read_text())
     assert card["private"] and card["epsilon"] <= 6.0
 

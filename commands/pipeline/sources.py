@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.evolution_settings import GRAMMAR
-from commands.pipeline.lengths import BASE_MODEL
+from commands.pipeline.lengths import BASE_MODEL, foreign
 from commands.pipeline.names import read_names
 from commands.pipeline.settings import Experiment, Topics
 from commands.pipeline.supported import read_supported
@@ -135,6 +135,7 @@ def read_sources(experiment: Experiment) -> Read:
     needs += ["label"] if "labels" in experiment.systems or per_label else []
     unit: Unit | None = data.get("unit") or ("utterance" if data.get("is_public") else None)
     columns, is_over_long = Columns.from_config(data), _over_long(experiment)
+    lengths: dict[str, Any] = {"is_over_long": is_over_long, "truncate": bool(data.get("truncate"))}
     guarantee: dict[str, Any] = {
         "delta": experiment.section("privacy").get("delta"),
         "is_protected": experiment.is_private,
@@ -159,9 +160,9 @@ def read_sources(experiment: Experiment) -> Read:
             is_made_later = experiment.write_parses  # what attributes are made of
             check(theirs["train_path"], theirs.get("unit") or unit, [] if is_made_later else ["label"], own)
     elif adaptation is not None:
-        notes += check(adaptation.train, unit, ["parse"], columns, is_over_long=is_over_long, **guarantee).notes
+        notes += check(adaptation.train, unit, ["parse"], columns, **lengths, **guarantee).notes
         if adaptation.test is not None:
-            notes += check(adaptation.test, needs=["parse"], columns=columns, is_over_long=is_over_long).notes
+            notes += check(adaptation.test, needs=["parse"], columns=columns, **lengths).notes
     if adaptation is None and experiment.reference is None and any(used.learns for used in systems_of(experiment)):
         notes.append(
             "the experiment names no reference, so nothing says how near the samples come to what people say: add "
@@ -172,7 +173,7 @@ def read_sources(experiment: Experiment) -> Read:
     reference = reference_columns(columns)
     for path, is_public in ((val, val_is_public), (experiment.reference, True), (texts, True)):
         if path is not None:
-            notes += check(path, columns=reference, is_public=is_public, is_over_long=is_over_long).notes
+            notes += check(path, columns=reference, is_public=is_public, **lengths).notes
     private = of_experiment(experiment.as_dict())
     for path, refusal in (
         (experiment.reference, _PRIVATE_REFERENCE),
@@ -191,6 +192,9 @@ def read_sources(experiment: Experiment) -> Read:
                 "redact hides in the quotes of a tree what it hides in the utterance, and leaves what is outside of "
                 "them, such as numbers"
             )
+    trains = [used for used in systems_of(experiment) if used.stages]
+    told = foreign(experiment, experiment.section("model").get("base_model") or BASE_MODEL) if trains else None
+    notes += [] if told is None else [told]
     slots = experiment.section("model").get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and "parse" in learnt:
         turns = read_turns(expand_path(experiment.reference), "utterance", columns=reference)

@@ -14,6 +14,21 @@ from doppel.errors import UserError
 from doppel.files import write_text
 from doppel.privacy.card import CARD
 
+_OWN_README = """# {name}
+
+{statement}
+
+Its privacy card is `privacy_card.json`. Beside this folder, and with the code of `{module}`:
+
+```python
+import torch
+from {module} import {cls}
+
+model = {cls}({arguments})
+model.load_state_dict(torch.load({file}, weights_only=True))
+model.eval()
+```
+"""
 _BY_HAND = "what its training was given: no step of `python cli.py run` made the checkpoint"
 
 
@@ -24,7 +39,8 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     lines of Python that sample from it (decoding settings are in generation_config.json), and nothing else; last.ckpt
     also holds the optimiser's state, which is as noisy as the gradients were, but which nobody needs, and the settings
     of the run. Adapters are merged into the weights that they adapt. Any Hugging Face code loads the folder, and so
-    does base_model. Of a model of your own the folder holds pytorch_model.bin, its state dict, and the card.
+    does base_model. Of a model of your own the folder holds pytorch_model.bin, its state dict, the card, and README.md
+    with the lines that load it.
 
     Args:
         stage_dir: Folder of the stage that trained, RUN/STAGE.
@@ -58,8 +74,25 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     else:
         write_weights(out, read_checkpoint(checkpoint)["state_dict"], getattr(torch, dtype), card)
         what = f"pytorch_model.bin and {CARD}"
+        if not _class_path(config).startswith("lightning_modules."):
+            write_text(out / "README.md", _own_readme(out, config, card["statement"]))
+            what = f"pytorch_model.bin, {CARD}, and how to load it in README.md"
     caveats = [f"not checked: {text}" for text in card.get("not_checked", ())]
     print("\n".join([f"{out}: {what}", card["statement"], *caveats]))
+
+
+def _class_path(config: StageConfig) -> str:
+    return str((config.content.get("model") or {}).get("class_path"))
+
+
+def _own_readme(out: Path, config: StageConfig, statement: str) -> str:
+    """The lines that load a model of one's own: its class, with the arguments of its training."""
+    module, _, name = _class_path(config).rpartition(".")
+    arguments = ", ".join(f"{key}={value!r}" for key, value in config.model.items())
+    return _OWN_README.format(
+        name=out.resolve().name, statement=statement, file=repr(f"{out.resolve().name}/pytorch_model.bin"),
+        module=module, cls=name, arguments=arguments,
+    )  # fmt: skip
 
 
 def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, Any]:

@@ -77,6 +77,8 @@ def perturb(
     """
     if out.suffix not in (".jsonl", ".csv"):
         raise UserError("rows are written as .jsonl or .csv: give such a name", about=f"--out {out}")
+    if out.exists():
+        raise UserError("it is there already, and would be overwritten: give another --out", about=out)
     from doppel.redaction.word_level import Perturber
 
     made = word_mechanism(mechanism, _vectors(encoder), epsilon, set_size)

@@ -84,7 +84,7 @@ def redact(
         sensitive: The sensitive table: any file that `run` reads.
         safe: The safe table, likewise.
         level: Share of each row's words that is hidden because they tell most, rounded up, between 0 and 1.
-        out: Folder to write.
+        out: Folder to write; files of these names must not be there.
         ranker: logistic takes |coefficient · TF-IDF| of a logistic regression, occlusion what its log odds change when
             a word is left out, gradient |gradient · input| of a classifier on a sentence encoder, learned a network
             that learns what to hide.
@@ -112,6 +112,9 @@ def redact(
     if level <= 0 and not rules:
         raise UserError(f"--level is {level}, and no words, patterns or entities are given: nothing would be hidden")
     tables = {"sensitive": sensitive, "safe": safe}
+    for path in (*(_target(out, name, table) for name, table in tables.items()), out / "redaction.json"):
+        if path.exists():
+            raise UserError("it is there already, and would be overwritten: give another --out", about=path)
     share = held_out if level > 0 else 0.0
     learnt: Ranker | None = None
     if level > 0:
@@ -220,6 +223,11 @@ def _is_held_out(text: str, share: float) -> bool:
     return int.from_bytes(digest, "big") / 2**56 < share
 
 
+def _target(out: Path, name: str, table: str) -> Path:
+    """The file of a redacted table."""
+    return out / f"{name}{'.csv' if kind(table) in ('.csv', '.tsv') else '.jsonl'}"
+
+
 def _write(
     name: str,
     path: str,
@@ -231,7 +239,7 @@ def _write(
     num_kept: int,
 ) -> _Counts:
     """Write a table anew, row by row."""
-    counts, is_csv = _Counts(), kind(path) in (".csv", ".tsv")
+    counts, is_csv = _Counts(), _target(out, name, path).suffix == ".csv"
 
     def hide(text: str) -> Redacted:
         said = redactor.redact(text)
@@ -248,7 +256,7 @@ def _write(
         return is_held or not text.strip()
 
     with ExitStack() as stack:
-        file = stack.enter_context(whole_file(out / f"{name}{'.csv' if is_csv else '.jsonl'}", "give another --out"))
+        file = stack.enter_context(whole_file(_target(out, name, path), "give another --out"))
         names: list[str] = []
         for where, record in tqdm(_records(path), name, unit="row", disable=None):
             if _is_dialogue(record, columns):

@@ -231,7 +231,7 @@ def table(result: dict[str, Any]) -> str:
             try:
                 value = f"{compute_epsilon([mechanism], result['delta'], accountant):.3f}"
             except CalibrationError:
-                value = "cannot tell at this delta"
+                value = f"cannot tell at this delta; {result['accountant']} does"
         rows.append((f"epsilon by {accountant}", value))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]

@@ -74,6 +74,16 @@ def test_the_rows_that_the_ranker_learns_from_are_not_written(tables: Path) -> N
         assert (tables / "out" / f"{name}.jsonl").read_text() == (tables / "again" / f"{name}.jsonl").read_text()
 
 
+def test_nothing_is_overwritten(tables: Path, capsys: pytest.CaptureFixture) -> None:
+    """Neither an earlier result, nor the table itself, which may lie in the folder under that name."""
+    assert redact(tables, "csv", "--level", "0", "--patterns", "email") == 0
+    before = {path: path.read_bytes() for path in tables.rglob("*.csv")}
+    for out in ("out", "."):
+        assert redact(tables, "csv", "--level", "0", "--patterns", "number", out=out) == 2
+        assert "would be overwritten: give another --out" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tables.rglob("*.csv")} == before
+
+
 def test_at_level_one_all_rows_say_the_same_and_the_attack_is_at_chance(
     tables: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -196,8 +196,11 @@ def test_a_row_that_is_too_long_is_named_and_none_is_counted(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, truncate: bool
 ) -> None:
     monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0))
-    assert called(users, tmp_path / "run", "--check", **{"data.truncate": truncate, "systems": ["one_stage"]}) == 0
-    (note,) = (line for line in capsys.readouterr().out.splitlines() if "max_length" in line)
+    (public := tmp_path / "public.txt").write_text("word " * 2000)  # is told of likewise
+    more = {"data.truncate": truncate, "systems": ["one_stage"], "reference": str(public)}
+    assert called(users, tmp_path / "run", "--check", **more) == 0
+    note, other = (line for line in capsys.readouterr().out.splitlines() if "max_length" in line)
+    assert ("data.truncate=true" in other) is not truncate
     assert f"{users}:150 is longer" in note and "rows)" not in note
     assert ("teach nothing" in note) is not truncate
 

@@ -11,7 +11,7 @@ import pytest
 
 from callbacks.synthetic_writer import MANY_CUT_OFF, cut_off_warning
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.lengths import USUAL_LENGTH
+from commands.pipeline.lengths import USUAL_LENGTH, foreign
 from commands.pipeline.synthesis import steps_of
 from lightning_modules.backbone.base_models import load_tokenizer
 
@@ -51,6 +51,22 @@ def test_no_sample_is_longer_than_the_model_and_a_given_length_stays(tmp_path: P
     given = reference(tmp_path, *["so many words " * 300] * 5)
     assert limit(tmp_path, reference=given) == 256
     assert limit(tmp_path, reference=given, **{"sampling.max_new_tokens": 20}) == 20
+
+
+def test_a_language_that_the_base_spells_is_told(tmp_path: Path) -> None:
+    """German, Japanese and Arabic; neither English, nor anything without a reference."""
+    said = {
+        "en": ["Move my meeting with Ana to noon", "what's the weather in Boston tomorrow"],
+        "de": ["Bitte verschiebe meinen Termin mit Anna auf morgen Nachmittag", "Wie wird das Wetter in München"],
+        "ja": ["明日の午後三時に田中さんとの会議を入れてください", "週末の東京の天気はどうですか"],
+        "ar": ["انقل اجتماعي مع محمد إلى الغد بعد الظهر"],
+    }
+    for language, texts in said.items():
+        path = reference(tmp_path, *texts)
+        told = foreign(load(shipped("own-data"), {"data.train_path": "mine.csv", "reference": path}), "models/base")
+        assert (told is None) == (language == "en")
+        assert told is None or ("tokens a word for models/base" in told and "model.base_model" in told)
+    assert foreign(load(shipped("own-data"), {"data.train_path": "mine.csv"}), "models/base") is None
 
 
 def module(target: str, wanted: int | None, positions: int | None) -> Any:
