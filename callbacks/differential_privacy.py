@@ -25,7 +25,7 @@ from datamodules.private_data import PrivateData
 from doppel.privacy.checkpoint import privacy_state, weights_fingerprint
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
-from doppel.privacy.spec import PrivacyArguments, PrivacySpec
+from doppel.privacy.spec import MAX_GRAD_NORM, PrivacyArguments, PrivacySpec
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.loss_scale import StaticLossScale
 from lightning_modules.training.step_policy import ClosedStep, PlainStep
@@ -123,6 +123,11 @@ class DifferentialPrivacy(Callback):
         )
         self._untrained = UntrainedState(pl_module)
         self._say(f"target ε = {self.privacy.target_epsilon:g}", wanted_steps)
+        if spec.max_grad_norm == MAX_GRAD_NORM and not hasattr(pl_module, "codec"):  # of a module of one's own
+            rank_zero_info(
+                f"  C is {MAX_GRAD_NORM:g}, the default, which suits language models: for a classifier take "
+                "--privacy.max_grad_norm 1"
+            )
         for logger in trainer.loggers:
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 

@@ -49,6 +49,7 @@ def test_the_command_of_the_page_trains_and_names_what_works_next(
     assert command is not None
     with caplog.at_level(logging.INFO):
         assert cli.main([*command[1].split(), "--trainer.max_epochs=1", "--privacy.accountant=rdp"]) == 0
+    assert "--privacy.max_grad_norm 1" in caplog.text, "what the page advises is not the default"
     ledger = Ledger(folder / "runs" / "mine" / "ledger.jsonl")
     assert 5 < ledger.epsilon("default") <= 6.0
     (mechanism,) = ledger.summary()["mechanisms"]
