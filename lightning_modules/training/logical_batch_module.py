@@ -36,6 +36,7 @@ class LogicalBatchModule(LightningModule):
     ``docs/own-model.md`` has a whole program. What the guarantee asks of a subclass:
 
     - The loss of a row depends on that row and on public numbers alone: no mean over the batch, no batch statistics.
+    - Rows keep their places: row i of what a trained layer takes and gives is row i of the batch, never sorted.
     - Every trainable parameter belongs to a layer that the clipper knows; it refuses others by name.
     - What is computed from private batches is logged through :meth:`log_metric`, never through ``self.log``.
     """

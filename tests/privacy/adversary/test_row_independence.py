@@ -1,11 +1,13 @@
 """The attacker's row is long, so that the model treats the rows beside it in another way, and all gradients move.
 
 Phi-3's "longrope" chooses the frequencies of all rows by the longest one of the batch: one row more then moved the sum
-by up to eight times the bound. A loss that divides by the longest row does it too.
+by up to eight times the bound. A loss that divides by the longest row does it too. Where rows change places within
+``losses()``, the clipper takes the norm of one for that of another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Phi3Config
 
 from callbacks.row_independence import check_row_independence
 from datamodules.batch import MicroBatch
+from datamodules.unit_data_module import UnitBatch
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from lightning_modules.backbone.lora import LoraArguments
@@ -187,3 +190,39 @@ def test_a_layer_called_twice_is_trained(tmp_path: Path) -> None:
     start = weights(model)
     train(tmp_path, model)
     assert spent_steps(tmp_path) == 6 and not torch.equal(weights(model), start)
+
+
+class Moving(Checked):
+    """Its head sees the rows in another order than they come in; its losses are in theirs again."""
+
+    def __init__(self, order: Callable[[Tensor, Tensor], Tensor], moves_inputs: bool = True) -> None:
+        super().__init__()
+        self.order, self.moves_inputs = order, moves_inputs
+
+    def losses(self, batch: UnitBatch) -> Tensor:
+        inputs, labels = batch.rows
+        order = self.order(inputs, labels)
+        logits = self.head(inputs[order]) if self.moves_inputs else self.head(inputs)[order]
+        losses = nn.functional.cross_entropy(logits, labels[order], reduction="none")
+        return losses[order.argsort()]
+
+
+ORDERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "longest first": lambda x, y: x.sum(1).argsort(descending=True),
+    "shortest first": lambda x, y: x.sum(1).argsort(),
+    "by label": lambda x, y: y.argsort(),
+    "reversed": lambda x, y: torch.arange(len(x)).flip(0),
+    "at random": lambda x, y: torch.randperm(len(x)),
+}
+
+
+@pytest.mark.parametrize("how", ORDERS)
+def test_rows_that_change_places_are_refused_before_anything_is_spent(how: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Moving cannot be trained privately.*autograd on each row alone.*sort"):
+        train(tmp_path, Moving(ORDERS[how]))
+    assert spent_steps(tmp_path) == 0
+
+
+def test_rows_may_change_places_behind_the_last_layer() -> None:
+    for order in ORDERS.values():
+        assert check_row_independence(Moving(order, moves_inputs=False)) is None
