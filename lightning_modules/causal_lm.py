@@ -150,7 +150,7 @@ class CausalLM(LogicalBatchModule):
         self.loss_divisor = checked_divisor(loss_divisor)
         self.head_loss = fuse_head(self.model, activation_checkpointing, loss_divisor)
         if activation_checkpointing:
-            checkpoint_activations(self.model)
+            checkpoint_activations(self.model, length)
         # Trained: hidden states come from ids by `run_trunk`, which is compiled during a fit where that is wished for.
         self.run_trunk: Callable[[Tensor], Tensor] = self.trunk
         self.is_compiled = compile
@@ -183,12 +183,12 @@ class CausalLM(LogicalBatchModule):
         ids_BT, labels_BT = batch.input_ids[:, :-1], batch.labels[:, 1:]
         if self.is_compiled or not ids_BT.shape[1]:  # shapes that are fixed stay so; a row of one token has no loss
             ids_BT, labels_BT = batch.input_ids, F.pad(labels_BT, (0, 1), value=IGNORE_INDEX)
-        if self.head_loss is not None:
-            trunk = self.run_trunk if torch.is_grad_enabled() else self.trunk  # evaluation has shapes of its own
-            with attention_for(ids_BT):
-                hidden_BTD = trunk(ids_BT)
-            return self.head_loss(hidden_BTD, labels_BT)
-        logits_BTV = self.model(input_ids=ids_BT, use_cache=False).logits
+        with attention_for(self.device, self.codec.max_length):
+            if self.head_loss is None:
+                logits_BTV = self.model(input_ids=ids_BT, use_cache=False).logits
+            else:
+                trunk = self.run_trunk if torch.is_grad_enabled() else self.trunk  # evaluation has shapes of its own
+                return self.head_loss(trunk(ids_BT), labels_BT)
         nll_BT = F.cross_entropy(
             logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
         ).view_as(labels_BT)

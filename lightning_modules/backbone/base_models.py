@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -15,8 +15,8 @@ from doppel.errors import UserError
 from doppel.made_models import how_to_make
 from doppel.privacy.clipping.head import HeadLoss
 
-#: Rows of at most so many tokens are short to the CPU's attention.
-_SHORT = 128
+#: Texts of at most so many tokens are short to the CPU's attention.
+_SHORT = 512
 
 
 class BaseModelError(UserError):
@@ -85,16 +85,24 @@ def checked_divisor(divisor: float | None) -> float | None:
     return divisor
 
 
-def checkpoint_activations(model: PreTrainedModel) -> None:
+def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
     """Let a model compute the activations inside its blocks again in the backward pass of training.
+
+    Args:
+        model: The model.
+        longest: As for :func:`attention_for`, which holds for what is computed again too.
 
     Raises:
         BaseModelError: Its architecture has no such blocks.
     """
     # the second is its name in older releases of transformers
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), attention_for(model.device, longest)
+
     try:
-        enable({"use_reentrant": False})
+        enable({"use_reentrant": False, "context_fn": contexts})
     except ValueError as error:
         raise BaseModelError(
             f"{type(model).__name__} cannot checkpoint its activations: set activation_checkpointing to false"
@@ -115,14 +123,23 @@ def check_compilable(model: PreTrainedModel, has_fused_head: bool, checkpoints: 
         raise BaseModelError(f"{name} does more with its logits than apply its head: set the model's compile to false")
 
 
-def attention_for(input_ids: Tensor) -> AbstractContextManager[None]:
-    """How a training computes attention over these rows, [rows, T].
+def attention_for(device: torch.device, longest: int) -> AbstractContextManager[None]:
+    """How a training computes attention.
 
-    On a CPU in half precision torch's fused kernel takes longer than plain products in float32 where rows are short.
-    Elsewhere the choice is torch's.
+    On a CPU in half precision torch's fused kernel takes longer than plain products where rows are short, and cuts them
+    by the longest one beside. So short texts have plain products, whose rounding is a row's own. Elsewhere the choice
+    is torch's.
+
+    Formal guarantees:
+        What decides is public: the device, the precision and the longest text that the model takes. The longest row of
+        a batch would not be: one unit more would choose the kernel of the others, and move each in its rounding.
+
+    Args:
+        device: Where it is computed.
+        longest: Tokens of the longest text that the model takes, whatever the batch holds.
     """
-    is_slow = input_ids.device.type == "cpu" and torch.is_autocast_enabled("cpu") and input_ids.shape[1] <= _SHORT
-    return sdpa_kernel(SDPBackend.MATH) if is_slow and torch.is_grad_enabled() else nullcontext()
+    is_short = device.type == "cpu" and torch.is_autocast_enabled("cpu") and longest <= _SHORT
+    return sdpa_kernel(SDPBackend.MATH) if is_short and torch.is_grad_enabled() else nullcontext()
 
 
 def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | None = None) -> HeadLoss | None:

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Phi3Config
 
 from callbacks.row_independence import check_row_independence
-from datamodules.batch import MicroBatch
+from datamodules.batch import IGNORE_INDEX, MicroBatch
 from datamodules.unit_data_module import UnitBatch
 from doppel.errors import UserError
+from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import Ledger
 from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.causal_lm import UtteranceLM
@@ -226,3 +227,27 @@ def test_rows_that_change_places_are_refused_before_anything_is_spent(how: str, 
 def test_rows_may_change_places_behind_the_last_layer() -> None:
     for order in ORDERS.values():
         assert check_row_independence(Moving(order, moves_inputs=False)) is None
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_in_half_precision_a_longer_row_beside_moves_no_contribution_of_others(checkpointing: bool) -> None:
+    """The sum of a batch with one row more, less that row's own contribution, is the sum without it."""
+    bound, model = 0.1, UtteranceLM(base_model="models/base", activation_checkpointing=checkpointing)
+    ids = torch.randint(5, 1000, (4, 200), generator=torch.Generator().manual_seed(0))
+
+    def clipped(rows: list[int], lengths: tuple[int, ...] = (12, 30, 60, 200)) -> Tensor:
+        labels = ids[rows].clone()
+        for label, row in zip(labels, rows, strict=True):
+            label[lengths[row] :] = IGNORE_INDEX
+        width = max(lengths[row] for row in rows)
+        batch, clipper = MicroBatch(ids[rows][:, :width], labels[:, :width], len(rows)), PerSampleClipper(model, bound)
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16), clipper.capture(len(rows)):
+            model.row_losses(batch).sum().backward()
+        clipper.accumulate()
+        clipper.close()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    moved = clipped([0, 1, 2, 3]) - clipped([0, 1, 2])
+    assert moved.norm() <= bound
+    assert (moved - clipped([3])).norm() <= 1e-3 * bound
