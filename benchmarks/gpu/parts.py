@@ -142,7 +142,8 @@ def run(wanted: Sequence[Job], place: Place, minutes: float, workers: int) -> No
             if running and (is_alone or running[0].job.part in ALONE):
                 break
             waiting.pop(0)
-            running.append(Running(job, place, min(60 * job.minutes, max(left, 1))))
+            limit = left if place.is_rehearsal else min(60 * job.minutes, left)
+            running.append(Running(job, place, max(limit, 1)))
         time.sleep(0.2)
 
 
