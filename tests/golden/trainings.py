@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -26,6 +27,7 @@ SEED = 5
 _STEPS = 3
 _PRIVATE = [
     "--privacy.target_epsilon=8",
+    f"--privacy.delta={1 / (60 * math.log(60))}",  # of their 60 utterances
     "--privacy.epochs=[1]",
     "--privacy.scope=golden",
     f"--privacy.seed={SEED}",
@@ -72,6 +74,7 @@ class Case:
 
 
 _RDP, _PLD = "--privacy.accountant=rdp", "--privacy.accountant=pld"
+_DIALOGUES = (_RDP, "--data.init_args.unit=dialogue", f"--privacy.delta={1 / (20 * math.log(20))}")
 _LISPRESS = "--model.init_args.sampling.grammar=lispress"
 _ADAPTERS = tuple(entrances.ADAPTERS)
 CASES = (
@@ -81,7 +84,7 @@ CASES = (
     Case("trees-plain", "trees", (*_PLAIN,), is_split=False),
     Case("utterances-of-trees-private", "utterances-of-trees", (*_PRIVATE, _RDP)),
     Case("utterances-of-trees-plain", "utterances-of-trees", (*_PLAIN,), None, is_split=False),
-    Case("dialogues-private", "utterances", (*_PRIVATE, _RDP, "--data.init_args.unit=dialogue"), None, is_split=False),
+    Case("dialogues-private", "utterances", (*_PRIVATE, *_DIALOGUES), None, is_split=False),
     Case("untied-private", "utterances", (*_PRIVATE, _RDP), None, "untied", is_split=False),
     Case("adapters-private", "utterances", (*_ADAPTERS, *_PRIVATE, _RDP), _ADAPTERS),
     Case("adapters-plain", "utterances", (*_ADAPTERS, *_PLAIN), None, is_split=False),
