@@ -22,6 +22,8 @@ from callbacks.trial_checkpoint import try_checkpoint
 from callbacks.untrained_state import UntrainedState
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData
+from doppel.console.say import confirm
+from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state, weights_fingerprint
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
@@ -113,6 +115,10 @@ class DifferentialPrivacy(Callback):
         origins = pl_module.origins
         affordable = self._open_ledger(data, spec, planned_steps, origins) if trainer.is_global_zero else 0
         self._last_step = self._afford(wanted_steps, trainer.strategy.broadcast(affordable))
+        if self._last_step < wanted_steps:
+            question = f"Go on with {self._last_step} of {wanted_steps} steps, all that the budget affords?"
+            if not trainer.strategy.broadcast(confirm(question) if trainer.is_global_zero else True):
+                raise UserError("nothing was started: the checkpoint that is there stays, and so does what was spent")
         self.step = pl_module.step_policy = PrivateStep(
             pl_module,
             spec,

@@ -31,6 +31,10 @@ class Preempted(SystemExit):
     """The run is on disk and ends here; the same command with ``--ckpt_path last`` goes on."""
 
 
+#: Minutes between two checkpoints within an epoch, and weights below which a model is saved every minute.
+_USUAL, _SMALL = 10.0, 50_000_000
+
+
 class Preemption(Checkpoint):
     """Saves, requeues and ends a run that gets a signal, at the end of the step that it is in.
 
@@ -58,7 +62,8 @@ class Preemption(Checkpoint):
     Args:
         signals: Names of the signals that stop the run.
         every_n_minutes: Also save ``last.ckpt`` at the end of a step when the latest checkpoint is so old; 0: after
-            each step. Beside the end of each epoch. The key ``save_every``.
+            each step; null: 10, and 1 for a model of fewer than 50 million weights. Beside the end of each epoch. The
+            key ``save_every``.
         requeue: Whether to requeue the SLURM job; null does so in a batch job, and not outside SLURM or in an
             interactive session.
     """
@@ -67,9 +72,9 @@ class Preemption(Checkpoint):
         self,
         signals: Sequence[str] = ("SIGUSR1", "SIGTERM", "SIGINT"),
         requeue: bool | None = None,
-        every_n_minutes: float = 10.0,
+        every_n_minutes: float | None = None,
     ) -> None:
-        if not every_n_minutes >= 0:
+        if every_n_minutes is not None and not every_n_minutes >= 0:
             raise UserError(f"save_every is {every_n_minutes}: give minutes, 0 for a checkpoint after each step")
         known = {number.name: number for number in signal.valid_signals() if isinstance(number, signal.Signals)}
         if wrong := [name for name in signals if name not in known or name in ("SIGKILL", "SIGSTOP")]:
@@ -77,6 +82,7 @@ class Preemption(Checkpoint):
         self.signals = tuple(signals)
         self.requeue = requeue
         self.every_n_minutes = every_n_minutes
+        self._minutes = _USUAL
         self._saved_at = 0.0
         self._numbers = [known[name] for name in signals]
         self._previous: dict[signal.Signals, Any] = {}
@@ -105,7 +111,12 @@ class Preemption(Checkpoint):
 
         Leave if a signal came since ``setup``: a step may take minutes, and would be spent.
         """
-        self._saved_at = time.monotonic()
+        self._saved_at, self._minutes = (
+            time.monotonic(),
+            _USUAL if self.every_n_minutes is None else self.every_n_minutes,
+        )
+        if self.every_n_minutes is None and sum(weights.numel() for weights in pl_module.parameters()) < _SMALL:
+            self._minutes = 1.0  # its checkpoint costs nothing, and each step that a crash undoes stays spent
         if self._process is not None:
             self._listen(is_training=True)
         self._leave_before_a_step(trainer)
@@ -167,7 +178,7 @@ class Preemption(Checkpoint):
             self._previous.setdefault(number, signal.signal(number, self._handle))
 
     def _is_due(self) -> bool:
-        return time.monotonic() - self._saved_at >= 60 * self.every_n_minutes
+        return time.monotonic() - self._saved_at >= 60 * self._minutes
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:

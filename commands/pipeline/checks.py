@@ -56,6 +56,9 @@ def check(experiment: Experiment, path: Path) -> None:
     for field in ("systems", "variants", "stages", "epochs"):
         for name in RENAMED.keys() & set(getattr(experiment, field)):
             raise UserError(f"{field} names {name!r}, which is called {RENAMED[name]!r}: write that", about=path)
+    for name in [*experiment.systems, *experiment.variants]:
+        if re.fullmatch(r"[A-Za-z0-9_][\w.-]*", name) is None:  # folders and files are called after it
+            raise UserError(f"a system is called {name!r}: take letters, digits, _, . and - alone", about=path)
     known = [*MODEL_FILES, "parser_full", "parser_augmented"]
     for field_name in ("stages", "epochs"):
         for name in getattr(experiment, field_name):

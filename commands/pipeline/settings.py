@@ -161,7 +161,8 @@ class Experiment:
         model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled.
         trainer: Arguments of the Trainer of every training.
-        save_every: Minutes after which every training saves within an epoch; null: 10; 0: after each step.
+        save_every: Minutes after which every training saves within an epoch; null: 1, of a large model 10; 0: after
+            each step.
         privacy: Arguments of DP-SGD: δ, clipping norm, accountant, ….
         stages: Stage → sections of its own.
         variants: System → sections of its own. A name that no system has is two-stage with these settings.

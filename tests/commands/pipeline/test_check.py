@@ -128,6 +128,12 @@ def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: P
     assert not has_begun(tmp_path / "other") and not any((tmp_path).glob(".done/*"))
 
 
+@pytest.mark.parametrize("name", ["../../../x", "a/b", "", ".", "a\nb"])
+def test_a_system_cannot_leave_the_run_folder(name: str) -> None:
+    with pytest.raises(UserError, match="a system is called"):
+        load(shipped("own-data"), {"systems": [name], "variants": {name: {}}})
+
+
 class Terminal(io.StringIO):
     """Somebody who types."""
 
