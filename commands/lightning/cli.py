@@ -141,8 +141,8 @@ class DoppelCLI(LightningCLI):
             "--save_every",
             type=float | None,
             default=None,
-            help="minutes after which Preemption saves last.ckpt within an epoch; null: 1, of a large model 10; 0: after "
-            "each step",
+            help="minutes after which Preemption saves last.ckpt within an epoch; null: 1, of a large model 10; 0: "
+            "after each step",
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:

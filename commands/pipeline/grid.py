@@ -80,6 +80,10 @@ def run_grid(
             summary.append(f"{name}: {'FAILED with status 2: error' if mode == 'local' else 'REFUSED'}: {error}")
     if waiting:
         summary += _array(waiting, runs, site, mode, check)
+    if mode == "local":
+        from commands.privacy.ledger import of_runs  # which reads runs, and is no part of them
+
+        summary += (of_runs(runs) or "").splitlines()[-1:]
     lead = "# " if mode == "dry-run" else ""
     sys.stdout.write("".join(f"{lead}{line}\n" for line in summary))
     return 1 if failed else 0

@@ -11,7 +11,29 @@ from commands.pipeline.slurm import load_site
 from commands.privacy.attestation import attested
 from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
+from doppel.privacy.accounting import compute_epsilon
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.mechanism import Mechanism
+
+
+def of_runs(folder: Path) -> str | None:
+    """ε of each run of a folder, and of all together if they are of the same people; None where it holds no runs."""
+    if not folder.is_dir() or (folder / FILE_NAME).is_file() or (folder.parent / FILE_NAME).is_file():
+        return None
+    summaries = {
+        record.folder: Ledger(record.folder / FILE_NAME).summary()
+        for record in RunRecord.find(folder)
+        if (record.folder / FILE_NAME).is_file()
+    }
+    mechanisms = [m for summary in summaries.values() for m in summary["mechanisms"]]
+    if not mechanisms:
+        return None
+    lines = [f"{path.relative_to(folder)}: {summary['statement']}" for path, summary in summaries.items()]
+    spent = [Mechanism(m["sample_rate"], m["noise_multiplier"], m["done_steps"]) for m in mechanisms]
+    delta = min(m["delta"] for m in mechanisms)
+    epsilon = compute_epsilon(spent, delta)
+    text = f"All {len(summaries)} runs together, on the same people: epsilon = {epsilon:.4g} at delta = {delta:.3g}"
+    return "\n".join([*lines, f"{text}, by the pld accountant."])
 
 
 @no_collection()
@@ -24,13 +46,16 @@ def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
     give the folder of a run for that.
 
     Args:
-        run_dir: Run folder, a stage folder in it, or the ledger file; left out, the one for all runs of the site, which
-            DOPPEL_LEDGER or the environment of slurm/site.yaml names.
+        run_dir: Run folder, a stage folder in it, the ledger file, or a folder of runs such as a grid; left out, the
+            one for all runs of the site, which DOPPEL_LEDGER or the environment of slurm/site.yaml names.
         json: Print one JSON object instead of tables.
 
     Raises:
         LedgerError: There is no ledger, or it cannot be read.
     """
+    if run_dir is not None and (told := of_runs(run_dir)) is not None and not json:
+        sys.stdout.write(told + "\n")
+        return
     path = find(run_dir, load_site().environment.get(SITE) if run_dir is None else None)
     summary = attested(RunRecord(path.parent)) if path.name == FILE_NAME else None
     summary = summary or Ledger(path).summary()

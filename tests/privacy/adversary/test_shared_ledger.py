@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import cli
 from commands.pipeline.run_record import RunRecord
 from commands.privacy.attestation import attested
 from doppel.console.ledger import find, tables
@@ -48,6 +49,16 @@ def test_runs_of_one_ledger_keep_their_scopes_apart_and_add_up(tmp_path: Path, s
     assert summary["everything"]["epsilon"] == ledger.epsilon() == epsilon(60) > 6
     assert summary["everything"]["num_runs"] == 3
     assert [line for line in shared.parent.iterdir() if line.suffix == ".jsonl"] == [shared]
+
+
+def test_a_folder_of_runs_tells_what_all_of_them_spend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("seed=1", "seed=2"):
+        train(tmp_path / "grid" / name)
+    assert cli.main(["ledger", str(tmp_path / "grid")]) == 0
+    told = capsys.readouterr().out
+    mechanism = Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 40)
+    assert f"on the same people: epsilon = {compute_epsilon([mechanism], SPEC.delta):.4g}" in told
+    assert "seed=1" in told and "seed=2" in told
 
 
 def test_scopes_may_have_any_name_and_stay_those_of_one_run(tmp_path: Path) -> None:
