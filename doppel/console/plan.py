@@ -230,8 +230,8 @@ def table(result: dict[str, Any]) -> str:
         else:
             try:
                 value = f"{compute_epsilon([mechanism], result['delta'], accountant):.3f}"
-            except CalibrationError:
-                value = f"cannot tell at this delta; {result['accountant']} does"
+            except CalibrationError as error:
+                value = f"none, for {error}"
         rows.append((f"epsilon by {accountant}", value))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
