@@ -206,7 +206,7 @@ def _without_dropout(module: nn.Module) -> Iterator[None]:
     for part in module.modules():
         for key, value in vars(part).items():
             is_layer = key == "p" and isinstance(part, nn.modules.dropout._DropoutNd)
-            if type(value) is float and (is_layer or key.endswith(("dropout", "pdrop"))):
+            if type(value) is float and (is_layer or "drop" in key):
                 changed.append((part, key, value))
     try:
         for part, key, _ in changed:

@@ -31,6 +31,7 @@ from doppel.privacy.card import origins_of
 from lightning_modules.backbone.base_models import (
     attention_for,
     check_compilable,
+    check_ids,
     checked_divisor,
     checkpoint_activations,
     fuse_head,
@@ -137,7 +138,9 @@ class CausalLM(LogicalBatchModule):
         # Loaded: the model, the form in which it reads text, the weights that its training starts from.
         self.model = load_model(base_model, init=init, dropout=dropout).train()
         length = longest_example(self.model, max_length)
-        self.codec = Codec(load_tokenizer(base_model), source, target, length, linearisation, task_prefix, slots)
+        tokenizer = load_tokenizer(base_model)
+        check_ids(tokenizer, self.model, base_model)
+        self.codec = Codec(tokenizer, source, target, length, linearisation, task_prefix, slots)
         start = None if init_weights is None else WarmStart.read(expand_path(init_weights), self.codec)
         #: Which weights the training started from; kept in the logger's configuration and in checkpoints.
         self.warm_start = None if start is None else start.record

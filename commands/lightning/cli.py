@@ -34,6 +34,7 @@ from datamodules.data_module import TrainingDataModule, may_be_told
 from datamodules.overlap import Source
 from doppel.allocator import keep_freed_memory
 from doppel.errors import UserError
+from doppel.privacy.checkpoint import read_checkpoint
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import ClosedStep
@@ -274,10 +275,15 @@ class DoppelCLI(LightningCLI):
         if config.run_dir is not None:
             self._fill(config, Path(os.path.expandvars(config.run_dir)))
         checkpoint = config.get("ckpt_path")
-        if checkpoint and checkpoint not in _NAMED_CHECKPOINTS and not Path(checkpoint).is_file():
-            raise UserError(
-                f"ckpt_path: there is no checkpoint {checkpoint}; a stage writes STAGE/checkpoints/last.ckpt"
-            )
+        if checkpoint and checkpoint not in _NAMED_CHECKPOINTS:
+            if not Path(checkpoint).is_file():
+                raise UserError(
+                    f"ckpt_path: there is no checkpoint {checkpoint}; a stage writes STAGE/checkpoints/last.ckpt"
+                )
+            if "state_dict" not in read_checkpoint(Path(checkpoint)):  # which says it better than Lightning
+                raise UserError(
+                    f"ckpt_path: {checkpoint} is no checkpoint of a training: give STAGE/checkpoints/last.ckpt"
+                )
 
     def _fill(self, config: Any, run_dir: Path) -> None:
         """Fill in what follows from the run folder."""

@@ -35,8 +35,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise UserError(f"{path} cannot be read as a checkpoint ({str(error).splitlines()[0]})") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as a checkpoint ({error.strerror})") from error
+    except (
+        RuntimeError,
+        EOFError,
+        pickle.UnpicklingError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+    ) as error:
+        raise UserError(
+            f"{path} cannot be read as a checkpoint: it is damaged, or a file of something else, which is never run; "
+            "give the checkpoints/last.ckpt of a training"
+        ) from error
     if not isinstance(checkpoint, dict):
         raise UserError(f"{path} is no checkpoint: it holds {type(checkpoint).__name__}")
     return checkpoint

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -17,6 +19,19 @@ from doppel.privacy.clipping.head import HeadLoss
 
 #: Texts of at most so many tokens are short to the CPU's attention.
 _SHORT = 512
+#: What loading from a folder ends in that is not as the library expects it.
+_FAILURES = (
+    OSError,
+    pickle.UnpicklingError,
+    ValueError,
+    ImportError,
+    RuntimeError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    SafetensorError,
+    EOFError,
+)
 
 
 class BaseModelError(UserError):
@@ -30,15 +45,15 @@ def load_tokenizer(name: str) -> Any:
         BaseModelError: There is none at that place, or the hub cannot be reached.
     """
     try:
-        return AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise BaseModelError(_cannot("tokenizer", name)) from error
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except _FAILURES as error:
+        raise _cannot("tokenizer", name, error) from error
 
 
 def load_model(
     name: str, init: Literal["pretrained", "random"] = "pretrained", dropout: float | None = None
 ) -> PreTrainedModel:
-    """Load a causal language model in float32.
+    """Load a causal language model in float32, all of whose weights are in its folder, and are numbers.
 
     Args:
         name: Folder or hub name.
@@ -46,19 +61,64 @@ def load_model(
         dropout: Overrides every dropout probability of the architecture.
 
     Raises:
-        BaseModelError: There is none at that place, or the hub cannot be reached.
+        BaseModelError: There is none at that place, or the hub cannot be reached; its weights are not those that its
+            ``config.json`` describes, or not finite; they are quantised.
     """
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         if dropout is not None:
             for key in vars(config):
-                if key.endswith(("pdrop", "dropout")) and isinstance(getattr(config, key), int | float):
+                if "drop" in key and type(getattr(config, key)) in (int, float):
                     setattr(config, key, dropout)
         if init == "random":
             return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        return AutoModelForCausalLM.from_pretrained(name, config=config, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        raise BaseModelError(_cannot("model", name)) from error
+        if getattr(config, "quantization_config", None) is not None:
+            raise ValueError("its weights are quantised, which no gradient trains: give the folder before that")
+        model, found = AutoModelForCausalLM.from_pretrained(
+            name,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # _check_weights says which
+            trust_remote_code=False,
+        )
+        _check_weights(model, found)
+    except _FAILURES as error:
+        raise _cannot("model", name, error) from error
+    return model
+
+
+def _check_weights(model: PreTrainedModel, found: dict[str, Any]) -> None:
+    """What was loaded is the whole model, and nothing but numbers.
+
+    Raises:
+        ValueError: It is not.
+    """
+    own = {name.partition(".")[0] for name, _ in model.named_parameters()}
+    strange = {name for name in found["unexpected_keys"] if name.partition(".")[0] in own}
+    shapes = {name for name, *_ in found["mismatched_keys"]}
+    faults = {"it lacks": found["missing_keys"], "config.json does not know": strange, "of another shape are": shapes}
+    for what, names in faults.items():
+        if names:
+            example = f"{what} {len(names)} weights, such as {min(names)}"
+            raise ValueError(f"{example}: copy config.json and all weights of one model into it")
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise ValueError(f"its weight {name} holds numbers that are not finite: save it again from a sound one")
+
+
+def check_ids(tokenizer: Any, model: PreTrainedModel, name: str) -> None:
+    """Each token of the tokenizer has a row in the model.
+
+    Raises:
+        BaseModelError: One has none: a text that holds it would end the training.
+    """
+    highest, rows = max(tokenizer.get_vocab().values()), model.get_input_embeddings().num_embeddings
+    if highest >= rows:
+        raise BaseModelError(
+            f"the tokenizer of {name} has ids up to {highest}, and the model {rows} rows: call "
+            "model.resize_token_embeddings(len(tokenizer)) and save both, or give the folder the model's own tokenizer"
+        )
 
 
 def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
@@ -155,6 +215,9 @@ def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | 
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or model.base_model is model:
         return None
+    embedding = model.get_input_embeddings()
+    if head.weight.requires_grad and head.weight is embedding.weight and type(embedding) is not nn.Embedding:
+        return None  # an embedding of its own kind, as Gemma's, has no formula for the weight that both train
     ids = torch.arange(2, device=model.device).unsqueeze(0)
     was_training = model.training
     model.eval()
@@ -166,11 +229,27 @@ def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | 
     return HeadLoss(head, recompute=recompute, divisor=divisor) if is_plain else None
 
 
-def _cannot(what: str, name: str) -> str:
+def _cannot(what: str, name: str, error: Exception) -> BaseModelError:
+    """What a library gave up on, in one line: its own reason, or what is known to lie behind it."""
     if (command := how_to_make(name)) is not None:
-        return command
-    where = f"the folder {name!r}" if Path(name).exists() else f"{name!r}, no local folder, from the Hugging Face hub"
-    return (
-        f"cannot load the {what} of {where}: give a folder that holds config.json, model.safetensors and "
-        "tokenizer.json (the shipped one is models/base), or a hub name such as gpt2 on a machine that reaches the hub"
-    )
+        return BaseModelError(command)
+    folder = Path(name)
+    where = f"the folder {name!r}" if folder.exists() else f"{name!r}, no local folder, from the Hugging Face hub"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    reason = " ".join(lines[:2]).partition(" Model type should be")[0][:300].rstrip(".:, ")
+    if (folder / "adapter_config.json").is_file():
+        reason = "it holds adapters alone: merge them (merge_and_unload() of peft), and give that folder"
+    elif "trust_remote_code" in str(error):
+        reason = "it needs code of its own, which is never run: give a model of a family that transformers knows"
+    elif isinstance(error, pickle.UnpicklingError):
+        reason = (
+            "its weights are a pickle that holds more than weights: save them as model.safetensors (save_pretrained)"
+        )
+    elif isinstance(error, SafetensorError):
+        reason = f"a file of its weights is damaged, or a pointer that Git LFS has not followed ({reason})"
+    elif not (folder / "config.json").is_file() or (what == "tokenizer" and not (folder / "tokenizer.json").is_file()):
+        reason = (
+            "give a folder that holds config.json, model.safetensors and tokenizer.json (the shipped one is "
+            f"models/base), or a hub name such as gpt2 on a machine that reaches the hub ({reason})"
+        )
+    return BaseModelError(f"cannot load the {what} of {where}: {reason}")

@@ -168,7 +168,7 @@ class PerSampleClipper:
                 if isinstance(error, RuntimeError) and _is_in_place_error(error):
                     raise UnsupportedLayerError(
                         "the input or the output of a trainable layer was changed in place, so its gradient cannot be "
-                        "seen: use the out-of-place operation (such as ReLU(inplace=False))"
+                        "seen: use the out-of-place operation (such as ReLU(inplace=False)), or train adapters (lora)"
                     ) from error
                 raise
         self._is_audited = any(rule.is_recorded for rule in self.rules)
@@ -310,7 +310,7 @@ def _ignore(parameter: nn.Parameter) -> None:
 
 
 def _is_in_place_error(error: RuntimeError) -> bool:
-    return ObserveGradient.__name__ in str(error) or "modified by an inplace operation" in str(error)
+    return ObserveGradient.__name__ in str(error) or "inplace" in str(error)
 
 
 def _rounding_margin(dtype: torch.dtype) -> float:

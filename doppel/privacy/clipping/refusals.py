@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from doppel.privacy.clipping.rule import UnsupportedLayerError
 
@@ -26,11 +27,16 @@ def refusal_of(name: str, module: nn.Module, owned: Mapping[str, nn.Parameter]) 
         module: The layer.
         owned: Its trainable parameters.
     """
-    reason = _mixes_rows(module) or (_cannot_be_clipped(module) if owned else None)
+    reason = _mixes_rows(module) or _learns_a_prompt(module) or (_cannot_be_clipped(module) if owned else None)
     if reason is None:
         return None
     where = f"module '{name}'" if name else "the model itself"
     return UnsupportedLayerError(f"{where} ({type(module).__name__}) {reason}, or freeze it")
+
+
+def _is_spectral(module: nn.Module) -> bool:
+    parts = [*module.modules(), *module._forward_pre_hooks.values()]
+    return any(isinstance(part, SpectralNorm | parametrizations._SpectralNorm) for part in parts)
 
 
 def _mixes_rows(module: nn.Module) -> str | None:
@@ -41,7 +47,19 @@ def _mixes_rows(module: nn.Module) -> str | None:
     return None
 
 
+def _learns_a_prompt(module: nn.Module) -> str | None:
+    kinds = {kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("peft.")}
+    if kinds & {"PromptEmbedding", "PromptEncoder"} and any(p.requires_grad for p in module.parameters()):
+        return "gives one prompt for all rows, which has no gradient of a row: replace it by LoRA (peft.LoraConfig)"
+    return None
+
+
 def _cannot_be_clipped(module: nn.Module) -> str | None:
+    if _is_spectral(module):
+        return (
+            "divides its weight by an estimate of its largest singular value, which each call changes, so that what is "
+            "clipped is not what was called: build it without spectral_norm"
+        )
     if isinstance(module, nn.RNNBase):
         cell = {"LSTM": "LSTMCell", "GRU": "GRUCell"}.get(module.mode, "RNNCell")
         ours = "doppel.privacy.clipping.lstm.LinearLSTM, or by " if module.mode == "LSTM" else ""

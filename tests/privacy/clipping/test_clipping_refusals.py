@@ -8,11 +8,19 @@ from collections.abc import Callable
 import pytest
 import torch
 from clipping_reference import clipped
+from peft import PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
 from doppel.privacy.clipping.head import HeadLoss
+
+
+def with_prompt(kind: type[PromptTuningConfig | PromptEncoderConfig]) -> nn.Module:
+    base = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2))
+    return get_peft_model(base, kind(task_type="CAUSAL_LM", num_virtual_tokens=2))
 
 
 @pytest.mark.parametrize(
@@ -30,6 +38,10 @@ from doppel.privacy.clipping.head import HeadLoss
         (lambda: nn.Sequential(nn.Embedding(4, 4, max_norm=1.0)), "'0'.*max_norm"),
         (lambda: nn.Sequential(nn.LazyLinear(4)), "'0' \\(LazyLinear\\).*call the model once"),
         (lambda: nn.ParameterList([torch.ones(2)]), "ParameterList"),
+        (lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 4))), "'0' .*without spectral_norm"),
+        (lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(4, 4))), "'0' .*without spectral_norm"),
+        (lambda: with_prompt(PromptTuningConfig), "'prompt_encoder.default' \\(PromptEmbedding\\).*LoRA"),
+        (lambda: with_prompt(PromptEncoderConfig), "'prompt_encoder.default' \\(PromptEncoder\\).*LoRA"),
     ],
 )
 def test_unsupported_layer_is_refused_by_name_in_one_line(make: Callable[[], nn.Module], named: str) -> None:
