@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,10 @@ from doppel.errors import DataError
 
 #: Units whose rows are measured, turns that are read for them, and seconds that a measurement takes.
 _UNITS, _TURNS, _SECONDS = 128, 2000, 3.0
+#: Products of numbers that a pass is measured with, and weights that a step is: larger models by fewer, and multiplied.
+_PRODUCTS, _WEIGHTS = 1e11, 5e6
+#: Trained weights above which a training on a CPU takes days, and tokens of a sample that is drawn to measure.
+MANY_WEIGHTS, _TOKENS = 30e6, 16
 #: Samples that are drawn, and texts that are read, to measure; those that are read one by one; public turns that are
 #: compared, at most.
 _SAMPLES, _ALONE, _COMPARED = 32, 8, 20_000
@@ -40,12 +44,14 @@ class Pace:
         per_step: Noise and optimiser of a step, whatever was drawn.
         per_token: A token of a sample.
         target_tokens: Tokens of a sample.
+        num_trained: Weights that are trained.
     """
 
     per_unit: float
     per_step: float
     per_token: float
     target_tokens: float
+    num_trained: int
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,12 @@ class Forecast:
     Attributes:
         seconds: From its first training to its metrics, for one row a unit.
         per_row: Seconds more for each further row that a unit has, on average.
+        num_trained: Weights that its largest model trains.
     """
 
     seconds: float
     per_row: float
+    num_trained: int
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ def forecast(ready: Readiness, trainings: Iterable[Step], steps: Iterable[Step],
         elif "--encoder" in step.argv and step.argv[0] == "calibrate":
             total += (pool + len(texts)) * reading.encoded
             per_row += ready.num_units * reading.encoded_alone
-    return Forecast(total + per_row, per_row)
+    return Forecast(total + per_row, per_row, max(pace.num_trained for pace in paces.values()))
 
 
 def _texts(experiment: Experiment) -> list[str]:
@@ -188,6 +196,7 @@ def measure(config: Mapping[str, Any], reference: str | None, samples: bool = Tr
         samples: Whether to measure samples too.
     """
     import torch
+    from torch import Tensor
 
     from commands.lightning.hardware import training_precision
     from commands.privacy.norms import build
@@ -216,7 +225,9 @@ def measure(config: Mapping[str, Any], reference: str | None, samples: bool = Tr
             break
     encoded = encode_turns(turns, model.codec, module.truncate)
     units = EncodedUnits(encoded, _UNITS)
-    batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    most = min(module.max_tokens_per_micro_batch, int(_PRODUCTS / (6 * size)))
+    batches = LogicalBatches(units, model.codec, max(most, 1), module.max_turns_per_unit)
     parts = batches.make(0, range(len(units)), len(units)).micro_batches
     privacy = config.get("privacy")
     clipper = PerSampleClipper(model, max_grad_norm=1.0) if privacy is not None else None
@@ -243,15 +254,19 @@ def measure(config: Mapping[str, Any], reference: str | None, samples: bool = Tr
     per_unit = sum(times) / sum(sizes) * sum(part.input_ids.numel() for part in parts) / len(units)
     optimizer = model.configure_optimizers()["optimizer"]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    num_trained = sum(parameter.numel() for parameter in trained)
+    some = sorted(trained, key=Tensor.numel)
+    while sum(map(Tensor.numel, some)) > max(_WEIGHTS, some[0].numel()):
+        some.pop().grad = None  # the optimiser leaves it alone
     noise = GaussianNoise(1.0, 1.0)
 
     def step() -> None:
         if clipper is not None:
-            noisy_mean(trained, noise, len(units), 0)
+            noisy_mean(some, noise, len(units), 0)
         optimizer.step()
 
     step()
-    per_step = _timed(step)
+    per_step = _timed(step) * num_trained / sum(map(Tensor.numel, some))
     if clipper is not None:
         clipper.close()
     model.zero_grad()
@@ -261,14 +276,16 @@ def measure(config: Mapping[str, Any], reference: str | None, samples: bool = Tr
     written: list[int] = []
 
     def sample() -> None:
-        texts = sample_texts(model.model, model.codec, prompts, model.sampling, stream=[0])
+        few = prompts if size <= MANY_WEIGHTS else prompts[:1]
+        sampling = model.sampling if size <= MANY_WEIGHTS else replace(model.sampling, max_new_tokens=_TOKENS)
+        texts = sample_texts(model.model, model.codec, few, sampling, stream=[0])
         written.append(sum(map(len, model.codec.tokenize([text for text, _ in texts]))) + len(texts))
 
     if not samples:
-        return Pace(per_unit, per_step, 0.0, length)
+        return Pace(per_unit, per_step, 0.0, length, num_trained)
     with torch.no_grad(), precision(), HalfWeights(model).in_use():
         seconds = _timed(sample)
-    return Pace(per_unit, per_step, seconds / max(written[0], 1), length)
+    return Pace(per_unit, per_step, seconds / max(written[0], 1), length, num_trained)
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -18,7 +18,7 @@ from typing import Literal
 from commands.pipeline import outlook
 from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.code_copy import copy_code, version
-from commands.pipeline.estimate import forecast
+from commands.pipeline.estimate import MANY_WEIGHTS, forecast
 from commands.pipeline.experiment import load, save
 from commands.pipeline.local import minutes, run_here
 from commands.pipeline.manifest import declaration, declare
@@ -311,6 +311,12 @@ class Runner:
                     f"{ready.text}, about {_about(told.seconds)} on this machine (an estimate, by public rows"
                     f"{'' if ready.unit == 'utterance' else more})"
                 )
+                if told.num_trained > MANY_WEIGHTS:
+                    say(
+                        f"   warning  {used.name} trains {told.num_trained / 1e6:.0f} million weights, each with its "
+                        "gradient, noise and means of the optimiser: take adapters (--set model.lora.rank=8), which need "
+                        "a hundredth of that"
+                    )
             else:
                 why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
                 say(f"ready: {used.name}{why}")

@@ -24,7 +24,8 @@ class WordStates:
     """A sentence encoder that tells of each word of a text; each text is read by itself.
 
     Args:
-        model: The encoder, an ``AutoModel`` whose embeddings can be given (``inputs_embeds``).
+        model: The encoder, an ``AutoModel`` whose embeddings can be given (``inputs_embeds``), on any device. What it
+            tells is on the CPU, but for the embeddings.
         tokenizer: Its fast tokenizer.
     """
 
@@ -42,12 +43,12 @@ class WordStates:
             list(words), is_split_into_words=True, truncation=True, max_length=self._limit, return_tensors="pt"
         )
         of_word = torch.tensor([-1 if word is None else word for word in read.word_ids(0)])
-        embedded: Tensor = self._model.get_input_embeddings()(read["input_ids"])
+        embedded: Tensor = self._model.get_input_embeddings()(read["input_ids"].to(self._model.device))
         return embedded, of_word
 
     def states(self, embedded_1TD: Tensor) -> Tensor:
         """The last layer's states, [T, D]."""
-        states: Tensor = self._model(inputs_embeds=embedded_1TD).last_hidden_state[0]
+        states: Tensor = self._model(inputs_embeds=embedded_1TD).last_hidden_state[0].cpu()
         return states
 
     @torch.no_grad()
@@ -109,7 +110,7 @@ class GradientRanker:
         is_word = of_word >= 0
         log_odds = self._classifier.log_odds(encoder.states(embedded)[is_word].mean(0))
         (gradient,) = torch.autograd.grad(log_odds, embedded)
-        along = (gradient * embedded.detach())[0].sum(1)[is_word]
+        along = (gradient * embedded.detach())[0].sum(1).cpu()[is_word]
         return torch.zeros(len(words)).index_add_(0, of_word[is_word], along).abs().double().numpy()
 
 

@@ -74,7 +74,7 @@ def load_model(
             return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         if getattr(config, "quantization_config", None) is not None:
             raise ValueError("its weights are quantised, which no gradient trains: give the folder before that")
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
             dtype=torch.float32,
@@ -82,10 +82,10 @@ def load_model(
             ignore_mismatched_sizes=True,  # _check_weights says which
             trust_remote_code=False,
         )
-        _check_weights(model, found)
+        _check_weights(*loaded)
     except _FAILURES as error:
         raise _cannot("model", name, error) from error
-    return model
+    return loaded[0]  # type: ignore[no-any-return]
 
 
 def _check_weights(model: PreTrainedModel, found: dict[str, Any]) -> None:
