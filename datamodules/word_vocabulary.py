@@ -7,14 +7,14 @@ from typing import Any
 from datamodules.columns import Columns
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
+from doppel.redaction.mask import MASK
 
-#: Tokens that are no words: padding, the beginning and the end of a text, any other word, and what redaction leaves.
+#: Tokens that are no words: padding, the beginning and the end of a text, and any other word.
 SPECIAL = {
     "pad_token": "<pad>",
     "bos_token": "<bos>",
     "eos_token": "<eos>",
     "unk_token": "<unk>",
-    "mask_token": "[MASK]",
 }
 
 
@@ -36,7 +36,7 @@ def word_tokenizer(public_text: str, num_words: int, columns: Columns | None = N
     Raises:
         DataError: The file cannot be read.
     """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.WordLevel(unk_token=SPECIAL["unk_token"]))
@@ -48,4 +48,5 @@ def word_tokenizer(public_text: str, num_words: int, columns: Columns | None = N
     )
     turns = read_turns(expand_path(public_text), "utterance", with_trees=False, columns=columns)
     tokenizer.train_from_iterator((turn.utterance for turn in turns), trainer)
+    tokenizer.add_tokens([AddedToken(MASK, normalized=False)])  # a word, for what is special is text where it is typed
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
