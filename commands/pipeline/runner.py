@@ -314,8 +314,8 @@ class Runner:
                 if told.num_trained > MANY_WEIGHTS:
                     say(
                         f"   warning  {used.name} trains {told.num_trained / 1e6:.0f} million weights, each with its "
-                        "gradient, noise and means of the optimiser: take adapters (--set model.lora.rank=8), which need "
-                        "a hundredth of that"
+                        "gradient, noise and means of the optimiser: take adapters (--set model.lora.rank=8), which "
+                        "take a hundredth of that"
                     )
             else:
                 why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
