@@ -30,6 +30,7 @@ help:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(if $(VERSION),,$(error $(WRONG)))
+	@echo "installing into $(VENV), once: torch, then all else (some 2 GB, more with CUDA; a few minutes)"
 	"$(PYTHON)" -m venv $$(test -d $(VENV)/lib/$(VERSION) || echo --clear) $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,mauve,test]'

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from commands.pipeline.forks import Forks
@@ -18,6 +20,8 @@ from doppel.console.say import say
 #: Rough seconds of the kinds, from which the time left is guessed.
 _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
+#: Seconds between the lines of a step that has no bar of its own.
+_PULSE = 60.0
 _WHAT_OF = {"calibrate": "counting and drawing", "attributes": "counting and drawing", "evolve": "writing and voting"}
 
 
@@ -53,7 +57,8 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
             is_told = is_verbose or step.argv[0] == "evolve" or (step.kind != "metrics" and step.name != "report")
             command = [python, str(ROOT / "cli.py"), *step.argv]
             stdout = None if is_told else subprocess.DEVNULL
-            status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, forks if is_worth_it else None)
+            with nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name):
+                status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, forks if is_worth_it else None)
             if status:
                 why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
                 sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
@@ -62,6 +67,24 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
             is_measured = is_measured or step.kind != "tool"  # which says nothing of how long a training takes
             say(f"   {step.name}: {minutes(time.time() - started)}")
     return 0
+
+
+@contextmanager
+def telling_the_time(name: str) -> Iterator[None]:
+    """Say every minute that a step goes on: a bar would tell how many private texts it has read, the time does not."""
+    ended, begin = threading.Event(), time.time()
+
+    def tell() -> None:
+        while not ended.wait(_PULSE):
+            say(f"   {name}: {minutes(time.time() - begin)} so far")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def minutes(seconds: float) -> str:
