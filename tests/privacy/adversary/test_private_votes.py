@@ -168,7 +168,8 @@ def test_a_generator_that_learnt_from_people_without_privacy_is_refused(
     assert call(tmp_path, private, generator=str(model), wording=wording, max_new_tokens=4) == 2
     assert "no ε would cover what it writes" in capsys.readouterr().err and spent(tmp_path) == 0
     write_card(model, not_private_card(True, []))
-    assert call(tmp_path, private, generator=str(model), wording=wording, max_new_tokens=4) == 0
+    call(tmp_path, private, generator=str(model), wording=wording, max_new_tokens=4)  # refused for its poor texts alone
+    assert "no ε would cover" not in capsys.readouterr().err
 
 
 def test_private_texts_are_embedded_one_by_one(tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
