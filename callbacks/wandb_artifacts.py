@@ -8,10 +8,8 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_warn
-
 if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
     from wandb import Artifact
     from wandb.sdk.wandb_run import Run
 
@@ -28,6 +26,8 @@ class harmless:
         """Tell what failed, and go on."""
         if not isinstance(error, Exception):
             return False
+        from lightning.pytorch.utilities import rank_zero_warn  # which the report, without a failure, has no time for
+
         rank_zero_warn(f"logging failed, and the run goes on without it: {type(error).__name__}: {error}")
         return True
 

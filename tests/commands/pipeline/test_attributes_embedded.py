@@ -160,7 +160,7 @@ def yelp(folder: Path) -> dict[str, Any]:
 def test_the_shipped_example_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(60.0, 0.0))
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(60.0, 0.0, 0))
     monkeypatch.setattr("commands.pipeline.sources._check_encoder", lambda *_: None)
     words = [f"{name}={value}" for name, value in yelp(tmp_path).items()]
     file = str(shipped("yelp-attributes"))

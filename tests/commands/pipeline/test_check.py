@@ -144,7 +144,7 @@ class Terminal(io.StringIO):
 def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_before_it_spends(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0))
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0, 0))
     base = str(Path(__file__).parents[3] / "models" / "base")
     changes = {"systems": ["one_stage"], "epochs.one_stage": 3, "model.base_model": base}
     assert called(users, tmp_path / "run", "--check", **changes) == 0
@@ -164,7 +164,7 @@ def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_be
 def test_a_check_ends_with_what_each_system_will_do(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(170.0, 20.0))
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(170.0, 20.0, 0))
     assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
     *_, one, two = capsys.readouterr().out.splitlines()
     sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
@@ -180,7 +180,7 @@ def test_a_check_ends_with_what_each_system_will_do(
 def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0))
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0, 0))
     assert called(users, tmp_path / "run", "--check", **{"data.batch_size": 40, "systems": ["one_stage"]}) == 0
     rate, few, ready = (line for line in capsys.readouterr().out.splitlines() if "one_stage" in line)
     assert "data.batch_size" in rate and "4 steps" in few and "B 40, 4 steps" in ready
@@ -201,7 +201,7 @@ def test_what_counts_as_a_waste(batch_size: int, steps: int, number: int) -> Non
 def test_a_row_that_is_too_long_is_named_and_none_is_counted(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, truncate: bool
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0))
+    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0, 0))
     (public := tmp_path / "public.txt").write_text("word " * 2000)  # is told of likewise
     more = {"data.truncate": truncate, "systems": ["one_stage"], "reference": str(public)}
     assert called(users, tmp_path / "run", "--check", **more) == 0
@@ -282,7 +282,7 @@ def test_the_time_of_a_system_is_that_of_its_steps(
     users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(estimate, "_start", lambda: 10.0)
-    monkeypatch.setattr(estimate, "measure", lambda *_: Pace(0.5, 2.0, 0.01, 20.0))
+    monkeypatch.setattr(estimate, "measure", lambda *_: Pace(0.5, 2.0, 0.01, 20.0, 0))
     monkeypatch.setattr(estimate, "_reading", lambda *_: Reading(0.03, 0.02, 0.07))
     changes = {"systems": [name], "epochs.one_stage": 3, "num_samples": 100, "reference": "embedded:test?num=40"}
     experiment = load(shipped("own-data"), settings(users, **changes, **{"topics.oversample": 4}))
