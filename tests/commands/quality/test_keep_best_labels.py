@@ -134,7 +134,7 @@ def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, mo
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
     chosen, config = stages["choose_labels"], stages["sample_labels"].config
     assert chosen.argv[0] == "keep-best" and chosen.needs == ("sample_labels",)
-    assert stages["page"].needs == ("choose_labels",)
+    assert stages["report"].needs == ("choose_labels",)
     for file in ("candidates_labels.jsonl", "labels.jsonl", "synthetic_labels.jsonl"):
         assert str(tmp_path / file) in chosen.argv
     assert json.loads(chosen.argv[chosen.argv.index("--label-words") + 1]) == {"inn": "a small hotel"}
