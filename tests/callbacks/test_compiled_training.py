@@ -37,7 +37,12 @@ def trained(folder: Path, base: str, corpus: str, is_compiled: bool, is_private:
     trunks = []
     callback = DifferentialPrivacy(
         PrivacyArguments(
-            target_epsilon=8.0, accountant="rdp", seed=5, stage="fit", ledger_path=str(folder / "ledger.jsonl")
+            target_epsilon=8.0,
+            delta=1e-3,
+            accountant="rdp",
+            seed=5,
+            stage="fit",
+            ledger_path=str(folder / "ledger.jsonl"),
         )
     )
     trainer = Trainer(
