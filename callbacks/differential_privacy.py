@@ -16,9 +16,8 @@ from torch.optim import Optimizer
 
 from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.private_origins import notes_on_origins
-from callbacks.private_refusals import refusals, refuse_scheduler
+from callbacks.requirements import refusals, refuse_full_disk, refuse_scheduler
 from callbacks.row_independence import check_row_independence
-from callbacks.trial_checkpoint import try_checkpoint
 from callbacks.untrained_state import UntrainedState
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData
@@ -138,7 +137,7 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Try two rows and a checkpoint; end after the last step, for Lightning has restored ``max_steps`` by now.
+        """Try two rows, and the disk; end after the last step, for Lightning has restored ``max_steps`` by now.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
@@ -151,7 +150,7 @@ class DifferentialPrivacy(Callback):
             self._untrained.refuse_strangers(optimizer)
         self._note_unchecked(check_row_independence(pl_module))
         self._untrained.refuse_change("a made-up row of its probe()", trained_too=True)
-        try_checkpoint(trainer)
+        refuse_full_disk(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int
@@ -252,11 +251,11 @@ class DifferentialPrivacy(Callback):
         self._restored = state_dict
 
     def _note_weights(self, checkpoint: dict[str, Any]) -> None:
-        """Write the weights of a checkpoint to the ledger; not those of the trial, before the first step is paid."""
+        """Write the weights of a checkpoint to the ledger; not those before the first step is paid."""
         state = privacy_state(checkpoint)
         if state is None:  # such as the bare weights that a spawned rank 0 hands to the process that started it
             return
-        fingerprint = weights_fingerprint(checkpoint["state_dict"])  # what has none is refused by the trial
+        fingerprint = weights_fingerprint(checkpoint["state_dict"])
         if self.ledger is not None and self._paid is not None and state["num_steps"] > 0:
             self.ledger.note_weights(state["mechanism_id"], state["num_steps"], fingerprint)
 
