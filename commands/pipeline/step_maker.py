@@ -260,7 +260,6 @@ class StepMaker(StepBase):
             "reference": experiment.reference,
             "seed": experiment.seed,
         }
-        votes = [self._file(f"{folder}/votes.jsonl", "metrics", system)] if experiment.is_private else []
         return self.tool(
             system.name,
             "metrics",
@@ -269,7 +268,6 @@ class StepMaker(StepBase):
             writes=[
                 self._file(system.synthetic, system.role, system),
                 self._file(f"{system.synthetic}.evolution.json", "metrics", system),
-                *votes,
                 self._file(f"{folder}/answers.jsonl", "data", system),
             ],
             reads=[

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from doppel.privacy.accounting import calibrate_noise_multiplier
 from doppel.privacy.gdp import mu_of
@@ -84,14 +81,10 @@ def plan_beside(
     """
     if ledger is None or not ledger.exists():
         return plan_votes(privacy, num_units, rounds, unit, planned)
-    if ledger.has_spent(privacy.scope, HISTOGRAM):  # it is among what was spent
+    spent = ledger.spent(privacy.scope)
+    if any(record.kind == HISTOGRAM for record in spent):
         privacy = replace(privacy, histogram_noise_multiplier=None, histogram_share=None)
-    return plan_votes(privacy, num_units, rounds, unit, [*planned, *ledger.spent(privacy.scope)])
-
-
-def digest_of(record: Mapping[str, Any]) -> str:
-    """SHA-256 of a release, as the ledger notes it."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    return plan_votes(privacy, num_units, rounds, unit, [*planned, *(record.mechanism() for record in spent)])
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,11 @@ def _scope(file: LedgerFile, scope: str, void: list[str]) -> dict[str, Any]:
 
 
 def _mechanism(file: LedgerFile, record: MechanismRecord, scope: str, is_void: bool) -> dict[str, Any]:
-    alone = file.promise(record.scope).epsilon([record.mechanism()])
+    promise = file.promise(record.scope)
+    alone = promise.epsilon([record.mechanism()])
     names = {"id": record.id, "scope": scope, "stage": record.stage}
-    return {**names, **record.fields, "done_steps": record.done_steps, "epsilon": None if is_void else alone}
+    done = {"done_steps": record.done_steps, "num_releases": len(record.releases)}
+    return {**names, **record.fields, **promise.terms, **done, "epsilon": None if is_void else alone}
 
 
 def _composed(

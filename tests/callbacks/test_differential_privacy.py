@@ -209,12 +209,12 @@ def test_training_ends_with_the_budget_and_no_callback_prolongs_it(
         with pytest.raises(_Crash):
             run(folder, [_StopAt(5)])
     ledger = Ledger(tmp_path / "as it is" / "ledger.jsonl")
-    room = ledger.affordable("default/fit")
+    room = ledger.remaining("default/fit")
     assert run(tmp_path / "as it is", []).global_step == room < 10
     with pytest.raises(BudgetExceededError):
         run(tmp_path / "longer", [Longer()])
     other = Ledger(tmp_path / "longer" / "ledger.jsonl")
-    assert other.spent_steps("default/fit") == ledger.spent_steps("default/fit") == 5 + room
+    assert other.mechanisms["default/fit"].done_steps == ledger.mechanisms["default/fit"].done_steps == 5 + room
     assert other.epsilon("default") <= 8.0
 
 
@@ -228,7 +228,7 @@ def test_a_training_that_lost_steps_leaves_room_for_the_histogram_of_its_plan(
     with pytest.raises(_Crash):
         run(_StopAt(5))
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    everything = ledger.affordable("default/fit")
+    everything = ledger.remaining("default/fit")
     steps = run().global_step
     assert 0 < steps < everything, "nothing is left for the histogram"
     assert compute_epsilon([*ledger.spent("default"), Mechanism(1.0, 0.7, 1)], 1e-3, "rdp") <= 8.0

@@ -96,10 +96,10 @@ def test_a_histogram_that_costs_the_whole_target_is_refused() -> None:
 def test_the_ledger_takes_one_histogram_beside_the_training_and_no_second_one(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     spec = plan(2000, 100, 1, 1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
-    fit = ledger.open_mechanism(scope="labels", stage="labels", spec=spec, planned_steps=20, data_fingerprint="f00d")
+    fit = ledger.open(scope="labels", stage="labels", spec=spec, planned_steps=20, data_fingerprint="f00d")
     terms = PrivacyArguments(1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
     own = terms.plan_histogram(2000, "utterance")
-    name = ledger.open_mechanism(
+    name = ledger.open(
         scope="labels", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND
     )
     for _ in range(20):
@@ -117,14 +117,14 @@ def test_a_caveat_is_kept_and_a_voiding_one_takes_epsilon_away(tmp_path: Path) -
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for scope in ("labels", "two_stage"):
         ledger.spend(
-            ledger.open_mechanism(scope=scope, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
+            ledger.open(scope=scope, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
         )
-    ledger.add_caveat("two_stage", "rows were shuffled", voids=False)
+    ledger.caveat("two_stage", "rows were shuffled", voids=False)
     spent = Ledger(tmp_path / "ledger.jsonl").summary()
     assert spent["epsilon"] is not None
     assert "NOTE, two_stage: rows were shuffled." in spent["statement"]
     for _ in range(2):
-        ledger.add_caveat("labels", "the exact histogram was released", voids=True)
+        ledger.caveat("labels", "the exact histogram was released", voids=True)
     spent = Ledger(tmp_path / "ledger.jsonl").summary()
     assert spent["epsilon"] is None
     assert spent["scopes"]["labels"]["epsilon"] is None

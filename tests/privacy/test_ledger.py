@@ -23,7 +23,7 @@ SPEC = plan(2000, 100, [1, 4], 6.0, delta=1e-5, max_grad_norm=0.1)  # 20 + 80 st
 
 def opened(path: Path, stage: str = "trees", scope: str = "two_stage", spec: PrivacySpec = SPEC, steps: int = 20):
     ledger = Ledger(path)
-    return ledger, ledger.open_mechanism(
+    return ledger, ledger.open(
         scope=scope, stage=stage, spec=spec, planned_steps=steps, data_fingerprint="f00d"
     )
 
@@ -69,7 +69,7 @@ def test_two_stages_cost_what_one_run_of_all_steps_costs(path):
 def test_a_step_past_the_budget_is_refused_and_nothing_is_written(path):
     ledger, name = opened(path, steps=100)
     spend(ledger, name, 100)
-    while ledger.affordable(name):  # what rounding left over
+    while ledger.remaining(name):  # what rounding left over
         ledger.spend(name)
     before = path.read_bytes()
     with pytest.raises(BudgetExceededError, match=r"'two_stage' .* 5\.9\d* .* 6\.0\d*, .* 6 ") as error:
@@ -78,7 +78,7 @@ def test_a_step_past_the_budget_is_refused_and_nothing_is_written(path):
     assert path.read_bytes() == before
     assert ledger.epsilon("two_stage") <= SPEC.target_epsilon
     fresh, same = opened(path, steps=100)
-    assert fresh.affordable(same) == 0
+    assert fresh.remaining(same) == 0
     with pytest.raises(BudgetExceededError):
         fresh.spend(same)
 
@@ -86,23 +86,23 @@ def test_a_step_past_the_budget_is_refused_and_nothing_is_written(path):
 def test_affordable_steps_are_exactly_those_that_spend_allows(path):
     ledger, name = opened(path, steps=100)
     spend(ledger, name, 60)
-    room = ledger.affordable(name)
+    room = ledger.remaining(name)
     assert 40 <= room < 100
     spend(Ledger(path), name, room)
     with pytest.raises(BudgetExceededError):
         Ledger(path).spend(name)
-    assert ledger.affordable(name) == 0 and ledger.spent_steps(name) == 60 + room
+    assert ledger.remaining(name) == 0 and ledger.mechanisms[name].done_steps == 60 + room
 
 
 def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     spec = plan(2000, 100, [1, 4], 6.0, delta=1e-5, histogram_noise_multiplier=5.0)
     ledger, name = opened(path, spec=spec, steps=100)
-    assert ledger.affordable(name, later=spec.histogram) == 100, "the plan has room for both"
+    assert ledger.remaining(name, later=spec.histogram) == 100, "the plan has room for both"
     spend(ledger, name, 60)  # 20 of these are lost to a crash
-    room = ledger.affordable(name, later=spec.histogram)
-    assert 0 < room < ledger.affordable(name)
+    room = ledger.remaining(name, later=spec.histogram)
+    assert 0 < room < ledger.remaining(name)
     spend(ledger, name, room)
-    histogram = ledger.open_mechanism(
+    histogram = ledger.open(
         scope="two_stage",
         stage="histogram",
         spec=replace(spec, noise_multiplier=5.0, batch_size=2000),
@@ -111,7 +111,7 @@ def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     )
     ledger.spend(histogram)
     assert ledger.epsilon("two_stage") <= 6.0
-    assert ledger.affordable(name, later=spec.histogram) == ledger.affordable(name), "it is made"
+    assert ledger.remaining(name, later=spec.histogram) == ledger.remaining(name), "it is made"
 
 
 def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(path):
@@ -164,7 +164,7 @@ def test_scopes_have_their_own_budgets_and_the_whole_composes(path):
 def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
     ledger, name = opened(path)
     histogram = replace(SPEC, batch_size=2000, noise_multiplier=20.0, max_grad_norm=1.0)
-    extra = ledger.open_mechanism(
+    extra = ledger.open(
         scope="two_stage",
         stage="labels",
         spec=histogram,
@@ -236,12 +236,12 @@ def test_a_line_torn_by_a_crash_counts_as_one_step_and_the_ledger_goes_on(path, 
     assert (reader.spent_steps(name), reader.spent_steps(other)) == (5, others), "a reader counts it"
     before = path.read_bytes()
     ledger.spend(name)
-    settled = ledger.spent_steps(name)
-    assert settled == Ledger(path).spent_steps(name) >= 6, "a writer settles it, and never takes it back"
-    assert ledger.spent_steps(other) == others
+    settled = ledger.mechanisms[name].done_steps
+    assert settled == Ledger(path).mechanisms[name].done_steps >= 6, "a writer settles it, and never takes it back"
+    assert ledger.mechanisms[other].done_steps == others
     assert path.read_bytes().startswith(before), "the file is only ever appended to"
     Ledger(path).spend(name)
-    assert Ledger(path).spent_steps(name) == settled + 1
+    assert Ledger(path).mechanisms[name].done_steps == settled + 1
 
 
 def test_a_repair_that_is_torn_too_loses_nothing(path):
@@ -249,9 +249,9 @@ def test_a_repair_that_is_torn_too_loses_nothing(path):
     spend(ledger, name, 4)
     with path.open("ab") as file:
         file.write(SPEND[:66] + b'\n{"type": "repair", "char')
-    assert Ledger(path).spent_steps(name) == 6
+    assert Ledger(path).mechanisms[name].done_steps == 6
     Ledger(path).spend(name)
-    assert Ledger(path).spent_steps(name) == 7
+    assert Ledger(path).mechanisms[name].done_steps == 7
 
 
 def append_chained(path: Path, text: str) -> None:
@@ -333,7 +333,7 @@ def test_an_epsilon_that_is_no_number_admits_no_step(path, monkeypatch):
     monkeypatch.setattr("doppel.privacy.spec.compute_epsilon", lambda *a, **k: math.nan)
     with pytest.raises(BudgetExceededError):
         ledger.spend(name)
-    assert ledger.spent_steps(name) == 0
+    assert ledger.mechanisms[name].done_steps == 0
 
 
 def test_spending_does_not_account_anew_at_every_step(path, monkeypatch):
@@ -381,13 +381,13 @@ def test_a_torn_step_fixes_the_terms_too(path):
     Path(f"{path}.head").unlink()
     with pytest.raises(LedgerError, match="opened with"):
         opened(path, spec=OTHER)
-    assert Ledger(path).spent_steps(name) == 1
+    assert Ledger(path).mechanisms[name].done_steps == 1
 
 
 def test_a_process_of_the_old_terms_takes_no_step_under_the_new_ones(path):
     """Its noise is that of the old terms, and the line would say that of the new ones."""
     old, name = opened(path)
-    assert old.affordable(name) == 20
+    assert old.remaining(name) == 20
     new, _ = opened(path, spec=OTHER, steps=10)
     with pytest.raises(LedgerError, match="declared"):
         old.spend(name)
@@ -400,10 +400,10 @@ def test_a_process_of_the_old_terms_takes_no_step_under_the_new_ones(path):
 def test_what_an_old_budget_affords_says_nothing_of_a_new_one(path):
     """One ledger object that outlives the change counts by the promise that holds now."""
     ledger, name = opened(path)
-    assert ledger.affordable(name) == 20
+    assert ledger.remaining(name) == 20
     tight = replace(SPEC, target_epsilon=0.05)
-    ledger.open_mechanism(scope="two_stage", stage="trees", spec=tight, planned_steps=20, data_fingerprint="f00d")
-    room = ledger.affordable(name)
+    ledger.open(scope="two_stage", stage="trees", spec=tight, planned_steps=20, data_fingerprint="f00d")
+    room = ledger.remaining(name)
     assert room < 20
     spend(ledger, name, room)
     with pytest.raises(BudgetExceededError):

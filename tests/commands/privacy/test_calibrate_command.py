@@ -43,7 +43,7 @@ def trained(run: Path, sigma: float | None, private: bool = True) -> None:
     if private:
         spec = plan(1000, 100, 1, 8.0, accountant="rdp", histogram_noise_multiplier=sigma)
         ledger = Ledger(run / "ledger.jsonl")
-        name = ledger.open_mechanism(
+        name = ledger.open(
             scope="two_stage", stage="parse_tree", spec=spec, planned_steps=10, data_fingerprint="f00d"
         )
         for _ in range(10):

@@ -284,7 +284,7 @@ def test_metadata_and_training_compose_in_one_ledger_as_dp_accounting_says(table
     spec = plan(300, 15, 2, 2.0, delta=1e-5, histogram_noise_multiplier=sigma)
     book = Ledger(run / FILE_NAME)
     steps = spec.steps
-    fit = book.open_mechanism(scope="attributes", stage="fit", spec=spec, planned_steps=steps, data_fingerprint="f00d")
+    fit = book.open(scope="attributes", stage="fit", spec=spec, planned_steps=steps, data_fingerprint="f00d")
     for _ in range(steps):
         book.spend(fit)
     more = ["--ledger", str(run), "--scope", "attributes", "--target-epsilon", "2"]

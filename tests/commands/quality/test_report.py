@@ -29,7 +29,7 @@ def pipeline(folder: Path, specs: dict[str, PrivacySpec], is_sampled: bool = Tru
     """A run folder with a ledger, the metrics of each system and, if wanted, how it was sampled."""
     for system, spec in specs.items():
         ledger = Ledger(folder / "ledger.jsonl")
-        name = ledger.open_mechanism(scope=system, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
+        name = ledger.open(scope=system, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
         for _ in range(5):
             ledger.spend(name)
         if is_sampled:
@@ -58,7 +58,7 @@ def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> N
 def test_a_folder_without_ledger_or_metrics_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"ledger\.jsonl"):
         build_report(RunRecord(tmp_path))
-    Ledger(tmp_path / "ledger.jsonl").open_mechanism(
+    Ledger(tmp_path / "ledger.jsonl").open(
         scope="two_stage", stage="fit", spec=SPEC, planned_steps=1, data_fingerprint="f00d"
     )
     with pytest.raises(UserError, match="metrics"):
@@ -70,7 +70,7 @@ def test_a_run_without_a_reference_has_a_report_and_a_card_too(
 ) -> None:
     run = tmp_path / "run"
     ledger = Ledger(run / "ledger.jsonl")
-    mechanism = ledger.open_mechanism(
+    mechanism = ledger.open(
         scope="two_stage", stage="fit", spec=SPEC, planned_steps=5, data_fingerprint="f00d"
     )
     for _ in range(5):

@@ -51,7 +51,7 @@ def _another_run(folder: Path) -> None:
     state: Any = privacy_state(read_checkpoint(folder / STEP_6))
     recorded = Ledger(folder / "ledger.jsonl").summary()["mechanisms"][0]
     other = Ledger(folder / "other" / "ledger.jsonl")
-    name = other.open_mechanism(
+    name = other.open(
         scope="default",
         stage="fit",
         spec=PrivacySpec(**state["spec"]),

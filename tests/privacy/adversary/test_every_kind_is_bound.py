@@ -81,11 +81,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     counts = PrivacyArguments(3.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=20.0)
     for scope in ("labels", "topics", "two_stage"):
         made: dict[str, Any] = {"planned_steps": 5, "data_fingerprint": "f00d"}
-        mechanism = ledger.open_mechanism(scope=scope, stage="fit", spec=terms, **made)
+        mechanism = ledger.open(scope=scope, stage="fit", spec=terms, **made)
         for _ in range(5):
             ledger.spend(mechanism)
         made |= {"planned_steps": 1, "kind": KIND, "spec": counts.plan_histogram(2000, "utterance")}
-        histogram = ledger.open_mechanism(scope=scope, stage="histogram", **made)
+        histogram = ledger.open(scope=scope, stage="histogram", **made)
         ledger.spend(histogram)
         sums = {"labels": "a", "topics": "1", "two_stage": "a"}
         ledger.note_weights(histogram, 1, fingerprint(json.loads(shares(sums[scope]))["sums"]))
@@ -340,7 +340,7 @@ def open_with(run: Path, **terms: Any) -> None:
     ledger, own = Ledger(run / "ledger.jsonl"), spec(3.0)
     for name, value in terms.items():
         object.__setattr__(own, name, value)
-    ledger.spend(ledger.open_mechanism(scope="more", stage="fit", spec=own, planned_steps=1, data_fingerprint="f00d"))
+    ledger.spend(ledger.open(scope="more", stage="fit", spec=own, planned_steps=1, data_fingerprint="f00d"))
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
 
 
 def test_a_card_of_weights_that_nobody_can_vouch_for_states_no_epsilon(trained: Path, tmp_path: Path) -> None:
-    Ledger(trained.parent / "ledger.jsonl").add_caveat("default", "privacy.seed of fit was fixed", voids=True)
+    Ledger(trained.parent / "ledger.jsonl").caveat("default", "privacy.seed of fit was fixed", voids=True)
     assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 0
     card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
     assert not card["private"] and "epsilon" not in card and card["statement"].startswith("NOT PRIVATE")

@@ -18,10 +18,10 @@ SPEC = plan(2000, 100, 2, 6.0, delta=1e-5, accountant="rdp")
 def path(tmp_path: Path) -> Path:
     """A ledger of 9 lines: its name, a budget, a mechanism, five steps and a caveat."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    name = ledger.open_mechanism(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
+    name = ledger.open(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
     for _ in range(5):
         ledger.spend(name)
-    ledger.add_caveat("one_stage", "the exact histogram was released", voids=True)
+    ledger.caveat("one_stage", "the exact histogram was released", voids=True)
     return ledger.path
 
 
@@ -72,7 +72,7 @@ def test_a_ledger_that_was_edited_is_refused_with_the_place(
 def test_a_ledger_that_was_deleted_does_not_begin_anew(path: Path) -> None:
     path.unlink()
     with pytest.raises(LedgerError, match=r"ledger\.jsonl\.head"):
-        Ledger(path).open_mechanism(scope="a", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
+        Ledger(path).open(scope="a", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
     assert not path.exists()
 
 
@@ -86,7 +86,7 @@ def test_a_ledger_put_back_from_an_older_copy_is_refused(path: Path) -> None:
 
 def test_a_ledger_of_another_run_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
     other = Ledger(tmp_path / "other" / "ledger.jsonl")
-    name = other.open_mechanism(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
+    name = other.open(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
     for _ in range(10):
         other.spend(name)
     path.write_bytes(other.path.read_bytes())
@@ -116,6 +116,6 @@ def test_a_head_that_is_behind_its_ledger_is_what_a_crash_leaves(path: Path) -> 
     Ledger(path).spend("one_stage/fit")
     for text in (before, ""):
         head.write_text(text)
-        assert Ledger(path).spent_steps("one_stage/fit") == 6
+        assert Ledger(path).mechanisms["one_stage/fit"].done_steps == 6
     Ledger(path).spend("one_stage/fit")
     assert head.read_text() != before

@@ -205,7 +205,7 @@ def test_room_for_another_release_is_not_spent_on_more_rounds(tmp_path: Path, pr
     assert call(tmp_path, private, privacy=room) == 0
     votes = tmp_path / "evolution" / "votes.jsonl"
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    assert ledger.affordable("evolution/votes") > 0
+    assert ledger.remaining("evolution/votes") > 0
     for content in (votes.read_text().splitlines(keepends=True)[0], ""):
         votes.write_text(content)
         call(tmp_path, private, privacy=room)

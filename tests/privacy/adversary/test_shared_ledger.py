@@ -29,7 +29,7 @@ def shared(tmp_path: Path) -> Path:
 def train(run: Path, steps: int = 20, scope: str = "two_stage") -> Ledger:
     """What a training does to the ledger of its run folder."""
     ledger = Ledger(run / "ledger.jsonl")
-    name = ledger.open_mechanism(scope=scope, stage="fit", spec=SPEC, planned_steps=20, data_fingerprint="f00d")
+    name = ledger.open(scope=scope, stage="fit", spec=SPEC, planned_steps=20, data_fingerprint="f00d")
     for _ in range(steps):
         ledger.spend(name)
     return ledger
@@ -97,7 +97,7 @@ def test_a_caveat_of_one_run_voids_what_all_spend_and_not_the_other(tmp_path: Pa
     for name in ("first", "second"):
         join(tmp_path / name / "ledger.jsonl", shared)
         ledger = train(tmp_path / name)
-    ledger.add_caveat("two_stage", "a count was released", voids=True)
+    ledger.caveat("two_stage", "a count was released", voids=True)
     assert ledger.summary()["epsilon"] is None
     other = Ledger(tmp_path / "first" / "ledger.jsonl").summary()
     assert other["epsilon"] == epsilon(20) and other["everything"]["epsilon"] is None

@@ -48,13 +48,13 @@ def run(tmp_path: Path, private: Path) -> Path:
     ledger, terms = Ledger(run / "ledger.jsonl"), replace(spec(3.0), noise_multiplier=2 * spec(3.0).noise_multiplier)
     for scope in ("topics", "two_stage"):
         made = {"planned_steps": 5, "data_fingerprint": "f00d"}
-        mechanism = ledger.open_mechanism(scope=scope, stage="fit", spec=terms, **made)
+        mechanism = ledger.open(scope=scope, stage="fit", spec=terms, **made)
         for _ in range(5):
             ledger.spend(mechanism)
     counts = PrivacyArguments(3.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=20.0)
     made = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": KIND}
     ledger.spend(
-        ledger.open_mechanism(scope="topics", stage="histogram", spec=counts.plan_histogram(2000, "utterance"), **made)
+        ledger.open(scope="topics", stage="histogram", spec=counts.plan_histogram(2000, "utterance"), **made)
     )
     sample(run, "topics", "pool_topics.jsonl", "pool", lines("yes", "no", "maybe"))
     leave(run, "calibrate_topics", "calibrate", "synthetic_topics.jsonl", ("no", "no"), "pool_topics.jsonl", private)
@@ -184,7 +184,7 @@ def a_histogram_that_was_never_paid_for(run: Path) -> None:
     counts = PrivacyArguments(3.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=20.0)
     made = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": KIND}
     spec = counts.plan_histogram(2000, "utterance")
-    Ledger(run / "ledger.jsonl").open_mechanism(scope="two_stage", stage="histogram", spec=spec, **made)
+    Ledger(run / "ledger.jsonl").open(scope="two_stage", stage="histogram", spec=spec, **made)
     private_text_unpaid(run)
 
 

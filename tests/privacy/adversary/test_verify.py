@@ -116,7 +116,7 @@ def other_samples(run: Path) -> None:
 
 
 def a_caveat(run: Path) -> None:
-    Ledger(run / "ledger.jsonl").add_caveat("two_stage", "histogram", voids=True)
+    Ledger(run / "ledger.jsonl").caveat("two_stage", "histogram", voids=True)
 
 
 def a_second_checkpoint(run: Path) -> None:
