@@ -216,9 +216,7 @@ def _ledger(systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
         for scope in systems:
-            name = ledger.open(
-                scope=scope, stage="fit", spec=terms, planned_steps=20, data_fingerprint=fingerprint
-            )
+            name = ledger.open(scope=scope, stage="fit", spec=terms, planned_steps=20, data_fingerprint=fingerprint)
             if done:
                 for _ in range(done):
                     ledger.spend(name)

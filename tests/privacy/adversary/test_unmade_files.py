@@ -53,9 +53,7 @@ def run(tmp_path: Path, private: Path) -> Path:
             ledger.spend(mechanism)
     counts = PrivacyArguments(3.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=20.0)
     made = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": KIND}
-    ledger.spend(
-        ledger.open(scope="topics", stage="histogram", spec=counts.plan_histogram(2000, "utterance"), **made)
-    )
+    ledger.spend(ledger.open(scope="topics", stage="histogram", spec=counts.plan_histogram(2000, "utterance"), **made))
     sample(run, "topics", "pool_topics.jsonl", "pool", lines("yes", "no", "maybe"))
     leave(run, "calibrate_topics", "calibrate", "synthetic_topics.jsonl", ("no", "no"), "pool_topics.jsonl", private)
     sample(run, "two_stage", "candidates.jsonl", "candidates", lines("yes", "yes please", "no"))
