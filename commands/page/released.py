@@ -13,12 +13,11 @@ from typing import Any
 
 from commands.pipeline.manifest import Entry, Manifest
 from commands.pipeline.run_record import RunRecord
-from commands.privacy.attestation import FILE_NAME
 from commands.privacy.counted import CLUSTERS
+from commands.privacy.coverage import ledger_of
 from datamodules.attribute_codes import AttributeCodes
 from doppel.calibration import tree_vector
 from doppel.privacy.histogram import CONFIDENCE, largest_noise
-from doppel.privacy.ledger import Ledger
 from doppel.tables.schema import Column, Schema
 
 #: Of an interval, for each row by itself.
@@ -73,13 +72,13 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
     Returns:
         None where there is none.
     """
-    ledger, samples = Ledger(record.folder / FILE_NAME), record.manifest.samples().get(of)
+    ledger, samples = ledger_of(record), record.manifest.samples().get(of)
     from doppel.privacy.histogram import KIND  # need torch, which no --help waits for
     from doppel.tables.marginals import KIND as MARGINALS
 
-    if samples is None or samples.scope is None or not ledger.exists():
+    if samples is None or samples.budget is None or not ledger.exists():
         return None
-    kinds = {record.kind for record in ledger.spent(samples.scope)}
+    kinds = {own.kind for own in ledger.spent(samples.budget)}
     if MARGINALS in kinds:
         return None if trees else _of_columns(record.manifest, samples)
     if KIND not in kinds:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.attestation import FILE_NAME, taken_as_given
+from commands.privacy.coverage import FILE_NAME, taken_as_given
 from doppel.errors import UserError
 from doppel.files import write_text
 from doppel.privacy.card import CARD
@@ -118,8 +118,8 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     reasons = [reason for reason in (ledger.unpaid_reason(digest, scope), *ledger.voids(scope)) if reason]
     if made is not None and not manifest.is_as_made(made):
         reasons.append(f"{made.path} was changed after {made.step} made it")
-    if made is not None and made.scope != scope:
-        reasons.append(f"{made.path} was made for scope {made.scope!r}, and scope {scope!r} has paid for its steps")
+    if made is not None and made.budget != scope:
+        reasons.append(f"{made.path} was made for scope {made.budget!r}, and scope {scope!r} has paid for its steps")
     scopes = ledger.summary()["scopes"]
     if scope not in scopes:
         reasons.append(f"{ledger.path} has no scope {scope!r} of this run: give the run folder its {FILE_NAME} back")
