@@ -213,7 +213,9 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
         return None
     budgets = content["budgets"]
     first = next(iter(budgets.values()))
-    noises = [f"{m['mechanism']}, σ = {m['noise_multiplier']:.4g}" for own in budgets.values() for m in own["mechanisms"]]
+    noises = [
+        f"{m['mechanism']}, σ = {m['noise_multiplier']:.4g}" for own in budgets.values() for m in own["mechanisms"]
+    ]
     told = f"{len(content['covered'])} files by SHA-256 in its privacy card; not covered there: "
     return {
         "url_slug": "".join(c if c.isalnum() else "-" for c in content["run"].lower()),

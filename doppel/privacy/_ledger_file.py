@@ -169,7 +169,7 @@ class LedgerFile:
                     )
                 file.seek(self._offset)
                 data = file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if self._offset:
                 raise LedgerError("the file is gone while in use: restore it from a copy.", about=self.path) from None
             return

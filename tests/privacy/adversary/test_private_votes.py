@@ -130,7 +130,7 @@ def test_rows_that_the_scope_has_not_paid_for_are_refused(
     with serve(lambda number, words: "fine") as server:
         other = tmp_path / "other"
         other.mkdir()
-        elsewhere = write_rows(other, private)
+        elsewhere = write_rows(other, private, "--seed", "9")
         rows = write_rows(tmp_path, private)
         rows.with_name("edited.csv").write_text(rows.read_text().replace("1", SECRET))
         rows.with_name("edited.csv.card.json").write_bytes(rows.with_name("rows.csv.card.json").read_bytes())
