@@ -11,7 +11,7 @@ import pytest
 
 import cli
 from commands.pipeline.run_record import RunRecord
-from commands.privacy.attestation import attested
+from commands.privacy.coverage import covered_summary as attested
 from doppel.console.ledger import find, tables
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, join
