@@ -168,7 +168,9 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
 
 def _not_as_made(record: RunRecord, samples: Entry) -> list[str]:
     """Why samples are not shown: they may be others than those that the steps of the run have made."""
-    return [f"{samples.path} is not shown: {why}" for why in record.manifest.stale_inputs(samples.path, may_be_gone=True)]
+    return [
+        f"{samples.path} is not shown: {why}" for why in record.manifest.stale_inputs(samples.path, may_be_gone=True)
+    ]
 
 
 def _rank(name: str, samples: Sequence[Sample]) -> tuple[bool, bool, bool]:

@@ -69,7 +69,9 @@ def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
         if entry.is_private:
             found.append(f"{entry.path} holds private text")
         if entry.budget not in (None, budget):
-            found.append(f"{made.path}, which {budget} pays for, was made of {entry.path}, which {entry.budget} pays for")
+            found.append(
+                f"{made.path}, which {budget} pays for, was made of {entry.path}, which {entry.budget} pays for"
+            )
         if entry.reads_private and not entry.mechanisms:
             names = ", ".join(public_names(entry.private_inputs))
             found.append(f"{entry.path}: {entry.step} read private text ({names}), and no mechanism has paid for that")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from commands.privacy.coverage import check_budget
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import write_json
+from doppel.files import sha256_of, write_json
 from doppel.privacy.ledger import Ledger
 
 
@@ -40,7 +39,7 @@ def write_card(rows: Path, made: Mapping[str, Any], values: str, ledger: Ledger,
     card = {
         "private": not scope["voids"],
         "rows": rows.name,
-        "sha256": _digest(rows),
+        "sha256": sha256_of(rows),
         **made,
         "mechanism": mechanism,
         **{name: own[name] for name in ("epsilon", "kind", "scope", "unit", "num_units", "noise_multiplier")},
@@ -81,7 +80,7 @@ def check_rows(rows: Path) -> tuple[str, list[str]]:
     if own is None or not own["done_steps"]:
         return summary["statement"], [f"the ledger has paid for no {card['mechanism']}"]
     reasons = check_budget(summary, own["scope"])[1]
-    if not rows.is_file() or _digest(rows) != card["sha256"]:
+    if not rows.is_file() or sha256_of(rows) != card["sha256"]:
         reasons.append(f"{rows.name} is not as `metadata` has written it")
     return _statement(summary, own["scope"]), reasons
 
@@ -99,7 +98,7 @@ def refuse_unpaid_rows(rows: Path, ledger: Ledger, scope: str) -> None:
     card = _read(rows)
     paid = None if card is None else ledger.mechanisms.get(card["mechanism"])
     is_paid = paid is not None and paid.done_steps > 0 and paid.id == ledger.mechanism_id(scope, paid.stage)
-    if card is None or not is_paid or not rows.is_file() or card["sha256"] != _digest(rows):
+    if card is None or not is_paid or not rows.is_file() or card["sha256"] != sha256_of(rows):
         raise UserError(
             f"they are not rows as `metadata` has written them with --scope {scope} and --ledger {ledger.path}: no ε "
             "of this run covers others",
@@ -125,7 +124,3 @@ def _statement(summary: Mapping[str, Any], name: str) -> str:
     elif summary["epsilon"] is not None and summary["epsilon"] > 1.001 * scope["epsilon"]:
         spent += f", all of the ledger ε = {summary['epsilon']:.4g}"
     return f"The scope {name} has spent {spent}, under adding or removing {scope['protects']}."
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -70,9 +70,7 @@ def test_a_run_without_a_reference_has_a_report_and_a_card_too(
 ) -> None:
     run = tmp_path / "run"
     ledger = Ledger(run / "ledger.jsonl")
-    mechanism = ledger.open(
-        scope="two_stage", stage="fit", spec=SPEC, planned_steps=5, data_fingerprint="f00d"
-    )
+    mechanism = ledger.open(scope="two_stage", stage="fit", spec=SPEC, planned_steps=5, data_fingerprint="f00d")
     for _ in range(5):
         ledger.spend(mechanism)
     sample(run, "two_stage")
