@@ -198,7 +198,7 @@ class Manifest:
         return found
 
     def stale_inputs(self, *paths: str, may_be_gone: bool = False) -> list[str]:
-        """Which files in the chains of some files have changed since what was made of them, in words; none where all hold.
+        """Which files in the chains of some files have changed since others were made of them, in words.
 
         Private files are not opened: their recorded digests are compared with one another.
 

@@ -67,8 +67,8 @@ class Marginals:
         differ = [name for name, value in asked.items() if self.terms.get(name) != value]
         if differ:
             raise DataError(
-                f"it holds releases of another command as {self.mechanism}, which differs in {', '.join(differ)}: give "
-                "another --out, whose releases are paid for again",
+                f"it holds the releases of another command, which differs in {', '.join(differ)}, as {self.mechanism}: "
+                "give another --out, whose releases are paid for again",
                 about=self.ledger.path,
             )
 

@@ -84,36 +84,39 @@ def metadata(
     """
     if out.suffix != ".csv":
         raise UserError("rows are written as .csv: give such a name", about=f"--out {out}")
-    try_folder(out.parent)
     attributes, private = Attributes(table, columns, schema, values_are_public, unit, unit_column), None
+    before = _found(ledger, out, scope)
+    if before.terms is not None and before.is_finished:
+        known, num_units = attributes.known(before.terms["columns"]), int(before.terms["num_units"])
+    else:
+        known, private = attributes.read()
+        num_units = private.num_units
+    delta = default_delta(num_units) if delta is None else delta
+    mu = mu_of(epsilon, delta)
+    if (note := note_on_delta(delta, num_units, unit or "utterance")) is not None:
+        print(f"warning: {note}")
+    spec = PrivacySpec(
+        target_epsilon=target_epsilon or epsilon,
+        delta=delta,
+        accountant="pld",
+        unit=unit or "utterance",
+        num_units=num_units,
+        batch_size=num_units,
+        max_grad_norm=1.0,
+        noise_multiplier=1 / mu,
+        stage_steps=(1,),
+    )
+    terms: dict[str, Any] = {"method": method, "unit": spec.unit, "unit_column": unit_column, "num_units": num_units}
+    terms |= {"noise_multiplier": spec.noise_multiplier, "columns": known.as_dict()}
+    terms |= {"made": of} if (of := known.made_of()) else {}
+    try_folder(out.parent)
     lock = hold(out.parent)  # two that go on with the same releases would draw the next one twice
     try:
-        book = _ledger(ledger, out)
-        mechanism = book.mechanism_id(scope, out.name)
-        found = Marginals(book, mechanism)
-        if found.terms is not None and found.is_finished:
-            known, num_units = attributes.known(found.terms["columns"]), int(found.terms["num_units"])
-        else:
-            known, private = attributes.read()
-            num_units = private.num_units
-        delta = default_delta(num_units) if delta is None else delta
-        mu = mu_of(epsilon, delta)
-        if (note := note_on_delta(delta, num_units, unit or "utterance")) is not None:
-            print(f"warning: {note}")
-        spec = PrivacySpec(
-            target_epsilon=target_epsilon or epsilon,
-            delta=delta,
-            accountant="pld",
-            unit=unit or "utterance",
-            num_units=num_units,
-            batch_size=num_units,
-            max_grad_norm=1.0,
-            noise_multiplier=1 / mu,
-            stage_steps=(1,),
-        )
-        terms: dict[str, Any] = {"method": method, "unit": spec.unit, "unit_column": unit_column}
-        terms |= {"num_units": num_units, "noise_multiplier": spec.noise_multiplier, "columns": known.as_dict()}
-        terms |= {"made": of} if (of := known.made_of()) else {}
+        own, site = out.parent / FILE_NAME, os.environ.get(SITE)
+        if ledger is None and site and not own.exists():
+            join(own, Path(site))
+        found = _found(ledger, out, scope)
+        book = found.ledger
         if private is None:
             found.pay(terms)
             model = fitted_again(found.terms or {}, found.records)
@@ -130,7 +133,7 @@ def metadata(
         write_rows(out, known, drawn, found)
         values = "of the table" if schema is None else schema.name
         made = {"num_rows": num_rows, "seed": seed, "method": method, "columns": known.as_dict()}
-        card = write_card(out, made, values, book, mechanism)
+        card = write_card(out, made, values, book, found.mechanism)
     finally:
         lock.release()
     if private is None:
@@ -141,14 +144,11 @@ def metadata(
             print(f"warning: most rows have {OTHER!r} as {column.name!r}: its public values miss what is common")
 
 
-def _ledger(named: Path | None, out: Path) -> Ledger:
-    """The ledger that pays."""
-    if named is not None:
-        return Ledger(named / FILE_NAME if named.is_dir() else named)
-    own, site = out.parent / FILE_NAME, os.environ.get(SITE)
-    if site and not own.exists():
-        join(own, Path(site))
-    return Ledger(own)
+def _found(named: Path | None, out: Path, scope: str) -> Marginals:
+    """What the ledger that pays holds of this table."""
+    place = out.parent / FILE_NAME if named is None else named / FILE_NAME if named.is_dir() else named
+    ledger = Ledger(place)
+    return Marginals(ledger, ledger.mechanism_id(scope, out.name))
 
 
 def write_rows(path: Path, schema: Schema, codes: Whole, paid: Marginals | None = None) -> None:

@@ -59,8 +59,8 @@ def write_card(rows: Path, made: Mapping[str, Any], values: str, ledger: Ledger,
 def check_rows(rows: Path) -> tuple[str, list[str]]:
     """Whether the card of rows still holds.
 
-    Compares the rows with the card, and the card with the ledger beside them, whose chain must be whole; ε is computed
-    anew with two accountants. That the rows were drawn from what the ledger has released, nothing can tell.
+    The ledger beside the rows, whose chain must be whole, must name them among its releases; ε is computed anew with two
+    accountants.
 
     Returns:
         What the ledger states, and why the card does not hold, in words; nothing where it does.
@@ -80,7 +80,7 @@ def check_rows(rows: Path) -> tuple[str, list[str]]:
     if own is None or not own["done_steps"]:
         return summary["statement"], [f"the ledger has paid for no {card['mechanism']}"]
     reasons = check_budget(summary, own["scope"])[1]
-    if not rows.is_file() or sha256_of(rows) != card["sha256"]:
+    if not rows.is_file() or ledger.unpaid_reason(sha256_of(rows), own["scope"]) is not None:
         reasons.append(f"{rows.name} is not as `metadata` has written it")
     return _statement(summary, own["scope"]), reasons
 
@@ -89,16 +89,13 @@ def refuse_unpaid_rows(rows: Path, ledger: Ledger, scope: str) -> None:
     """Refuse rows that a budget has not paid for, such as a private table.
 
     Formal guarantees:
-        Rows are taken only with their card, as ``metadata`` has written both, and if the ledger has spent the mechanism
-        that the card names in this very budget. So whatever is made of them is covered by its ε.
+        Rows are taken only if the ledger names them, by their SHA-256, among the releases of this very budget. So
+        whatever is made of them is covered by its ε.
 
     Raises:
         UserError: They are others.
     """
-    card = _read(rows)
-    paid = None if card is None else ledger.mechanisms.get(card["mechanism"])
-    is_paid = paid is not None and paid.done_steps > 0 and paid.id == ledger.mechanism_id(scope, paid.stage)
-    if card is None or not is_paid or not rows.is_file() or card["sha256"] != sha256_of(rows):
+    if not rows.is_file() or ledger.unpaid_reason(sha256_of(rows), scope) is not None:
         raise UserError(
             f"they are not rows as `metadata` has written them with --scope {scope} and --ledger {ledger.path}: no ε "
             "of this run covers others",
@@ -110,7 +107,7 @@ def _read(rows: Path) -> dict[str, Any] | None:
     """The card of rows; None where there is none."""
     try:
         card = json.loads(card_of(rows).read_text(encoding="utf-8"))
-        return {**card, "mechanism": str(card["mechanism"]), "sha256": str(card["sha256"])}
+        return {**card, "mechanism": str(card["mechanism"])}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

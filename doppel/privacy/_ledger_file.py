@@ -104,7 +104,6 @@ class LedgerFile:
         promises: Scope → what it may spend.
         mechanisms: Id → its record.
         caveats: Scope → what its epsilon does not cover, and whether that voids it.
-        is_old: Whether an earlier version began the file, which can be read and not gone on with.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,13 +111,18 @@ class LedgerFile:
         self.promises: dict[str, Promise] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
-        self.is_old = False
+        self._version: int | None = None
         self._since = hashlib.sha256()  # of the last chain and every byte since
         self._offset = 0
         self._line = 0
         self._tail: bytes = b""  # what follows the last newline: torn, or being written
         self._charged: list[str] = []  # for the tail, until it is read again
         self._damage: LedgerError | None = None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether an earlier version began the file, which can be read and not gone on with."""
+        return self._version == 2
 
     def of_scope(self, scope: str) -> list[MechanismRecord]:
         """Mechanisms of a scope in the order of their opening."""
@@ -165,7 +169,7 @@ class LedgerFile:
                     )
                 file.seek(self._offset)
                 data = file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if self._offset:
                 raise LedgerError("the file is gone while in use: restore it from a copy.", about=self.path) from None
             return
@@ -273,9 +277,9 @@ class LedgerFile:
 
     def _apply(self, record: dict[str, Any]) -> None:
         kind, version = record.pop("type"), record.pop("v", 2)
-        if version not in (2, VERSION):
-            raise self._damaged(f"it has version {version}, this program reads version {VERSION}")
-        self.is_old = self.is_old or version == 2
+        if version not in (2, VERSION) or version != (self._version or version):
+            raise self._damaged(f"it has version {version}, this program writes version {VERSION}")
+        self._version = version
         match kind:
             case "budget":
                 if any(known.done_steps for known in self.of_scope(record["scope"])):

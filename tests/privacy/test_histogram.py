@@ -99,9 +99,7 @@ def test_the_ledger_takes_one_histogram_beside_the_training_and_no_second_one(tm
     fit = ledger.open(scope="labels", stage="labels", spec=spec, planned_steps=20, data_fingerprint="f00d")
     terms = PrivacyArguments(1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
     own = terms.plan_histogram(2000, "utterance")
-    name = ledger.open(
-        scope="labels", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND
-    )
+    name = ledger.open(scope="labels", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND)
     for _ in range(20):
         ledger.spend(fit)
     ledger.spend(name)
@@ -116,9 +114,7 @@ def test_a_caveat_is_kept_and_a_voiding_one_takes_epsilon_away(tmp_path: Path) -
         spec = plan(2000, 100, 1, 3.0, accountant="rdp")
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for scope in ("labels", "two_stage"):
-        ledger.spend(
-            ledger.open(scope=scope, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
-        )
+        ledger.spend(ledger.open(scope=scope, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d"))
     ledger.caveat("two_stage", "rows were shuffled", voids=False)
     spent = Ledger(tmp_path / "ledger.jsonl").summary()
     assert spent["epsilon"] is not None

@@ -152,9 +152,7 @@ def test_a_failed_start_binds_nobody_and_one_step_does(
     (run / "configs").mkdir(parents=True)
     write_experiment(run / "experiment.yaml", **{**yaml.safe_load(experiment.read_text()), "name": "tiny"})
     ledger, terms = Ledger(run / "ledger.jsonl"), spec(8.0)
-    mechanism = ledger.open(
-        scope="one_stage", stage="one_stage", spec=terms, planned_steps=20, data_fingerprint="f00d"
-    )
+    mechanism = ledger.open(scope="one_stage", stage="one_stage", spec=terms, planned_steps=20, data_fingerprint="f00d")
     if left == "a step":
         ledger.spend(mechanism)
     elif left != "nothing":
