@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -83,7 +82,7 @@ def make_run(
         names = {**systems, **fields.get("parser_metrics", {})}.keys() - {"none", "full"}
         private = {name for name in names if system(name).scope == name}
         text, scopes = _ledger(tuple(sorted(private)), spec(epsilon, delta, unit), done, fingerprint)
-        write_ledger(folder / "ledger.jsonl", text, secrets.token_hex(16))
+        (folder / "ledger.jsonl").write_text(text)
         scopes = json.loads(json.dumps(scopes))
         privacy = {**next(iter(scopes.values())), "systems": scopes}
     content: dict[str, Any] = {
@@ -105,20 +104,17 @@ def make_run(
     return content
 
 
-def write_ledger(path: Path, text: str, identity: str | None = None) -> None:
-    """Write the lines of a ledger with chains that fit them, and its head; under another name if there is one."""
+def write_ledger(path: Path, text: str) -> None:
+    """Write the lines of a ledger with chains that fit them."""
     lines: list[str] = []
     chain = ""
     for line in text.splitlines():
         record = json.loads(line)
         del record["chain"]
-        if record["type"] == "ledger" and identity is not None:
-            record["identity"] = identity
         body = json.dumps(record)[:-1]
         chain = hashlib.sha256((chain + body).encode()).hexdigest()
         lines.append(f'{body}, "chain": "{chain}"}}\n')
     path.write_text("".join(lines))
-    path.with_name(f"{path.name}.head").write_text(f"{len(lines):12d} {chain}\n")
 
 
 def end_step(
