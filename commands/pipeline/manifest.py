@@ -18,7 +18,7 @@ from commands.pipeline.steps import RELEASED, Role, Step
 from commands.pipeline.yaml_files import public_names
 from datamodules.sources import file_digest
 from doppel.errors import UserError
-from doppel.files import write_json
+from doppel.files import sha256_of, write_json
 from doppel.privacy.fingerprint import sealed
 
 FILE = "manifest.json"
@@ -198,7 +198,7 @@ class Manifest:
         return found
 
     def stale_inputs(self, *paths: str, may_be_gone: bool = False) -> list[str]:
-        """Which files in the chains of some files have changed since what was made of them, in words; none where all hold.
+        """Which files in the chains of some files have changed since others were made of them, in words.
 
         Private files are not opened: their recorded digests are compared with one another.
 
@@ -325,7 +325,7 @@ def enter(run: Path, name: str) -> None:
             "mechanisms": told["mechanisms"],
         }
         for path, file in made.items():
-            entry = _entry(path, **file, **own, sha256=_told(digests[path], file["role"] == "private"))
+            entry = _entry(**file, **own, sha256=_told(digests[path], file["role"] == "private"))
             old = before.get(path)
             is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
             files[path] = old if old is not None and is_kept else entry
@@ -346,7 +346,13 @@ def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> Non
     with _held(run):
         entries = dict(Manifest.read(run).files)
         shown = [made for made in entries.values() if made.role not in ("report", "private", "checkpoint")]
-        fields = {"role": "report", "system": None, "budget": None, "step": command[0], "command": command}
+        fields: dict[str, Any] = {
+            "role": "report",
+            "system": None,
+            "budget": None,
+            "step": command[0],
+            "command": command,
+        }
         fields |= {"inputs": {made.path: made.sha256 for made in shown}, "reads_private": False, "mechanisms": ()}
         for path in files:
             entries[path] = _entry(path, **fields, sha256=_digest(run / path))
@@ -392,8 +398,7 @@ def _input(path: str, run: Path) -> str:
 def _digest(path: Path) -> str | None:
     """SHA-256 of a file, or of the names and contents of a folder's files; None where there is neither."""
     if path.is_file():
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     if not path.is_dir():
         return None
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -407,7 +412,6 @@ def _told(digest: str | None, is_private: bool) -> str | None:
 
 def _entry(path: str, **fields: Any) -> Entry:
     """An entry, if it is one."""
-    fields.pop("path", None)
     entry = Entry(path, **{**fields, "command": tuple(fields["command"]), "mechanisms": tuple(fields["mechanisms"])})
     texts = (entry.step, entry.sha256, *entry.command)
     if os.path.isabs(path) or ".." in Path(path).parts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib.metadata
 import os
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from commands.privacy.coverage import (
 from commands.privacy.rows_card import check_rows
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
-from doppel.files import write_json, write_text
+from doppel.files import sha256_of, write_json, write_text
 
 CARD = "privacy_card"
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}
@@ -37,10 +36,10 @@ _REDACTED = (
 #: What is so of every run, by the questions that NIST SP 800-226 asks of a guarantee.
 _OF_EVERY_RUN = {
     "trust_model": "central: whoever runs Doppel sees the private file, and nobody else does",
-    "composition": "everything under one budget is composed by one accountant; budgets compose in 'everything'",
+    "composition": "all mechanisms of a budget by its accountant; the statement composes all budgets of the run",
     "post_processing": "sampling, choosing, evaluating and drawing from released shares read no private text",
-    "side_channels": "noise is drawn in float64 from the operating system's entropy; how long a step takes, and its use "
-    "of memory, depend on the private file and are not covered: the report leaves these times out",
+    "side_channels": "noise is drawn in float64 from the entropy of the operating system; the time and the memory that "
+    "a step takes depend on the private file and are not covered: the report leaves such times out",
 }
 
 
@@ -138,7 +137,7 @@ def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
         "not_covered": not_covered,
         "not_checked": _not_checked(record),
         **_OF_EVERY_RUN,
-        "sha256": {FILE_NAME: _sha256(ledger.path), FILE: _sha256(record.folder / FILE)},
+        "sha256": {path.name: sha256_of(path) for path in (ledger.path, record.folder / FILE) if path.is_file()},
     }
     return {**content, "registry_entry": None if reasons else _registry_entry(content, summary)}
 
@@ -181,7 +180,13 @@ def _mechanism(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 def _covered(record: RunRecord, path: str) -> dict[str, Any]:
     made = record.manifest.files[path]
-    told = {"file": path, "sha256": made.sha256, "role": made.role, "system": made.system, "budget": made.budget}
+    told: dict[str, Any] = {
+        "file": path,
+        "sha256": made.sha256,
+        "role": made.role,
+        "system": made.system,
+        "budget": made.budget,
+    }
     if made.role in RELEASED:
         told["num_lines"] = (record.folder / path).read_bytes().count(b"\n")
     return told
@@ -216,7 +221,7 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
     noises = [
         f"{m['mechanism']}, σ = {m['noise_multiplier']:.4g}" for own in budgets.values() for m in own["mechanisms"]
     ]
-    told = f"{len(content['covered'])} files by SHA-256 in its privacy card; not covered there: "
+    told = ", ".join(content["not_covered"]) or "nothing"
     return {
         "url_slug": "".join(c if c.isalnum() else "-" for c in content["run"].lower()),
         "status": "Draft",
@@ -234,7 +239,7 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
             "dp_variant": {
                 "variant_name": "Approximate DP",
                 "data_domain": "Sets of requests, each of one privacy unit.",
-                "unprotected_quantities": f"The number of units. {told}{', '.join(content['not_covered']) or 'nothing'}",
+                "unprotected_quantities": f"The number of units. In the run folder, and not to be handed out: {told}.",
             },
             "privacy_loss": {
                 "privacy_unit": first["privacy_unit"],
@@ -251,7 +256,7 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
             },
             "accounting": {"post_processing": content["post_processing"], "composition": content["composition"]},
             "implementation": {
-                "preprocessing_and_hyperparameter_tuning": "TODO: what was tried on the same people, and whether paid for",
+                "preprocessing_and_hyperparameter_tuning": "TODO: what was tried on these people before, and what paid",
                 "mechanisms": f"{'; '.join(dict.fromkeys(noises))}. {content['side_channels']}.",
                 "justification": "TODO: why this ε and this unit",
             },
@@ -263,10 +268,6 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
 def _library(accountant: str) -> str:
     name = _LIBRARIES[accountant]
     return f"{name} {importlib.metadata.version(name)}"
-
-
-def _sha256(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _tail(path: str) -> str:
@@ -288,7 +289,7 @@ def render_card(content: Mapping[str, Any]) -> str:
         lines += ["", f"Budget {name}: {own['guarantee']}."]
         first, *others = [f"{value:.4g} by {by}" for by, value in own["epsilon_by_accountant"].items()] or [""]
         if first:
-            checks = f"; checked by a second bound, which may be looser or coarser: {', '.join(others)}"
+            checks = f"; a second accountant, whose bound may be looser or coarser, finds {', '.join(others)}"
             lines.append(
                 f"  ε = {first} ({own['accountant']['library']}) of {own['target_epsilon']:g}{checks if others else ''}"
             )
