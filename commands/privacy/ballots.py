@@ -25,7 +25,7 @@ from doppel.evolution.votes import Electorate, Nearness
 from doppel.files import append_json_line, cut_torn_line, read_json_lines
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import PrivacyArguments, PrivacySpec
+from doppel.privacy.spec import DPPlan, PrivacyArguments
 
 #: Stage of the sizes of labels.
 SIZES = "histogram"
@@ -203,7 +203,7 @@ class Ballots:
                 about=self._path,
             )
 
-    def _declare(self, ledger: Ledger, stage: str, spec: PrivacySpec, planned_steps: int, kind: str) -> str:
+    def _declare(self, ledger: Ledger, stage: str, spec: DPPlan, planned_steps: int, kind: str) -> str:
         assert self._privacy is not None
         return ledger.open_mechanism(
             scope=self._privacy.scope,

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from doppel.errors import UserError
 from doppel.privacy._ledger_notes import line_of, note, noted_chain
 from doppel.privacy.mechanism import Mechanism
-from doppel.privacy.spec import Promise
+from doppel.privacy.spec import PrivacyBudget
 
 VERSION = 2
 #: Before a line's chain, and its length with what follows.
@@ -98,7 +98,7 @@ class LedgerFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.promises: dict[str, Promise] = {}
+        self.promises: dict[str, PrivacyBudget] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
         self.identity: str | None = None
@@ -119,7 +119,7 @@ class LedgerFile:
         """What was spent in scopes."""
         return [record.mechanism() for scope in scopes for record in self.of_scope(scope)]
 
-    def promise(self, scope: str) -> Promise:
+    def promise(self, scope: str) -> PrivacyBudget:
         """What a scope may spend.
 
         Raises:
@@ -351,8 +351,8 @@ class LedgerFile:
                     raise self._damaged("it changes what a scope may spend that has spent some of it")
                 for known in self.of_scope(record["scope"]):
                     del self.mechanisms[known.id]
-                self.promises[record["scope"]] = Promise(
-                    **{field.name: record[field.name] for field in fields(Promise)}
+                self.promises[record["scope"]] = PrivacyBudget(
+                    **{field.name: record[field.name] for field in fields(PrivacyBudget)}
                 )
             case "mechanism":
                 opened = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)

@@ -18,7 +18,7 @@ from callbacks.differential_privacy import PrivateTrainingError
 from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
 from doppel.privacy.ledger import Ledger, LedgerError
-from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import DPPlan, PrivacyBudget
 from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -49,12 +49,15 @@ def test_a_checkpoint_carries_mechanism_scope_steps_and_the_ledger(run: Path) ->
 def _another_run(folder: Path) -> None:
     """The ledger of a run of as many steps of the same mechanism."""
     state: Any = privacy_state(read_checkpoint(folder / STEP_6))
+    terms = dict(state["spec"])
+    budget = PrivacyBudget(*(terms.pop(name) for name in ("target_epsilon", "delta", "accountant", "unit")))
+    plan = DPPlan(budget, expected_batch_size=terms.pop("batch_size"), **terms)
     recorded = Ledger(folder / "ledger.jsonl").summary()["mechanisms"][0]
     other = Ledger(folder / "other" / "ledger.jsonl")
     name = other.open_mechanism(
         scope="default",
         stage="fit",
-        spec=PrivacySpec(**state["spec"]),
+        spec=plan,
         planned_steps=10,
         data_fingerprint=recorded["data_fingerprint"],
     )

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -336,7 +336,7 @@ def test_a_checkpoint_that_does_not_state_its_terms_is_not_signed(
 
 
 def open_with(run: Path, **terms: Any) -> None:
-    """Announce a training of other terms than :class:`PrivacySpec` lets anybody have, and spend its steps."""
+    """Announce a training of other terms than :class:`DPPlan` lets anybody have, and spend its steps."""
     ledger, own = Ledger(run / "ledger.jsonl"), spec(3.0)
     for name, value in terms.items():
         object.__setattr__(own, name, value)
@@ -362,7 +362,7 @@ def test_a_promise_without_a_training_is_not_signed(run: Path, capsys: pytest.Ca
     """A crash between two lines, and a card would say ε = 0 of nothing."""
     ledger = Ledger(run / "ledger.jsonl")
     with ledger._file.locked(1.0):
-        ledger._file.append({"type": "budget", "scope": "more", **spec(3.0).terms})
+        ledger._file.append({"type": "budget", "scope": "more", **asdict(spec(3.0).budget)})
     assert re.search(r"^- more: .*no mechanism", reasons(run, capsys), flags=re.M)
 
 
