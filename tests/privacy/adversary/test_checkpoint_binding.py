@@ -17,7 +17,7 @@ from doppel.errors import UserError
 from doppel.files import sha256_of
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
 from doppel.privacy.ledger import Ledger, Release
-from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import DPPlan, PrivacyBudget
 from lightning_modules.causal_lm import UtteranceLM
 from tests.killed import Killed, kill_at
 
@@ -48,12 +48,15 @@ def test_a_checkpoint_carries_mechanism_scope_and_steps_and_the_ledger_names_its
 def _another_run(folder: Path) -> None:
     """The ledger of a run of as many steps of the same mechanism."""
     state: Any = privacy_state(read_checkpoint(folder / STEP_6))
+    terms = dict(state["spec"])
+    budget = PrivacyBudget(*(terms.pop(name) for name in ("target_epsilon", "delta", "accountant", "unit")))
+    plan = DPPlan(budget, expected_batch_size=terms.pop("batch_size"), **terms)
     recorded = Ledger(folder / "ledger.jsonl").summary()["mechanisms"][0]
     other = Ledger(folder / "other" / "ledger.jsonl")
     name = other.open(
         scope="default",
         stage="fit",
-        spec=PrivacySpec(**state["spec"]),
+        spec=plan,
         planned_steps=10,
         data_fingerprint=recorded["data_fingerprint"],
     )
@@ -153,7 +156,7 @@ def test_weights_that_another_ledger_paid_for_are_a_start_that_is_noted(
 def exchange_weights(path: Path) -> None:
     """Put other weights into a checkpoint, and leave all else."""
     checkpoint = torch.load(path, weights_only=True)
-    state = {name: value + 1 for name, value in checkpoint["state_dict"].items()}
+    state = {name: value * 1.01 for name, value in checkpoint["state_dict"].items()}
     torch.save({**checkpoint, "state_dict": state}, path)
 
 
