@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from commands.privacy.sealed_release import SealedRelease
 
 import cli
 from commands.privacy import calibrate as calibrate_command
 from commands.privacy import counted
 from commands.privacy import histogram as histogram_command
-from commands.privacy.sealed_release import SealedRelease
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
