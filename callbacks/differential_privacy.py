@@ -29,7 +29,7 @@ from doppel.files import sha256_of
 from doppel.privacy.checkpoint import privacy_state
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
-from doppel.privacy.spec import MAX_GRAD_NORM, PrivacyArguments, PrivacySpec
+from doppel.privacy.spec import MAX_GRAD_NORM, DPPlan, PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.loss_scale import StaticLossScale
 from lightning_modules.training.step_policy import ClosedStep, PlainStep
@@ -73,7 +73,7 @@ class DifferentialPrivacy(Callback):
 
     def __init__(self, privacy: PrivacyArguments) -> None:
         self.privacy = privacy
-        self.spec: PrivacySpec | None = None
+        self.spec: DPPlan | None = None
         self.ledger: Ledger | None = None  # of rank 0 alone
         self.spent: float | None = None  # ε of the ledger, as of the last twentieth of the steps
         self.step: PrivateStep | None = None
@@ -200,13 +200,12 @@ class DifferentialPrivacy(Callback):
     ) -> None:
         """Log what is spent."""
         self._num_steps = trainer.global_step
-        last = trainer.global_step >= self._last_step
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if last or trainer.global_step % every == 0:
-            self._log(trainer, exact=last)
+        if trainer.global_step >= self._last_step or trainer.global_step % every == 0:
+            self._log(trainer)
         elif trainer.global_step % math.ceil(self._last_step / 20) == 0 and self.ledger is not None:  # for the bar
             scope = self.privacy.scope
-            self.spent = math.inf if self.ledger.voids(scope) else self.ledger.epsilon(scope, fast=True)
+            self.spent = math.inf if self.ledger.voids(scope) else self.ledger.epsilon(scope)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say what holds now, of weights that may be taken from here without a checkpoint."""
@@ -269,7 +268,7 @@ class DifferentialPrivacy(Callback):
         """Name of this training in the ledger."""
         return self.privacy.stage or "fit"
 
-    def _plan(self, data: PrivateData, max_epochs: int) -> tuple[PrivacySpec, int]:
+    def _plan(self, data: PrivateData, max_epochs: int) -> tuple[DPPlan, int]:
         """The specification of this run, which must be that of the checkpoint it goes on from; the steps of its stage.
 
         Raises:
@@ -291,9 +290,7 @@ class DifferentialPrivacy(Callback):
             )
         return spec, spec.stage_steps[epochs.index(max_epochs)]
 
-    def _open_ledger(
-        self, data: PrivateData, spec: PrivacySpec, planned_steps: int, origins: list[dict[str, Any]]
-    ) -> int:
+    def _open_ledger(self, data: PrivateData, spec: DPPlan, planned_steps: int, origins: list[dict[str, Any]]) -> int:
         """Announce the mechanism; how many of its steps the budget affords."""
         if self.privacy.ledger_path is None:
             raise PrivateTrainingError("privacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config")
@@ -403,19 +400,19 @@ class DifferentialPrivacy(Callback):
         if void := self.ledger.voids(scope):
             rank_zero_info(f"NOT PRIVATE, scope {scope!r}: {'; '.join(void)}")
             return
-        rank_zero_info(f"PRIVATE, scope {scope!r}: {epsilon} at δ = {spec.delta:.3g}")
+        rank_zero_info(f"PRIVATE, scope {scope!r}: {epsilon} at δ = {spec.budget.delta:.3g}")
         rank_zero_info(
-            f"  for one {spec.unit} more or less; N = {spec.num_units}, σ = {spec.noise_multiplier:.4g}, "
-            f"{steps} steps of ~{spec.batch_size}"
+            f"  for one {spec.budget.unit} more or less; N = {spec.num_units}, σ = {spec.noise_multiplier:.4g}, "
+            f"{steps} steps of ~{spec.expected_batch_size}"
         )
 
-    def _log(self, trainer: pl.Trainer, exact: bool) -> None:
+    def _log(self, trainer: pl.Trainer) -> None:
         if self.ledger is None or self.spec is None or self.step is None:
             return
         void = self.ledger.voids(self.privacy.scope)
         metrics = {
-            "dp/epsilon": math.inf if void else self.ledger.epsilon(self.privacy.scope, fast=not exact),
-            "dp/delta": self.spec.delta,
+            "dp/epsilon": math.inf if void else self.ledger.epsilon(self.privacy.scope),
+            "dp/delta": self.spec.budget.delta,
             "dp/noise_multiplier": self.spec.noise_multiplier,
             "dp/sample_rate": self.spec.sample_rate,
             "dp/num_steps": float(self.ledger.mechanisms[self._mechanism_id].done_steps),

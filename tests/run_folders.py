@@ -18,7 +18,7 @@ from commands.pipeline.steps import File, Role, Step
 from commands.pipeline.systems import system
 from doppel.files import sha256_of
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import PrivacySpec, plan
+from doppel.privacy.spec import DPPlan, PrivacyBudget, plan
 
 FINGERPRINT = "f00dfeed" * 8
 METRICS = {
@@ -35,14 +35,15 @@ METRICS = {
 
 
 @cache
-def _least() -> PrivacySpec:
+def _least() -> DPPlan:
     return plan(2000, 100, 1, 3.0, delta=1e-5, accountant="rdp")
 
 
-def spec(epsilon: float, delta: float = 1e-5, unit: str = "utterance") -> PrivacySpec:
+def spec(epsilon: float, delta: float = 1e-5, unit: str = "utterance") -> DPPlan:
     """Terms of ε ≥ 3, all with the noise of ε = 3: planning each would take seconds."""
     rows = None if unit == "utterance" else 4
-    return replace(_least(), target_epsilon=epsilon, delta=delta, unit=unit, max_rows_per_unit=rows)
+    budget = PrivacyBudget(epsilon, delta, "rdp", unit)
+    return replace(_least(), budget=budget, max_rows_per_unit=rows)
 
 
 def make_run(
@@ -203,7 +204,7 @@ def sample(
 
 
 @cache
-def _ledger(systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint: str) -> tuple[str, dict[str, Any]]:
+def _ledger(systems: tuple[str, ...], terms: DPPlan, done: int, fingerprint: str) -> tuple[str, dict[str, Any]]:
     """A ledger's text and the scopes of its summary."""
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")

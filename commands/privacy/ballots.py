@@ -22,7 +22,7 @@ from doppel.evolution.candidates import Candidate, fingerprint
 from doppel.evolution.votes import Electorate, Nearness
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import PrivacyArguments, PrivacySpec
+from doppel.privacy.spec import DPPlan, PrivacyArguments
 
 #: Stage of the sizes of labels.
 SIZES = "histogram"
@@ -178,7 +178,7 @@ class Ballots:
                 about=ledger.path,
             )
 
-    def _declare(self, ledger: Ledger, stage: str, spec: PrivacySpec, planned_steps: int, kind: str) -> str:
+    def _declare(self, ledger: Ledger, stage: str, spec: DPPlan, planned_steps: int, kind: str) -> str:
         assert self._privacy is not None
         return ledger.open(
             scope=self._privacy.scope,

@@ -22,7 +22,7 @@ from doppel.errors import UserError
 from doppel.files import try_folder, whole_file
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger, join
-from doppel.privacy.spec import PrivacySpec, default_delta, note_on_delta
+from doppel.privacy.spec import DPPlan, PrivacyBudget, default_delta, note_on_delta
 from doppel.tables.marginals import KIND, Whole
 from doppel.tables.schema import OTHER, Schema
 
@@ -95,18 +95,20 @@ def metadata(
     mu = mu_of(epsilon, delta)
     if (note := note_on_delta(delta, num_units, unit or "utterance")) is not None:
         print(f"warning: {note}")
-    spec = PrivacySpec(
-        target_epsilon=target_epsilon or epsilon,
-        delta=delta,
-        accountant="pld",
-        unit=unit or "utterance",
+    spec = DPPlan(
+        PrivacyBudget(target_epsilon or epsilon, delta, "pld", unit or "utterance"),
         num_units=num_units,
-        batch_size=num_units,
+        expected_batch_size=num_units,
         max_grad_norm=1.0,
         noise_multiplier=1 / mu,
         stage_steps=(1,),
     )
-    terms: dict[str, Any] = {"method": method, "unit": spec.unit, "unit_column": unit_column, "num_units": num_units}
+    terms: dict[str, Any] = {
+        "method": method,
+        "unit": spec.budget.unit,
+        "unit_column": unit_column,
+        "num_units": num_units,
+    }
     terms |= {"noise_multiplier": spec.noise_multiplier, "columns": known.as_dict()}
     terms |= {"made": of} if (of := known.made_of()) else {}
     try_folder(out.parent)

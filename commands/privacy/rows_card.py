@@ -59,8 +59,8 @@ def write_card(rows: Path, made: Mapping[str, Any], values: str, ledger: Ledger,
 def check_rows(rows: Path) -> tuple[str, list[str]]:
     """Whether the card of rows still holds.
 
-    The ledger beside the rows, whose chain must be whole, must name them among its releases; ε is computed anew with two
-    accountants.
+    The ledger beside the rows, whose chain must be whole, must name them among its releases; ε is computed anew with
+    two accountants.
 
     Returns:
         What the ledger states, and why the card does not hold, in words; nothing where it does.

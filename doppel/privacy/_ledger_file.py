@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
 from doppel.privacy.mechanism import Mechanism
-from doppel.privacy.spec import Promise
+from doppel.privacy.spec import PrivacyBudget
 
 VERSION = 3
 #: Before a line's chain, and its length with what follows.
@@ -108,7 +108,7 @@ class LedgerFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.promises: dict[str, Promise] = {}
+        self.promises: dict[str, PrivacyBudget] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
         self._version: int | None = None
@@ -132,7 +132,7 @@ class LedgerFile:
         """What was spent in scopes."""
         return [record.mechanism() for scope in scopes for record in self.of_scope(scope)]
 
-    def promise(self, scope: str) -> Promise:
+    def promise(self, scope: str) -> PrivacyBudget:
         """What a scope may spend.
 
         Raises:
@@ -286,7 +286,8 @@ class LedgerFile:
                     raise self._damaged("it changes what a scope may spend that has spent some of it")
                 for known in self.of_scope(record["scope"]):
                     del self.mechanisms[known.id]
-                self.promises[record["scope"]] = Promise(**{own.name: record[own.name] for own in fields(Promise)})
+                terms = {own.name: record[own.name] for own in fields(PrivacyBudget)}
+                self.promises[record["scope"]] = PrivacyBudget(**terms)
             case "mechanism":
                 opened = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
                 opened.mechanism()

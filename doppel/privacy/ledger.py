@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,7 +38,7 @@ from doppel.privacy._ledger_summary import common_terms, summarise
 from doppel.privacy.accounting import compute_epsilon
 from doppel.privacy.fingerprint import key_path, sealed
 from doppel.privacy.mechanism import Mechanism
-from doppel.privacy.spec import PrivacySpec, Promise
+from doppel.privacy.spec import DPPlan, PrivacyBudget
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError", "MechanismRecord", "Release", "join"]
 
@@ -96,7 +97,7 @@ class Ledger:
         *,
         scope: str,
         stage: str,
-        spec: PrivacySpec,
+        spec: DPPlan,
         planned_steps: int,
         data_fingerprint: str,
         kind: str = "poisson_subsampled_gaussian",
@@ -106,7 +107,7 @@ class Ledger:
         What was declared and never took a step, as by a start that failed, is declared anew under the terms given now.
         A process that still runs under the old ones is refused at its next step.
 
-        A noised histogram is the same thing with q = 1: a spec with `batch_size == num_units`,
+        A noised histogram is the same thing with q = 1: a plan with `expected_batch_size == num_units`,
         `max_grad_norm` the sensitivity, one planned step, and a `kind` that says so.
 
         Args:
@@ -133,15 +134,16 @@ class Ledger:
             raise LedgerError(
                 f"planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.", about=self.path
             )
-        promise = spec.terms
+        promise = asdict(spec.budget)
+        numbers = {**spec.to_dict(), "sample_rate": spec.sample_rate}
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
         steps = {"planned_steps": planned_steps, "data_fingerprint": sealed(data_fingerprint)}
-        fields = {"kind": kind, **{name: getattr(spec, name) for name in _RECORDED}, **steps}
+        fields = {"kind": kind, **{name: numbers[name] for name in _RECORDED}, **steps}
         with self._file.locked(self.lock_timeout):
             budget = self._file.promises.get(scope)
             if budget is not None and any(record.done_steps for record in self._file.of_scope(scope)):
-                self._refuse_change(f"scope {scope!r}", budget.terms, promise)
-            if budget is None or budget.terms != promise:
+                self._refuse_change(f"scope {scope!r}", asdict(budget), promise)
+            if budget is None or asdict(budget) != promise:
                 self._file.append({"type": "budget", "scope": scope, **promise})
             known = self._file.mechanisms.get(mechanism_id)
             if known is not None and known.done_steps:
@@ -265,15 +267,13 @@ class Ledger:
             if (text, voids) not in self._file.caveats.get(scope, []):
                 self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
 
-    def epsilon(self, scope: str | None = None, fast: bool = False) -> float:
+    def epsilon(self, scope: str | None = None) -> float:
         """Epsilon that the mechanisms have spent so far, which `voids` may void.
 
         Args:
             scope: One released system, at its own delta and accountant; None composes everything in the file, other
                 runs included, at the smallest delta of its scopes, with their accountant (pld if they differ): what
                 holds if all is released.
-            fast: For a log line: a coarser bound in a tenth of the time, a little larger (see
-                `compute_epsilon`).
 
         Raises:
             LedgerError: If the scope is unknown, or None is asked and the scopes protect different units.
@@ -281,7 +281,7 @@ class Ledger:
         self._file.refresh()
         if scope is not None:
             scope = self._prefix + scope
-            return self._file.promise(scope).epsilon(self._file.spent(scope), fast)
+            return self._file.promise(scope).epsilon(self._file.spent(scope))
         scopes = list(self._file.promises)
         if not scopes:
             return 0.0
@@ -293,7 +293,7 @@ class Ledger:
                 about=self.path,
             )
         delta, accountant = common_terms(self._file, scopes)
-        return compute_epsilon(self._file.spent(*scopes), delta, accountant, fast)
+        return compute_epsilon(self._file.spent(*scopes), delta, accountant)
 
     def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
         """Everything on file, ready for JSON.
@@ -345,7 +345,7 @@ class _Guard:
     def __init__(self, file: LedgerFile) -> None:
         self._file = file
         self._known_to_fit: dict[
-            tuple[str, Promise], Counter[tuple[float, float]]
+            tuple[str, PrivacyBudget], Counter[tuple[float, float]]
         ] = {}  # by scope, and what it may cost
 
     def admit(self, record: MechanismRecord) -> None:
@@ -371,7 +371,7 @@ class _Guard:
             self._plan_fits(record)
         return record.planned_steps if self._is_known_to_fit(record, record.planned_steps) else self._count_room(record)
 
-    def _terms(self, record: MechanismRecord) -> tuple[str, Promise]:
+    def _terms(self, record: MechanismRecord) -> tuple[str, PrivacyBudget]:
         return record.scope, self._file.promise(record.scope)
 
     def _is_known_to_fit(self, record: MechanismRecord, steps: int) -> bool:
@@ -392,7 +392,7 @@ class _Guard:
 
     def _count_room(self, record: MechanismRecord, later: Sequence[Mechanism] = ()) -> int:
         spent = [*self._file.spent(record.scope), *later]
-        return self._file.promise(record.scope).room(spent, *record.key, limit=record.planned_steps)
+        return self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
 
     def _totals(self, scope: str) -> Counter[tuple[float, float]]:
         """Steps spent in a scope, per (q, sigma)."""

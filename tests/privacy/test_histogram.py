@@ -70,9 +70,9 @@ def test_dp_accounting_itself_composes_histogram_and_training_to_the_target() ->
     accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-3)
     step = PoissonSampledDpEvent(spec.sample_rate, GaussianDpEvent(spec.noise_multiplier))
     accountant.compose(SelfComposedDpEvent(step, spec.steps))
-    alone = accountant.get_epsilon(spec.delta)
+    alone = accountant.get_epsilon(spec.budget.delta)
     accountant.compose(GaussianDpEvent(10.0))  # one release in which a unit has norm 1
-    assert alone < accountant.get_epsilon(spec.delta) == pytest.approx(3.0, rel=5e-3)
+    assert alone < accountant.get_epsilon(spec.budget.delta) == pytest.approx(3.0, rel=5e-3)
     without = plan(10_060, 512, [1, 2], 3.0).noise_multiplier
     assert 1.001 < spec.noise_multiplier / without < 1.01  # what the histogram costs
 
@@ -81,7 +81,7 @@ def test_dp_accounting_itself_composes_histogram_and_training_to_the_target() ->
 @pytest.mark.parametrize("sigma", [2.0, 20.0])
 def test_training_and_histogram_together_meet_the_target(accountant: Accountant, sigma: float) -> None:
     spec = plan(2000, 100, [1, 2], 3.0, accountant=accountant, histogram_noise_multiplier=sigma)
-    together = compute_epsilon(spec.mechanisms(), spec.delta, accountant)
+    together = compute_epsilon(spec.mechanisms(), spec.budget.delta, accountant)
     assert 2.98 < together <= 3.0
     assert spec.noise_multiplier > plan(2000, 100, [1, 2], 3.0, accountant=accountant).noise_multiplier
 

@@ -19,12 +19,12 @@ from commands.quality.report import build_report
 from commands.quality.report_text import render
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import PrivacySpec, plan
+from doppel.privacy.spec import DPPlan, plan
 
 SPEC = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp", unit="dialogue", max_rows_per_unit=4)
 
 
-def pipeline(folder: Path, specs: dict[str, PrivacySpec], is_sampled: bool = True) -> Path:
+def pipeline(folder: Path, specs: dict[str, DPPlan], is_sampled: bool = True) -> Path:
     """A run folder with a ledger, the metrics of each system and, if wanted, how it was sampled."""
     for system, spec in specs.items():
         ledger = Ledger(folder / "ledger.jsonl")
@@ -46,7 +46,10 @@ def test_the_report_says_what_epsilon_protects(tmp_path: Path) -> None:
 
 
 def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> None:
-    specs = {"one_stage": replace(SPEC, unit="user", max_rows_per_unit=7), "two_stage": SPEC}
+    specs = {
+        "one_stage": replace(SPEC, budget=replace(SPEC.budget, unit="user"), max_rows_per_unit=7),
+        "two_stage": SPEC,
+    }
     report = build_report(RunRecord(pipeline(tmp_path, specs)))
     assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
     text = render(report, tmp_path / "synthetic.jsonl", [])

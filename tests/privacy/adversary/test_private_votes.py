@@ -243,7 +243,7 @@ def unverified(run: Path, capsys: pytest.CaptureFixture) -> str:
 def test_a_run_is_verified_and_says_what_nobody_has_checked(run: Path, capsys: pytest.CaptureFixture) -> None:
     assert unverified(run, capsys) == ""
     card = json.loads((run / "privacy_card.json").read_text())
-    assert card["scopes"]["evolution"]["epsilon"] == pytest.approx(8.0, rel=1e-3)
+    assert card["budgets"]["evolution"]["epsilon"] == pytest.approx(8.0, rel=1e-3)
     assert "(grammar)" in " ".join(card["not_checked"]) and len(samples(run)) == 12
     assert SECRET not in everything(run)
     assert cli.main(["sample", str(run)]) == 2 and "more samples need more votes" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def train(run: Path, steps: int = 20, scope: str = "two_stage") -> Ledger:
 
 
 def epsilon(steps: int) -> float:
-    return compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, steps)], SPEC.delta, "rdp")
+    return compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, steps)], SPEC.budget.delta, "rdp")
 
 
 def test_runs_of_one_ledger_keep_their_scopes_apart_and_add_up(tmp_path: Path, shared: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_folder_of_runs_tells_what_all_of_them_spend(tmp_path: Path, capsys: p
     assert cli.main(["ledger", str(tmp_path / "grid")]) == 0
     told = capsys.readouterr().out
     mechanism = Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 40)
-    assert f"on the same people: epsilon = {compute_epsilon([mechanism], SPEC.delta):.4g}" in told
+    assert f"on the same people: epsilon = {compute_epsilon([mechanism], SPEC.budget.delta):.4g}" in told
     assert "seed=1" in told and "seed=2" in told
 
 
