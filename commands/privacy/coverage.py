@@ -59,8 +59,9 @@ def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
         Every step behind the file that read private text names mechanisms, the ledger has spent steps of each, and all
         of them stand in the budget of the file: so what the steps learnt is in its ε, whatever else the budget has
         paid for. Every checkpoint of a private training, and what evolved by votes, is a release of that budget by its
-        SHA-256. All other steps read public text and what these have made: post-processing. A private file that a step
-        has made is followed no further, for whoever reads it names what paid for that.
+        SHA-256; and every file is the one that the next step read, as its own step made it, or is gone. All other steps
+        read public text and what these have made: post-processing. A private file that a step has made is followed no
+        further, for whoever reads it names what paid for that.
     """
     found: list[str] = []
     chain = manifest.upstream(made.path, through_private=False)
@@ -84,6 +85,7 @@ def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
         if is_trained or (entry.verb == EVOLVE and entry.role in RELEASED):
             reason = ledger.unpaid_reason(entry.sha256, str(budget))
             found += [] if reason is None else [f"{entry.path}: {reason}"]
+        found += manifest.changes(entry.path, may_be_gone=True)
     if made.role in RELEASED and not any(entry.mechanisms for entry in chain):
         found.append(f"{made.path} was made of nothing that a mechanism has paid for: {made.step} read no checkpoint")
     return [text.replace(f"{manifest.folder.resolve()}/", "") for text in found]

@@ -60,7 +60,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     assert {"epsilon", "delta", "unit", "accountant", "noise_multiplier"} <= privacy.keys()
     assert 7 < privacy["epsilon"] <= 8
     assert privacy["epsilon_if_all_systems_are_released"] > privacy["epsilon"]
-    assert report["card"]["signed"], report["card"]["prevents"]
+    assert report["card"]["verified"], report["card"]["reasons"]
     assert report["metrics"]["one_stage"]["function_overlap"] is None
     assert report["metrics"]["two_stage"]["num_trees"] == 30
     assert not [name for system in report["metrics"].values() for name in system if name.startswith("private/")]

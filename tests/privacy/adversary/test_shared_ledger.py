@@ -11,8 +11,9 @@ import pytest
 
 import cli
 from commands.pipeline.run_record import RunRecord
-from commands.privacy.coverage import covered_summary as attested
+from commands.privacy.coverage import covered_summary
 from doppel.console.ledger import find, tables
+from doppel.files import sha256_of
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, join
 from doppel.privacy.spec import plan
@@ -134,13 +135,14 @@ def test_checkpoints_of_another_run_are_not_paid_for_though_the_ledger_is_one(tm
         join(tmp_path / name / "ledger.jsonl", shared)
         train(tmp_path / name)
         sample(tmp_path / name, "two_stage")
-    second = RunRecord(tmp_path / "second")
-    told = attested(second)
+    told = covered_summary(RunRecord(tmp_path / "second"))
     assert told is not None and told["epsilon"] == epsilon(20)
     mine, theirs = (tmp_path / name / "model_two_stage/checkpoints/last.ckpt" for name in ("second", "first"))
     shutil.copy(theirs, mine)
-    told = attested(second)
-    assert told is not None and told["epsilon"] is None and " first-" in told["statement"]
+    told = covered_summary(RunRecord(tmp_path / "second"))
+    assert told is not None and told["epsilon"] is None and "last.ckpt was changed after" in told["statement"]
+    assert Ledger(tmp_path / "second" / "ledger.jsonl").unpaid_reason(sha256_of(mine), "two_stage") is not None
+    assert Ledger(tmp_path / "first" / "ledger.jsonl").unpaid_reason(sha256_of(mine), "two_stage") is None
 
 
 def test_a_folder_in_no_ledger_is_told_so_and_not_what_its_neighbour_spent(tmp_path: Path) -> None:
