@@ -38,8 +38,6 @@ ROWS = (
     ("ordinary, fused head, recomputed", "ordinary"),
     ("Doppel, fused head, recomputed", "ordinary, fused head, recomputed"),
     ("Doppel, fused head, recomputed", "ordinary"),
-    ("Doppel, compiled", "ordinary, compiled"),
-    ("Doppel, compiled", "ordinary"),
     ("Opacus hooks", "ordinary"),
     ("Opacus functorch", "ordinary"),
     ("Opacus expanded weights", "ordinary"),
@@ -98,7 +96,7 @@ def fixed_bytes(setting: Setting, tied: bool) -> int:
 
 def predicted(setting: Setting, way: str) -> Prediction | None:
     """The arithmetic for a way of training, if it has one."""
-    if way.startswith(("Opacus", "Hugging")) or way.endswith(("compiled", "CUDA graphs")):
+    if way.startswith(("Opacus", "Hugging")):
         return None
     return predict(
         GPT2Config(**SIZES[setting.size]),
@@ -194,7 +192,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common_arguments(parser)
     parser.set_defaults(micro_batches=2)
-    parser.add_argument("--compile", action="store_true", help="also the compiled rows")
     parser.add_argument("--no-checkpointing", action="store_true", help="leave activation checkpointing out")
     parser.add_argument("--check-rss", action="store_true", help="also resident memory of fresh processes (CPU)")
     parser.add_argument("--predict", choices=tuple(SIZES), default="gpt2-large", help="size of the arithmetic")

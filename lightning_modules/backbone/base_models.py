@@ -170,19 +170,6 @@ def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
     model.disable_input_require_grads()  # reentrant checkpoints alone need it
 
 
-def check_compilable(model: PreTrainedModel, has_fused_head: bool, checkpoints: bool) -> None:
-    """Refuse what cannot be trained through a compiler.
-
-    Raises:
-        BaseModelError: The model checkpoints its activations, or does more with its logits than apply the head.
-    """
-    name = type(model).__name__
-    if checkpoints:
-        raise BaseModelError("activation_checkpointing and compile do not go together: set one of them to false")
-    if not has_fused_head:
-        raise BaseModelError(f"{name} does more with its logits than apply its head: set the model's compile to false")
-
-
 def attention_for(device: torch.device, longest: int) -> AbstractContextManager[None]:
     """How a training computes attention.
 

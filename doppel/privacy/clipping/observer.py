@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils.hooks import RemovableHandle
 
 from doppel.privacy.clipping.generic import GenericRule
 from doppel.privacy.clipping.head import START_FUSED_HEAD
@@ -56,8 +55,6 @@ class ModelObserver:
 
     def __init__(self, rules: list[LayerRule]) -> None:
         self._rules = rules
-        self._layout = UnitLayout(1, 1)
-        self._hooks: list[RemovableHandle] = []
         self._running_modules: list[nn.Module] = []  # as their calls are nested
         self._audit: ParameterUseAudit | None = None
 
@@ -69,10 +66,10 @@ class ModelObserver:
             layout: Units and rows of the micro-batch.
             audited: (name, parameter) whose use outside their own modules is looked for; empty to leave that out.
         """
-        self._layout = layout
         stack.callback(self._running_modules.clear)
-        stack.callback(self._remove_hooks)
-        self._add_hooks()
+        for index, rule in enumerate(self._rules):
+            hook = partial(self._on_forward, index, layout)
+            stack.callback(rule.module.register_forward_hook(hook, with_kwargs=True).remove)
         for rule in self._rules:
             if isinstance(rule, LinearRule):
                 setattr(rule.module, START_FUSED_HEAD, partial(rule.start_fused_head, layout))
@@ -91,24 +88,6 @@ class ModelObserver:
             self._audit = ParameterUseAudit(audited, owners, followed, self._running_modules)
             stack.callback(setattr, self, "_audit", None)
             stack.enter_context(self._audit)
-
-    def _add_hooks(self) -> None:
-        for index, rule in enumerate(self._rules):
-            hook = partial(self._on_forward, index, self._layout)
-            self._hooks.append(rule.module.register_forward_hook(hook, with_kwargs=True))
-
-    def _remove_hooks(self) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Without hooks: a compiled part of the model brings its own observation."""
-        self._remove_hooks()
-        try:
-            yield
-        finally:
-            self._add_hooks()
 
     def _on_forward_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self._running_modules.append(module)
