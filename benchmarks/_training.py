@@ -36,14 +36,9 @@ def ordinary(subject: Subject) -> Step:
     return ordinary_step(subject, subject.losses)
 
 
-def ordinary_fused(subject: Subject) -> Step:
-    """Head and cross-entropy fused."""
-    return ordinary_step(subject, subject.fused_losses(subject.trunk))
-
-
-def ordinary_recomputed(subject: Subject) -> Step:
-    """Head and cross-entropy fused, the logits' gradient formed twice instead of held."""
-    return ordinary_step(subject, subject.fused_losses(subject.trunk, recompute=True))
+def ordinary_head_loss(subject: Subject) -> Step:
+    """With the loss of the product, :class:`~doppel.privacy.clipping.head.HeadLoss`."""
+    return ordinary_step(subject, subject.head_losses)
 
 
 def hugging_face(subject: Subject) -> Step:
@@ -88,28 +83,19 @@ def doppel_noise(subject: Subject) -> Step:
     return doppel_step(subject, subject.losses, clipper, GaussianNoise(NOISE_MULTIPLIER, MAX_GRAD_NORM))
 
 
-def doppel_fused(subject: Subject) -> Step:
-    """Head and cross-entropy fused."""
-    clipper = PerSampleClipper(subject.model, MAX_GRAD_NORM)
-    return doppel_step(subject, subject.fused_losses(subject.trunk), clipper)
-
-
-def doppel_recomputed(subject: Subject) -> Step:
-    """Head and cross-entropy fused, the logits' gradient formed twice instead of held."""
-    clipper = PerSampleClipper(subject.model, MAX_GRAD_NORM)
-    return doppel_step(subject, subject.fused_losses(subject.trunk, recompute=True), clipper)
+def doppel_head_loss(subject: Subject) -> Step:
+    """With the loss of the product."""
+    return doppel_step(subject, subject.head_losses, PerSampleClipper(subject.model, MAX_GRAD_NORM))
 
 
 # ------------------------------------------------------------------------------------------------ names
 WAYS: dict[str, Callable[[Subject], Step]] = {
     "Hugging Face eager": hugging_face,
     "ordinary": ordinary,
-    "ordinary, fused head": ordinary_fused,
-    "ordinary, fused head, recomputed": ordinary_recomputed,
+    "ordinary, HeadLoss": ordinary_head_loss,
     "Doppel": doppel,
     "Doppel, with noise": doppel_noise,
-    "Doppel, fused head": doppel_fused,
-    "Doppel, fused head, recomputed": doppel_recomputed,
+    "Doppel, HeadLoss": doppel_head_loss,
     "Opacus hooks": lambda subject: opacus_step(subject, "hooks"),
     "Opacus functorch": lambda subject: opacus_step(subject, "functorch"),
     "Opacus expanded weights": lambda subject: opacus_step(subject, "ew"),

@@ -40,12 +40,11 @@ from benchmarks._training import WAYS, owns_model, structures
 #: (way of training, baseline). The baseline has the same loss kernel, or is what users compare with.
 ROWS = (
     ("Hugging Face eager", "ordinary"),
-    ("ordinary, fused head", "ordinary"),
+    ("ordinary, HeadLoss", "ordinary"),
     ("Doppel", "ordinary"),
     ("Doppel, with noise", "ordinary"),
-    ("Doppel, fused head", "ordinary, fused head"),
-    ("Doppel, fused head", "ordinary"),
-    ("Doppel, fused head, recomputed", "ordinary, fused head, recomputed"),
+    ("Doppel, HeadLoss", "ordinary, HeadLoss"),
+    ("Doppel, HeadLoss", "ordinary"),
     ("Opacus hooks", "ordinary"),
     ("Opacus functorch", "ordinary"),
     ("Opacus expanded weights", "ordinary"),

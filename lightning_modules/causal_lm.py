@@ -32,7 +32,7 @@ from lightning_modules.backbone.base_models import (
     check_ids,
     checked_divisor,
     checkpoint_activations,
-    fuse_head,
+    head_loss,
     load_model,
     load_tokenizer,
     longest_example,
@@ -142,9 +142,9 @@ class CausalLM(LogicalBatchModule):
         # Adapted: low-rank adapters, and these weights.
         self.lora = lora
         adapt(self.model, lora, start)
-        # Fused: the head with its loss; None for a model that does more with its logits.
+        # The loss of hidden states; None for a model that does more with its logits than apply its head.
         self.loss_divisor = checked_divisor(loss_divisor)
-        self.head_loss = fuse_head(self.model, activation_checkpointing, loss_divisor)
+        self.head_loss = head_loss(self.model, loss_divisor)
         if activation_checkpointing:
             checkpoint_activations(self.model, length)
         self.optimizer, self.lr_scheduler = optimizer, lr_scheduler

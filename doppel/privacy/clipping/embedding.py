@@ -38,14 +38,6 @@ class EmbeddingRule(LayerRule):
             output = output.expand(layout.num_rows, *output.shape[1:])
         return super().expand_output(output, layout)
 
-    def reset(self) -> None:
-        super().reset()
-        self.ids: Tensor | None = None  # known in the forward pass, for a tied head that is fused with its loss
-
-    def record(self, inputs: Tensor, layout: UnitLayout) -> None:
-        super().record(inputs, layout)
-        self.ids = inputs.expand(layout.num_rows, *inputs.shape[1:])
-
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         ids = inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)
         D = gemm_operand(layout.split(grads, grads.shape[-1]))

@@ -150,13 +150,6 @@ class GenericRule(LayerRule):
         self._calls.append(call)
         return call
 
-    def refuse_fused_head(self) -> None:
-        """A :class:`~.head.HeadLoss` would use the weight where no call shows it."""
-        raise UnsupportedLayerError(self._refusal(
-            "is called twice or shares its weight with other layers than one Embedding, so it cannot be fused with its "
-            "loss: call it and compute the loss from its output, or untie it"
-        ))  # fmt: skip
-
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
         if isinstance(self.module, nn.Embedding):
             refuse_flat_ids(self.name, output)

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from doppel.privacy.clipping.generic import GenericRule
-from doppel.privacy.clipping.head import START_FUSED_HEAD
-from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, called_twice_error, first_input
 
@@ -71,13 +69,8 @@ class ModelObserver:
             hook = partial(self._on_forward, index, layout)
             stack.callback(rule.module.register_forward_hook(hook, with_kwargs=True).remove)
         for rule in self._rules:
-            if isinstance(rule, LinearRule):
-                setattr(rule.module, START_FUSED_HEAD, partial(rule.start_fused_head, layout))
-                stack.callback(delattr, rule.module, START_FUSED_HEAD)
-            elif isinstance(rule, GenericRule):
+            if isinstance(rule, GenericRule):
                 stack.enter_context(rule.watched())
-                setattr(rule.module, START_FUSED_HEAD, rule.refuse_fused_head)
-                stack.callback(delattr, rule.module, START_FUSED_HEAD)
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer without calling its parts
         if audited:
@@ -147,8 +140,6 @@ class ModelObserver:
             new.group, new.bound, new.ran_without_grad = after, old.bound, old.ran_without_grad
             if old.first_call is not None:
                 old.handed_over = new.adopt_call(old.layout, *old.first_call)
-            if isinstance(old, LinearRule):
-                setattr(old.module, START_FUSED_HEAD, new.refuse_fused_head)
             self._rules[self._rules.index(old)] = new
 
 

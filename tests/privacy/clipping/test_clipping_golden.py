@@ -12,7 +12,7 @@ from clipping_reference import Losses, assert_close, build, clipped, head_losses
 from torch import Tensor, nn
 
 BOUND = 0.05
-WAYS: dict[str, Losses] = {"all logits": summed_losses, "HeadLoss": head_losses(25, divisor=16.0)}
+WAYS: dict[str, Losses] = {"all logits": summed_losses, "HeadLoss": head_losses(divisor=16.0)}
 #: By rows of a unit: the norms, and Σ clip(gᵢ) of the first four parameters along a fixed direction each.
 GOLDEN: dict[int, tuple[list[float], list[float]]] = {
     1: (
