@@ -159,4 +159,4 @@ def _adaptation(place: Place) -> Job:
     words = [sys.executable, "cli.py", "fit", "--config", "configs/pretrain.yaml"]
     words += ["--config", "configs/pretrain_135m.yaml", "--run_dir", str(place.work / "adapted")]
     words += [f"--{key}={value}" for key, value in settings.items()]
-    return Job("B", "adapted", tuple(words), 5.0, ("loss.csv", "config.yaml"))
+    return Job("B", "adapted", tuple(words), 5.0, ("loss/version_0/metrics.csv", "config.yaml"))
