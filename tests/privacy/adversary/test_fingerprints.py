@@ -60,7 +60,7 @@ def test_a_run_goes_on_whatever_ledger_is_named_and_another_key_is_named_as_what
 
     def go_on() -> None:
         found = data_fingerprint(str(private))
-        ledger.spend(ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=found))
+        ledger.spend(ledger.open(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=found))
 
     go_on()
     monkeypatch.setenv("DOPPEL_LEDGER", str(tmp_path / "site.jsonl"))
@@ -84,7 +84,7 @@ def test_a_ledger_holds_no_plain_hash_even_if_a_data_module_gives_one(private: P
     plain = content_digest(str(private))
     for fingerprint in (plain, data_fingerprint(str(private))):
         ledger = Ledger(tmp_path / "ledger.jsonl")
-        ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=fingerprint)
+        ledger.open(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=fingerprint)
     assert plain[:8] not in ledger.path.read_text()
     assert [m["data_fingerprint"] for m in ledger.summary()["mechanisms"]] == [data_fingerprint(str(private))]
 
@@ -104,7 +104,7 @@ def test_nothing_that_a_data_module_gives_stands_in_the_ledger_as_it_is(tmp_path
         ledger = Ledger(tmp_path / name / "ledger.jsonl")
         spec = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
         for _ in range(2):  # the second time it is known again
-            ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=given)
+            ledger.open(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=given)
         assert not given or given not in ledger.path.read_text()
         found += [m["data_fingerprint"] for m in ledger.summary()["mechanisms"]]
     assert found[0] == found[1] == sealed(given) and len(found[0]) == 32
