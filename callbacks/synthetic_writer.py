@@ -25,7 +25,7 @@ from doppel.errors import UserError
 from doppel.files import write_json, write_json_lines
 from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
-from doppel.privacy.fingerprint import sealed
+from doppel.privacy.fingerprint import keyed_fingerprint
 from lightning_modules.sampling import Sample
 
 #: Share of the texts that may be cut off, and of the samples that may be missing, without a warning.
@@ -59,7 +59,8 @@ class SyntheticWriter(BasePredictionWriter):
     functions of what the model wrote. A data module that does not say that it reads such text
     (:func:`~datamodules.data_module.may_be_told`), such as the private utterances that a parser annotates, is written
     from in silence: no count and no share of it is computed, logged or said, no sample goes to Weights & Biases, and
-    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.sealed`). The lines themselves are then private.
+    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.keyed_fingerprint`). The lines themselves are
+    then private.
 
     *Metrics:* ``synthetic/num_samples``, the lines; ``synthetic/num_missing``, what was given up;
     ``synthetic/num_drawn``, all texts, and ``synthetic/dropped/FAULT``, those of them that were no samples;
@@ -301,7 +302,7 @@ class SyntheticWriter(BasePredictionWriter):
         digest = _sha256(self.output_path)
         origin = {
             **self._made_by,
-            "sha256": digest if self._tells else sealed(digest),
+            "sha256": digest if self._tells else keyed_fingerprint(digest),
             "prompts_are_declared_public": not getattr(data, "is_released", False),
         }
         if origin["prompts"] is None or not self._tells:

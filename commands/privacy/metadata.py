@@ -15,7 +15,7 @@ from commands.privacy.fitted_table import Method, fitted, fitted_again
 from commands.privacy.kept_releases import KeptReleases, finished_terms, releases_of, try_folder
 from commands.privacy.rows_card import write_card
 from datamodules.attributes import Attributes
-from datamodules.sources import data_fingerprint, expand_path
+from datamodules.sources import content_digest, expand_path
 from datamodules.turn import Unit
 from doppel.console.ledger import FILE_NAME, SITE
 from doppel.errors import UserError
@@ -118,7 +118,7 @@ def metadata(
             KeptReleases(releases_of(out), terms).open(book, mechanism)
             model = fitted_again(releases_of(out))
         else:
-            fingerprint = data_fingerprint(expand_path(table))
+            fingerprint = content_digest(expand_path(table))
             kept = KeptReleases(releases_of(out), {**terms, "data": fingerprint})
             mechanism = book.open_mechanism(
                 scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND

@@ -20,7 +20,7 @@ from commands.privacy.rows_card import write_card
 from datamodules.attribute_codes import AttributeCodes, check_schema
 from datamodules.columns import Columns
 from datamodules.selection import Selection
-from datamodules.sources import data_fingerprint, expand_path
+from datamodules.sources import content_digest, expand_path
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 from doppel.tables.marginals import KIND, Table
@@ -77,7 +77,7 @@ def rows(
             model = fitted_again(releases_of(out))
         else:
             table = Table.of_units([codes.read(turn.label or "") for turn in turns], units, codes.schema.sizes)
-            fingerprint = data_fingerprint(
+            fingerprint = content_digest(
                 expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(given)
             )
             mechanism = book.open_mechanism(

@@ -47,7 +47,7 @@ from doppel.privacy._ledger_notes import unnoted
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import common_terms, summarise
 from doppel.privacy.accounting import compute_epsilon
-from doppel.privacy.fingerprint import key_path, sealed
+from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacySpec, Promise
 
@@ -136,7 +136,7 @@ class Ledger:
             )
         promise = spec.terms
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
-        steps = {"planned_steps": planned_steps, "data_fingerprint": sealed(data_fingerprint)}
+        steps = {"planned_steps": planned_steps, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
         fields = {"kind": kind, **{name: getattr(spec, name) for name in _RECORDED}, **steps, **promise}
         with self._file.locked(self.lock_timeout):
             budget = self._file.promises.get(scope)
