@@ -104,7 +104,7 @@ def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     histogram = ledger.open_mechanism(
         scope="two_stage",
         stage="histogram",
-        spec=replace(spec, noise_multiplier=5.0, batch_size=2000),
+        spec=replace(spec, noise_multiplier=5.0, expected_batch_size=2000),
         planned_steps=1,
         data_fingerprint="f00d",
     )
@@ -162,7 +162,7 @@ def test_scopes_have_their_own_budgets_and_the_whole_composes(path):
 
 def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
     ledger, name = opened(path)
-    histogram = replace(SPEC, batch_size=2000, noise_multiplier=20.0, max_grad_norm=1.0)
+    histogram = replace(SPEC, expected_batch_size=2000, noise_multiplier=20.0, max_grad_norm=1.0)
     extra = ledger.open_mechanism(
         scope="two_stage",
         stage="labels",
