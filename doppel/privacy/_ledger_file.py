@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
 from doppel.privacy._ledger_notes import line_of, note, noted_chain
-from doppel.privacy.mechanism import Mechanism
+from doppel.privacy.accounting import Mechanism
 from doppel.privacy.spec import PrivacyBudget
 
 VERSION = 2

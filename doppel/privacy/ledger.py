@@ -47,9 +47,8 @@ from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord
 from doppel.privacy._ledger_notes import unnoted
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import common_terms, summarise
-from doppel.privacy.accounting import compute_epsilon
+from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.fingerprint import key_path, sealed
-from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import DPPlan, PrivacyBudget
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError", "join"]
