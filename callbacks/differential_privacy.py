@@ -17,9 +17,8 @@ from torch.optim import Optimizer
 
 from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.private_origins import notes_on_origins
-from callbacks.private_refusals import refusals, refuse_scheduler
+from callbacks.requirements import refusals, refuse_full_disk, refuse_scheduler
 from callbacks.row_independence import check_row_independence
-from callbacks.trial_checkpoint import try_checkpoint
 from callbacks.untrained_state import UntrainedState
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData
@@ -140,7 +139,7 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Try two rows and a checkpoint; end after the last step, for Lightning has restored ``max_steps`` by now.
+        """Try two rows, and the disk; end after the last step, for Lightning has restored ``max_steps`` by now.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
@@ -151,11 +150,9 @@ class DifferentialPrivacy(Callback):
         assert self._untrained is not None
         for optimizer in trainer.optimizers:
             self._untrained.refuse_strangers(optimizer)
-        self._untrained.begin_step()
         self._note_unchecked(check_row_independence(pl_module))
-        self._untrained.refuse_write("a made-up row of its probe()")
-        self._untrained.refuse_change("a made-up row of its probe()", by_value=False)
-        try_checkpoint(trainer)
+        self._untrained.refuse_change("a made-up row of its probe()", trained_too=True)
+        refuse_full_disk(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int
@@ -164,13 +161,11 @@ class DifferentialPrivacy(Callback):
         if self.ledger is not None:
             self.ledger.spend(self._mechanism_id)
         self._paid = trainer.global_step
-        if self._untrained is not None:
-            self._untrained.begin_step()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Refuse a step without noise, or one more than the ledger was told of, or one that changed what has no noise.
+        """Refuse a step without noise, or one more than the ledger was told of, or a first one that changed the module.
 
         The first two come of a module whose own ``training_step`` leaves out the policy, or takes several steps for a
         batch.
@@ -180,10 +175,8 @@ class DifferentialPrivacy(Callback):
         elif self._paid != trainer.global_step:
             what = "a second optimiser step for one logical batch"
         else:
-            if self._untrained is not None:
-                self._untrained.refuse_strangers(optimizer)
-                self._untrained.refuse_write("a step")
-            self._refuse_change("a step", by_value=trainer.global_step == self._first_step)
+            if self._untrained is not None and trainer.global_step == self._first_step:
+                self._untrained.refuse_change("a step", trained_too=True)
             return
         raise PrivateTrainingError(
             f"{type(pl_module).__name__} takes {what}: let its training_step be that of LogicalBatchModule, or call "
@@ -209,7 +202,8 @@ class DifferentialPrivacy(Callback):
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say what holds now, of weights that may be taken from here without a checkpoint."""
-        self._refuse_change("the training", by_value=True)
+        if self._untrained is not None:
+            self._untrained.refuse_change("the training")
         self._say_spent()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -238,7 +232,7 @@ class DifferentialPrivacy(Callback):
     ) -> None:
         """Refuse to write what a private step has changed without noise."""
         if self._untrained is not None:
-            self._untrained.refuse_changed(checkpoint["state_dict"])
+            self._untrained.refuse_change("the training", checkpoint["state_dict"])
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -256,7 +250,7 @@ class DifferentialPrivacy(Callback):
         self._restored = state_dict
 
     def _release(self, checkpoint: dict[str, Any], sha256: str) -> None:
-        """Write a checkpoint to the ledger; not that of the trial, before the first step is paid."""
+        """Write a checkpoint to the ledger; not one before the first step is paid."""
         state = privacy_state(checkpoint)
         if state is None:  # such as the bare weights that a spawned rank 0 hands to the process that started it
             return
@@ -324,10 +318,6 @@ class DifferentialPrivacy(Callback):
                 self._mechanism_id,
             )
         return self.ledger.remaining(self._mechanism_id, later=spec.histogram)
-
-    def _refuse_change(self, what: str, by_value: bool) -> None:
-        if self._untrained is not None:
-            self._untrained.refuse_change(what, by_value)
 
     def _note_unchecked(self, why: str | None) -> None:
         """Let the ledger, and so every card, name what the row check could not tell."""

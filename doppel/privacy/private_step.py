@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -150,10 +150,6 @@ class PrivateStep:
     def metric_name(self, name: str, is_public: bool) -> str | None:
         """The name to log a metric under; None keeps it in the process."""
         return closed_name(name, is_public, self.log_private_diagnostics)
-
-    def compile(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-        """Compile a part of the model together with its book-keeping."""
-        return self.clipper.compile(function, backend)
 
     def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
         """Replace the summed gradients by the noisy mean.
