@@ -156,10 +156,9 @@ class Subject:
         hidden_BTD: Tensor = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
         return hidden_BTD
 
-    def fused_losses(self, trunk: Callable[[Tensor], Tensor], recompute: bool = False) -> Callable[[Tensor], Tensor]:
-        """The same losses, with head and cross-entropy fused."""
-        head_loss = HeadLoss(self.model.get_output_embeddings(), recompute=recompute)
-        return lambda input_ids: head_loss(trunk(input_ids), next_tokens(input_ids))
+    def head_losses(self, input_ids: Tensor) -> Tensor:
+        """The same losses by a :class:`HeadLoss`, whose gradient takes the place of the logits."""
+        return HeadLoss(self.model.get_output_embeddings())(self.trunk(input_ids), next_tokens(input_ids))
 
 
 def next_tokens(input_ids: Tensor) -> Tensor:

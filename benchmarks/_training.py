@@ -7,10 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from benchmarks._harness import UnavailableError
 from benchmarks._opacus import opacus_step
-from benchmarks._subject import LOSS_SCALE, MAX_GRAD_NORM, NOISE_MULTIPLIER, Step, Subject, plain_losses
-from doppel.compilation import compile_static
+from benchmarks._subject import LOSS_SCALE, MAX_GRAD_NORM, NOISE_MULTIPLIER, Step, Subject
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 
@@ -38,25 +36,9 @@ def ordinary(subject: Subject) -> Step:
     return ordinary_step(subject, subject.losses)
 
 
-def ordinary_fused(subject: Subject) -> Step:
-    """Head and cross-entropy fused."""
-    return ordinary_step(subject, subject.fused_losses(subject.trunk))
-
-
-def ordinary_recomputed(subject: Subject) -> Step:
-    """Head and cross-entropy fused, the logits' gradient formed twice instead of held."""
-    return ordinary_step(subject, subject.fused_losses(subject.trunk, recompute=True))
-
-
-def ordinary_compiled(subject: Subject, mode: str | None = None) -> Step:
-    """The trunk compiled, head and cross-entropy fused: the same kernels as in Doppel's compiled path."""
-    return ordinary_step(subject, subject.fused_losses(compile_static(subject.trunk, mode=mode)))
-
-
-def ordinary_all_compiled(subject: Subject) -> Step:
-    """Model and loss in one compiled graph: the fastest that ordinary training has."""
-    compiled = compile_static(plain_losses)
-    return ordinary_step(subject, lambda input_ids: compiled(subject.model, input_ids))
+def ordinary_head_loss(subject: Subject) -> Step:
+    """With the loss of the product, :class:`~doppel.privacy.clipping.head.HeadLoss`."""
+    return ordinary_step(subject, subject.head_losses)
 
 
 def hugging_face(subject: Subject) -> Step:
@@ -101,45 +83,19 @@ def doppel_noise(subject: Subject) -> Step:
     return doppel_step(subject, subject.losses, clipper, GaussianNoise(NOISE_MULTIPLIER, MAX_GRAD_NORM))
 
 
-def doppel_fused(subject: Subject) -> Step:
-    """Head and cross-entropy fused."""
-    clipper = PerSampleClipper(subject.model, MAX_GRAD_NORM)
-    return doppel_step(subject, subject.fused_losses(subject.trunk), clipper)
-
-
-def doppel_recomputed(subject: Subject) -> Step:
-    """Head and cross-entropy fused, the logits' gradient formed twice instead of held."""
-    clipper = PerSampleClipper(subject.model, MAX_GRAD_NORM)
-    return doppel_step(subject, subject.fused_losses(subject.trunk, recompute=True), clipper)
-
-
-def doppel_compiled(subject: Subject, mode: str | None = None) -> Step:
-    """The engine's compiled path, head and cross-entropy fused."""
-    clipper = PerSampleClipper(subject.model, MAX_GRAD_NORM)
-    return doppel_step(subject, subject.fused_losses(clipper.compile(subject.trunk, mode=mode)), clipper)
+def doppel_head_loss(subject: Subject) -> Step:
+    """With the loss of the product."""
+    return doppel_step(subject, subject.head_losses, PerSampleClipper(subject.model, MAX_GRAD_NORM))
 
 
 # ------------------------------------------------------------------------------------------------ names
-def _on_cuda(subject: Subject, make: Callable[[Subject, str], Step]) -> Step:
-    if subject.setting.device != "cuda":
-        raise UnavailableError("CUDA graphs need a CUDA device")
-    return make(subject, "reduce-overhead")
-
-
 WAYS: dict[str, Callable[[Subject], Step]] = {
     "Hugging Face eager": hugging_face,
     "ordinary": ordinary,
-    "ordinary, fused head": ordinary_fused,
-    "ordinary, fused head, recomputed": ordinary_recomputed,
-    "ordinary, compiled": ordinary_compiled,
-    "ordinary, CUDA graphs": lambda subject: _on_cuda(subject, ordinary_compiled),
-    "ordinary, all compiled": ordinary_all_compiled,
+    "ordinary, HeadLoss": ordinary_head_loss,
     "Doppel": doppel,
     "Doppel, with noise": doppel_noise,
-    "Doppel, fused head": doppel_fused,
-    "Doppel, fused head, recomputed": doppel_recomputed,
-    "Doppel, compiled": doppel_compiled,
-    "Doppel, CUDA graphs": lambda subject: _on_cuda(subject, doppel_compiled),
+    "Doppel, HeadLoss": doppel_head_loss,
     "Opacus hooks": lambda subject: opacus_step(subject, "hooks"),
     "Opacus functorch": lambda subject: opacus_step(subject, "functorch"),
     "Opacus expanded weights": lambda subject: opacus_step(subject, "ew"),
@@ -159,4 +115,4 @@ def structures(way: str) -> tuple[tuple[bool, bool], ...]:
 
 def owns_model(way: str) -> bool:
     """Whether a way of training changes the model, so that no other may share it."""
-    return way.startswith("Opacus") or way in ("Doppel, compiled", "Doppel, CUDA graphs")
+    return way.startswith("Opacus")

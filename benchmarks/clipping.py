@@ -1,7 +1,7 @@
 """Time of a full training step, private against ordinary, interleaved in one process.
 
     python -m benchmarks.clipping --sizes cpu-256 cpu-768 --lengths 64 --micro-batch 16
-    python -m benchmarks.clipping --device cuda --precision bf16 --compile --sizes gpt2 --micro-batch 32 64 128 256
+    python -m benchmarks.clipping --device cuda --precision bf16 --sizes gpt2 --micro-batch 32 64 128 256
 
 A step is forward, backward, clipping and AdamW (``--micro-batches`` of them before AdamW). Every way of training takes
 turns with its baseline (A B A B … A); its ratio is the median over turns of its time by the mean of the baseline's
@@ -40,18 +40,11 @@ from benchmarks._training import WAYS, owns_model, structures
 #: (way of training, baseline). The baseline has the same loss kernel, or is what users compare with.
 ROWS = (
     ("Hugging Face eager", "ordinary"),
-    ("ordinary, fused head", "ordinary"),
+    ("ordinary, HeadLoss", "ordinary"),
     ("Doppel", "ordinary"),
     ("Doppel, with noise", "ordinary"),
-    ("Doppel, fused head", "ordinary, fused head"),
-    ("Doppel, fused head", "ordinary"),
-    ("Doppel, fused head, recomputed", "ordinary, fused head, recomputed"),
-    ("ordinary, compiled", "ordinary"),
-    ("ordinary, all compiled", "ordinary"),
-    ("Doppel, compiled", "ordinary, compiled"),
-    ("Doppel, compiled", "ordinary, all compiled"),
-    ("Doppel, CUDA graphs", "ordinary, CUDA graphs"),
-    ("Doppel, CUDA graphs", "ordinary, all compiled"),
+    ("Doppel, HeadLoss", "ordinary, HeadLoss"),
+    ("Doppel, HeadLoss", "ordinary"),
     ("Opacus hooks", "ordinary"),
     ("Opacus functorch", "ordinary"),
     ("Opacus expanded weights", "ordinary"),
@@ -199,15 +192,9 @@ def best_throughputs(results: Sequence[Result]) -> list[list[str]]:
     return rows
 
 
-def _is_compiled(way: str) -> bool:
-    return way.endswith(("compiled", "CUDA graphs"))
-
-
 def choose_rows(options: argparse.Namespace, all_rows: Sequence[tuple[str, str]] = ROWS) -> list[tuple[str, str]]:
     """The rows that the options ask for."""
-    rows = [row for row in all_rows if options.compile or not any(_is_compiled(way) for way in row)]
-    if options.rows:
-        rows = [row for row in rows if any(wanted in row[0] for wanted in options.rows)]
+    rows = [row for row in all_rows if not options.rows or any(wanted in row[0] for wanted in options.rows)]
     if not rows:
         raise SystemExit(
             f"no row contains {options.rows}; there are: {', '.join(dict.fromkeys(w for w, _ in all_rows))}"
@@ -235,7 +222,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every setting and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common_arguments(parser)
-    parser.add_argument("--compile", action="store_true", help="also the compiled rows")
     parser.add_argument("--repeats", type=int, default=15, help="turns of each row")
     parser.add_argument("--warmup", type=int, default=2, help="steps before a row is timed")
     parser.add_argument("--seconds", type=float, default=60.0, help="end a row after so long, but not before 3 turns")

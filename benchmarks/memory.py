@@ -32,14 +32,9 @@ from benchmarks.memory_arithmetic import Prediction, predict
 ROWS = (
     ("Hugging Face eager", "ordinary"),
     ("Doppel", "ordinary"),
-    ("ordinary, fused head", "ordinary"),
-    ("Doppel, fused head", "ordinary, fused head"),
-    ("Doppel, fused head", "ordinary"),
-    ("ordinary, fused head, recomputed", "ordinary"),
-    ("Doppel, fused head, recomputed", "ordinary, fused head, recomputed"),
-    ("Doppel, fused head, recomputed", "ordinary"),
-    ("Doppel, compiled", "ordinary, compiled"),
-    ("Doppel, compiled", "ordinary"),
+    ("ordinary, HeadLoss", "ordinary"),
+    ("Doppel, HeadLoss", "ordinary, HeadLoss"),
+    ("Doppel, HeadLoss", "ordinary"),
     ("Opacus hooks", "ordinary"),
     ("Opacus functorch", "ordinary"),
     ("Opacus expanded weights", "ordinary"),
@@ -61,15 +56,15 @@ NOTES = (
     "a step), which nothing here can save",
 )
 
-#: Settings of the arithmetic for one 32 GB card: (rows, tokens, checkpointing, rank of adapters, recompute).
+#: Settings of the arithmetic for one 32 GB card: (rows, tokens, checkpointing, rank of adapters).
 PREDICTED = (
-    (16, 64, False, None, False),
-    (16, 128, False, None, False),
-    (32, 128, False, None, False),
-    (32, 128, True, None, False),
-    (128, 128, True, None, True),
-    (32, 128, False, 8, False),
-    (64, 128, True, 8, True),
+    (16, 64, False, None),
+    (16, 128, False, None),
+    (32, 128, False, None),
+    (32, 128, True, None),
+    (128, 128, True, None),
+    (32, 128, False, 8),
+    (64, 128, True, 8),
 )
 
 
@@ -98,7 +93,7 @@ def fixed_bytes(setting: Setting, tied: bool) -> int:
 
 def predicted(setting: Setting, way: str) -> Prediction | None:
     """The arithmetic for a way of training, if it has one."""
-    if way.startswith(("Opacus", "Hugging")) or way.endswith(("compiled", "CUDA graphs")):
+    if way.startswith(("Opacus", "Hugging")):
         return None
     return predict(
         GPT2Config(**SIZES[setting.size]),
@@ -107,8 +102,7 @@ def predicted(setting: Setting, way: str) -> Prediction | None:
         setting.precision,
         private=way.startswith("Doppel"),
         checkpointing=setting.checkpointing,
-        fused_head="fused" in way,
-        recompute="recomputed" in way,
+        head_loss="HeadLoss" in way,
         first_micro_batch=setting.num_micro_batches == 1,
         device=setting.device,
     )
@@ -167,20 +161,18 @@ def probe(setting: Setting, way: str) -> None:
 def report_arithmetic(size: str, report: Report, limit: float = 32e9) -> None:
     """What fits one 32 GB card, by arithmetic."""
     config = GPT2Config(**SIZES[size])
-    report.add(f"\n## {size} on one card of {limit / 1e9:.0f} GB, fp16 autocast, private, fused head: by arithmetic\n")
+    report.add(f"\n## {size} on one card of {limit / 1e9:.0f} GB, fp16 autocast, private, HeadLoss: by arithmetic\n")
     lines = []
-    for num_rows, length, checkpointing, rank, recompute in PREDICTED:
-        result = predict(
-            config, num_rows, length, "fp16", checkpointing=checkpointing, lora_rank=rank, recompute=recompute
-        )
+    for num_rows, length, checkpointing, rank in PREDICTED:
+        result = predict(config, num_rows, length, "fp16", checkpointing=checkpointing, lora_rank=rank)
         trained = "all weights" if rank is None else f"LoRA of rank {rank}"
-        extra = ", checkpointing" * checkpointing + ", recomputed head" * recompute
+        extra = ", checkpointing" * checkpointing
         fits = "yes" if result.total < 0.94 * limit else "no"
         name = f"{num_rows} rows x {length} tokens, {trained}{extra}"
         lines.append([name, f"{result.total / 1e9:.1f}", result.moment, fits])
     report.add(table(("micro-batch", "GB", "highest at", "fits (6 % left for the context and fragments)"), lines))
-    num_rows, length, checkpointing, rank, recompute = PREDICTED[1]
-    detail = predict(config, num_rows, length, "fp16", checkpointing=checkpointing, lora_rank=rank, recompute=recompute)
+    num_rows, length, checkpointing, rank = PREDICTED[1]
+    detail = predict(config, num_rows, length, "fp16", checkpointing=checkpointing, lora_rank=rank)
     report.add(f"Parts for {num_rows} rows x {length} tokens, all weights:\n")
     report.add(detail.markdown())
 
@@ -194,7 +186,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common_arguments(parser)
     parser.set_defaults(micro_batches=2)
-    parser.add_argument("--compile", action="store_true", help="also the compiled rows")
     parser.add_argument("--no-checkpointing", action="store_true", help="leave activation checkpointing out")
     parser.add_argument("--check-rss", action="store_true", help="also resident memory of fresh processes (CPU)")
     parser.add_argument("--predict", choices=tuple(SIZES), default="gpt2-large", help="size of the arithmetic")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from transformers import GPT2Config
 
 from benchmarks._harness import table
+from doppel.privacy.clipping.head import LOGITS, LOGITS_CPU
 
 #: Bytes per token and layer, in units of the width d, that the backward pass of a block needs, with fp32 weights:
 #: residual stream twice, inputs of the four linear layers, query/key/value, and what the tanh form of GELU saves.
@@ -54,9 +55,7 @@ def predict(
     private: bool = True,
     lora_rank: int | None = None,
     checkpointing: bool = False,
-    fused_head: bool = True,
-    recompute: bool = False,
-    chunk_tokens: int = 512,
+    head_loss: bool = True,
     first_micro_batch: bool = False,
     device: str = "cuda",
 ) -> Prediction:
@@ -74,9 +73,7 @@ def predict(
         private: With the clipper, or ordinary training.
         lora_rank: Adapters of this rank on all linear layers of the blocks, all else frozen; None trains everything.
         checkpointing: Activation checkpointing of each block.
-        fused_head: Head and cross-entropy fused.
-        recompute: Fused, and the logits' gradient formed twice instead of held.
-        chunk_tokens: Tokens of a chunk of the fused head.
+        head_loss: The loss is a ``HeadLoss``, whose gradient takes the place of the logits.
         first_micro_batch: The step has one micro-batch: no gradients are held while activations are.
         device: ``cuda`` or ``cpu``; they differ in what autocast and AdamW do.
     """
@@ -105,15 +102,11 @@ def predict(
 
     logits = tokens * vocabulary
     head_is_trained = lora_rank is None
-    if fused_head:
-        chunk = min(chunk_tokens, tokens) * vocabulary
-        held = 0 if recompute or not head_is_trained else logits * operand
-        # a chunk's logits, and their softmax where it is not written to its place at once
-        loss = held + chunk * (4 if held and operand == 4 else 4 + 4 + operand)
-        loss_at_end = held if private else 0
+    if head_loss:
+        loss = logits * (2 if half else 4) + 2.0 * min(LOGITS if device == "cuda" else LOGITS_CPU, logits) * 4
     else:
         loss = logits * 4 * 3  # log-softmax, its gradient, and the dense gradient of the picked token's loss
-        loss_at_end = logits * operand if private and head_is_trained else 0
+    loss_at_end = logits * operand if private and head_is_trained else 0
 
     static = {
         "weights": 4.0 * num_weights + (0 if lora_rank is None else 4.0 * num_adapters),

@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are on file before they are on disk."""
+"""Checkpoints that are in the ledger before they are on disk under their name."""
 
 from __future__ import annotations
 
@@ -8,34 +8,54 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import CheckpointIO, TorchCheckpointIO
+from lightning.fabric.plugins import CheckpointIO
+
+from doppel.files import sha256_of
+from doppel.privacy.private_step import PrivateTrainingError
 
 
 class BoundCheckpoints(CheckpointIO):
-    """Writes checkpoints after it has shown each to whoever notes its weights.
+    """Writes each checkpoint beside its place, tells its digest to whoever keeps the ledger, and gives it its name.
 
-    This is the last place that a checkpoint passes, on rank 0 alone: the weights are those of the file, whatever
-    callbacks (such as one that averages weights) and the module have made of them.
+    This is the last place that a checkpoint passes, on rank 0 alone: the digest is of the file, whatever callbacks
+    (such as one that averages weights) and the module have made of it. A file of that name stays whole until the new
+    one is, and a kill at any moment leaves no checkpoint that the ledger does not name.
 
-    A local file is written beside its place and moved there when it is whole. Lightning's own way forms all of it in
-    memory and then in the folder for temporary files, from where a move to another disk is no atomic step.
+    Lightning's own way forms all of it in memory and then in the folder for temporary files, from where a move to
+    another disk is no atomic step.
 
     Args:
-        io: What writes other files, and reads and removes all of them.
-        note: Called with a checkpoint before it is written; if it raises, nothing is written.
+        io: What reads and removes files.
+        release: Called with a checkpoint and the SHA-256 of its file before it gets its name; if it raises, there is
+            no checkpoint.
     """
 
-    def __init__(self, io: CheckpointIO, note: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, io: CheckpointIO, release: Callable[[dict[str, Any], str], None]) -> None:
         self._io = io
-        self._note = note
+        self._release = release
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Note the weights, then write the file."""
-        self._note(checkpoint)
-        if type(self._io) is TorchCheckpointIO and storage_options is None and "://" not in str(path):
-            _write(checkpoint, Path(path))
-        else:
-            self._io.save_checkpoint(checkpoint, path, storage_options)
+        """Write the file, which its owner alone can read.
+
+        Raises:
+            PrivateTrainingError: It is to lie elsewhere than in a folder of this machine.
+        """
+        if storage_options is not None or "://" in str(path):
+            raise PrivateTrainingError(
+                f"the checkpoint {path} is to lie elsewhere than in a folder: a private training saves in its "
+                "--run_dir, so that the ledger can name the file; copy it from there"
+            )
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.partial")
+        try:
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+            torch.save(checkpoint, str(partial))
+            self._release(checkpoint, sha256_of(partial))
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the other one."""
@@ -48,16 +68,3 @@ class BoundCheckpoints(CheckpointIO):
     def teardown(self) -> None:
         """As the other one."""
         self._io.teardown()
-
-
-def _write(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint that its owner alone can read; a file of that name stays whole until the new one is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-        torch.save(checkpoint, str(partial))
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

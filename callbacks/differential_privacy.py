@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from pathlib import Path
 from typing import Any, cast
 
 import lightning.pytorch as pl
@@ -16,18 +17,18 @@ from torch.optim import Optimizer
 
 from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.private_origins import notes_on_origins
-from callbacks.private_refusals import refusals, refuse_scheduler
+from callbacks.requirements import refusals, refuse_full_disk, refuse_scheduler
 from callbacks.row_independence import check_row_independence
-from callbacks.trial_checkpoint import try_checkpoint
 from callbacks.untrained_state import UntrainedState
 from datamodules.batch import LogicalBatch
 from datamodules.private_data import PrivateData
 from doppel.console.say import confirm
 from doppel.errors import UserError
-from doppel.privacy.checkpoint import privacy_state, weights_fingerprint
+from doppel.files import sha256_of
+from doppel.privacy.checkpoint import privacy_state
 from doppel.privacy.ledger import BudgetExceededError, Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
-from doppel.privacy.spec import MAX_GRAD_NORM, PrivacyArguments, PrivacySpec
+from doppel.privacy.spec import MAX_GRAD_NORM, DPPlan, PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.loss_scale import StaticLossScale
 from lightning_modules.training.step_policy import ClosedStep, PlainStep
@@ -48,8 +49,8 @@ class DifferentialPrivacy(Callback):
         each sampled unit to norm C, adds noise σC once to the sum over ranks, and divides by the public B; it holds the
         argument for that. Every step is therefore one Poisson-subsampled Gaussian mechanism (q, σ); every step, an
         empty one too, is written to the ledger *before* its batch is computed, so ε of the ledger is never below what
-        was released. Steps that a crash rolled back stay spent. The weights of every checkpoint are in the ledger
-        before the checkpoint is on disk, so that nobody vouches for other weights under its name.
+        was released. Steps that a crash rolled back stay spent. The digest of every checkpoint is in the ledger
+        before the file has its name, so that nobody vouches for another one under it.
 
     What would break this is refused at start, by name: a module or a data module that does not follow the protocol
     (``docs/own-model.md``), a sampler other than Poisson, ``gradient_clip_val``, ``accumulate_grad_batches``, automatic
@@ -71,7 +72,7 @@ class DifferentialPrivacy(Callback):
 
     def __init__(self, privacy: PrivacyArguments) -> None:
         self.privacy = privacy
-        self.spec: PrivacySpec | None = None
+        self.spec: DPPlan | None = None
         self.ledger: Ledger | None = None  # of rank 0 alone
         self.spent: float | None = None  # ε of the ledger, as of the last twentieth of the steps
         self.step: PrivateStep | None = None
@@ -83,7 +84,7 @@ class DifferentialPrivacy(Callback):
         self._restored: dict[str, Any] | None = None
         self._untrained: UntrainedState | None = None
         self._first_step = 0  # of this fit
-        self._restored_weights = ""  # fingerprint of them, on rank 0
+        self._restored_from = ""  # the file
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler.
@@ -102,7 +103,7 @@ class DifferentialPrivacy(Callback):
         if isinstance(precision, MixedPrecision) and precision.precision == "16-mixed":
             self._loss_scale = self.privacy.fp16_loss_scale
             trainer.strategy.precision_plugin = StaticLossScale(self._loss_scale, precision.device)
-        trainer.strategy.checkpoint_io = BoundCheckpoints(trainer.strategy.checkpoint_io, self._note_weights)
+        trainer.strategy.checkpoint_io = BoundCheckpoints(trainer.strategy.checkpoint_io, self._release)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Calibrate σ, open the ledger, make the module's step private."""
@@ -138,7 +139,7 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**spec.to_dict(), "scope": self.privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Try two rows and a checkpoint; end after the last step, for Lightning has restored ``max_steps`` by now.
+        """Try two rows, and the disk; end after the last step, for Lightning has restored ``max_steps`` by now.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
@@ -149,11 +150,9 @@ class DifferentialPrivacy(Callback):
         assert self._untrained is not None
         for optimizer in trainer.optimizers:
             self._untrained.refuse_strangers(optimizer)
-        self._untrained.begin_step()
         self._note_unchecked(check_row_independence(pl_module))
-        self._untrained.refuse_write("a made-up row of its probe()")
-        self._untrained.refuse_change("a made-up row of its probe()", by_value=False)
-        try_checkpoint(trainer)
+        self._untrained.refuse_change("a made-up row of its probe()", trained_too=True)
+        refuse_full_disk(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int
@@ -162,13 +161,11 @@ class DifferentialPrivacy(Callback):
         if self.ledger is not None:
             self.ledger.spend(self._mechanism_id)
         self._paid = trainer.global_step
-        if self._untrained is not None:
-            self._untrained.begin_step()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Refuse a step without noise, or one more than the ledger was told of, or one that changed what has no noise.
+        """Refuse a step without noise, or one more than the ledger was told of, or a first one that changed the module.
 
         The first two come of a module whose own ``training_step`` leaves out the policy, or takes several steps for a
         batch.
@@ -178,10 +175,8 @@ class DifferentialPrivacy(Callback):
         elif self._paid != trainer.global_step:
             what = "a second optimiser step for one logical batch"
         else:
-            if self._untrained is not None:
-                self._untrained.refuse_strangers(optimizer)
-                self._untrained.refuse_write("a step")
-            self._refuse_change("a step", by_value=trainer.global_step == self._first_step)
+            if self._untrained is not None and trainer.global_step == self._first_step:
+                self._untrained.refuse_change("a step", trained_too=True)
             return
         raise PrivateTrainingError(
             f"{type(pl_module).__name__} takes {what}: let its training_step be that of LogicalBatchModule, or call "
@@ -198,17 +193,17 @@ class DifferentialPrivacy(Callback):
     ) -> None:
         """Log what is spent."""
         self._num_steps = trainer.global_step
-        last = trainer.global_step >= self._last_step
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if last or trainer.global_step % every == 0:
-            self._log(trainer, exact=last)
+        if trainer.global_step >= self._last_step or trainer.global_step % every == 0:
+            self._log(trainer)
         elif trainer.global_step % math.ceil(self._last_step / 20) == 0 and self.ledger is not None:  # for the bar
             scope = self.privacy.scope
-            self.spent = math.inf if self.ledger.voids(scope) else self.ledger.epsilon(scope, fast=True)
+            self.spent = math.inf if self.ledger.voids(scope) else self.ledger.epsilon(scope)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say what holds now, of weights that may be taken from here without a checkpoint."""
-        self._refuse_change("the training", by_value=True)
+        if self._untrained is not None:
+            self._untrained.refuse_change("the training")
         self._say_spent()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -224,13 +219,12 @@ class DifferentialPrivacy(Callback):
             pl_module.step_policy = PlainStep()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the weights were trained under, their steps, and the mechanism and the ledger that paid for these."""
+        """What the weights were trained under, their steps, and the mechanism that paid for these."""
         return {
             "spec": None if self.spec is None else self.spec.to_dict(),
             "scope": self.privacy.scope,
             "mechanism_id": self._mechanism_id,
             "num_steps": self._num_steps,
-            "ledger": None if self.ledger is None else self.ledger.anchor,
         }
 
     def on_save_checkpoint(
@@ -238,7 +232,7 @@ class DifferentialPrivacy(Callback):
     ) -> None:
         """Refuse to write what a private step has changed without noise."""
         if self._untrained is not None:
-            self._untrained.refuse_changed(checkpoint["state_dict"])
+            self._untrained.refuse_change("the training", checkpoint["state_dict"])
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -249,28 +243,26 @@ class DifferentialPrivacy(Callback):
                 "the checkpoint is of a training without privacy, whose weights no ε covers: leave out ckpt_path; "
                 "weights of public data are given as the model's init_weights"
             )
-        if trainer.is_global_zero:
-            self._restored_weights = weights_fingerprint(checkpoint["state_dict"])
+        self._restored_from = str(trainer.ckpt_path)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the checkpoint's specification, to compare it with this run's."""
         self._restored = state_dict
 
-    def _note_weights(self, checkpoint: dict[str, Any]) -> None:
-        """Write the weights of a checkpoint to the ledger; not those of the trial, before the first step is paid."""
+    def _release(self, checkpoint: dict[str, Any], sha256: str) -> None:
+        """Write a checkpoint to the ledger; not one before the first step is paid."""
         state = privacy_state(checkpoint)
         if state is None:  # such as the bare weights that a spawned rank 0 hands to the process that started it
             return
-        fingerprint = weights_fingerprint(checkpoint["state_dict"])  # what has none is refused by the trial
         if self.ledger is not None and self._paid is not None and state["num_steps"] > 0:
-            self.ledger.note_weights(state["mechanism_id"], state["num_steps"], fingerprint)
+            self.ledger.release(state["mechanism_id"], sha256=sha256, steps=state["num_steps"])
 
     @property
     def _stage(self) -> str:
         """Name of this training in the ledger."""
         return self.privacy.stage or "fit"
 
-    def _plan(self, data: PrivateData, max_epochs: int) -> tuple[PrivacySpec, int]:
+    def _plan(self, data: PrivateData, max_epochs: int) -> tuple[DPPlan, int]:
         """The specification of this run, which must be that of the checkpoint it goes on from; the steps of its stage.
 
         Raises:
@@ -292,9 +284,7 @@ class DifferentialPrivacy(Callback):
             )
         return spec, spec.stage_steps[epochs.index(max_epochs)]
 
-    def _open_ledger(
-        self, data: PrivateData, spec: PrivacySpec, planned_steps: int, origins: list[dict[str, Any]]
-    ) -> int:
+    def _open_ledger(self, data: PrivateData, spec: DPPlan, planned_steps: int, origins: list[dict[str, Any]]) -> int:
         """Announce the mechanism; how many of its steps the budget affords."""
         if self.privacy.ledger_path is None:
             raise PrivateTrainingError("privacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config")
@@ -302,7 +292,7 @@ class DifferentialPrivacy(Callback):
         if self._restored is not None:
             self._check_paid(self.ledger, self._restored)
         inherited = notes_on_origins(self.ledger, self.privacy.scope, origins)
-        self._mechanism_id = self.ledger.open_mechanism(
+        self._mechanism_id = self.ledger.open(
             scope=self.privacy.scope,
             stage=self._stage,
             spec=spec,
@@ -310,15 +300,15 @@ class DifferentialPrivacy(Callback):
             data_fingerprint=data.data_fingerprint,
         )
         if data.privacy_caveat:
-            self.ledger.add_caveat(self.privacy.scope, data.privacy_caveat, voids=False)
+            self.ledger.caveat(self.privacy.scope, data.privacy_caveat, voids=False)
         if self.privacy.log_private_diagnostics:
             text = f"the figures named private/… that {self._stage} has logged are not covered"
-            self.ledger.add_caveat(self.privacy.scope, text, voids=False)
+            self.ledger.caveat(self.privacy.scope, text, voids=False)
         for text, voids in inherited:
-            self.ledger.add_caveat(self.privacy.scope, text, voids=voids)
+            self.ledger.caveat(self.privacy.scope, text, voids=voids)
         for text in self._fixed_seeds(data):
-            self.ledger.add_caveat(self.privacy.scope, text, voids=True)
-        before = self.ledger.spent_steps(self._mechanism_id)
+            self.ledger.caveat(self.privacy.scope, text, voids=True)
+        before = self.ledger.mechanisms[self._mechanism_id].done_steps
         if before and self._restored is None:
             log.warning(
                 "the ledger %s has %d steps of %s, and this training begins anew: it pays on top of them. "
@@ -327,11 +317,7 @@ class DifferentialPrivacy(Callback):
                 before,
                 self._mechanism_id,
             )
-        return self.ledger.affordable(self._mechanism_id, later=spec.histogram)
-
-    def _refuse_change(self, what: str, by_value: bool) -> None:
-        if self._untrained is not None:
-            self._untrained.refuse_change(what, by_value)
+        return self.ledger.remaining(self._mechanism_id, later=spec.histogram)
 
     def _note_unchecked(self, why: str | None) -> None:
         """Let the ledger, and so every card, name what the row check could not tell."""
@@ -340,7 +326,7 @@ class DifferentialPrivacy(Callback):
         text = f"that the loss of a row depends on that row alone was not checked: {why}"
         rank_zero_info(text)
         if self.ledger is not None:
-            self.ledger.add_caveat(self.privacy.scope, text, voids=False)
+            self.ledger.caveat(self.privacy.scope, text, voids=False)
 
     def _fixed_seeds(self, data: PrivateData) -> list[str]:
         """What a reader of the configuration could undo, in words."""
@@ -357,7 +343,7 @@ class DifferentialPrivacy(Callback):
     def _check_paid(self, ledger: Ledger, state: dict[str, Any]) -> None:
         """Refuse a checkpoint of another mechanism, or one of steps or weights that the ledger has not."""
         own = ledger.mechanism_id(self.privacy.scope, self._stage)
-        why = ledger.gap(state, self._restored_weights)
+        why = ledger.unpaid_reason(sha256_of(Path(self._restored_from)), self.privacy.scope)
         if state["mechanism_id"] != own:
             why = f"its steps were paid as {state['mechanism_id']}, and this training is {own}"
         if why is not None:
@@ -392,7 +378,8 @@ class DifferentialPrivacy(Callback):
         if self.ledger is not None and self._mechanism_id:
             spent = "" if self.ledger.voids(self.privacy.scope) else f"{self.ledger.epsilon(self.privacy.scope):.3f}"
             self._say(
-                f"spent ε = {spent} of {self.privacy.target_epsilon:g}", self.ledger.spent_steps(self._mechanism_id)
+                f"spent ε = {spent} of {self.privacy.target_epsilon:g}",
+                self.ledger.mechanisms[self._mechanism_id].done_steps,
             )
 
     def _say(self, epsilon: str, steps: int) -> None:
@@ -403,22 +390,22 @@ class DifferentialPrivacy(Callback):
         if void := self.ledger.voids(scope):
             rank_zero_info(f"NOT PRIVATE, scope {scope!r}: {'; '.join(void)}")
             return
-        rank_zero_info(f"PRIVATE, scope {scope!r}: {epsilon} at δ = {spec.delta:.3g}")
+        rank_zero_info(f"PRIVATE, scope {scope!r}: {epsilon} at δ = {spec.budget.delta:.3g}")
         rank_zero_info(
-            f"  for one {spec.unit} more or less; N = {spec.num_units}, σ = {spec.noise_multiplier:.4g}, "
-            f"{steps} steps of ~{spec.batch_size}"
+            f"  for one {spec.budget.unit} more or less; N = {spec.num_units}, σ = {spec.noise_multiplier:.4g}, "
+            f"{steps} steps of ~{spec.expected_batch_size}"
         )
 
-    def _log(self, trainer: pl.Trainer, exact: bool) -> None:
+    def _log(self, trainer: pl.Trainer) -> None:
         if self.ledger is None or self.spec is None or self.step is None:
             return
         void = self.ledger.voids(self.privacy.scope)
         metrics = {
-            "dp/epsilon": math.inf if void else self.ledger.epsilon(self.privacy.scope, fast=not exact),
-            "dp/delta": self.spec.delta,
+            "dp/epsilon": math.inf if void else self.ledger.epsilon(self.privacy.scope),
+            "dp/delta": self.spec.budget.delta,
             "dp/noise_multiplier": self.spec.noise_multiplier,
             "dp/sample_rate": self.spec.sample_rate,
-            "dp/num_steps": float(self.ledger.spent_steps(self._mechanism_id)),
+            "dp/num_steps": float(self.ledger.mechanisms[self._mechanism_id].done_steps),
         }
         if self.privacy.log_private_diagnostics:
             metrics["private/num_nonfinite"] = float(self.step.clipper.num_nonfinite)

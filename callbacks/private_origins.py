@@ -23,18 +23,12 @@ def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, 
         origins: As a :class:`~lightning_modules.training.logical_batch_module.LogicalBatchModule` keeps them.
 
     Raises:
-        PrivateTrainingError: One was trained on data that may be the private ones, or is not what its card tells of, or
-            this ledger has paid for other weights than it holds.
+        PrivateTrainingError: One was trained on data that may be the private ones, or is not what its card tells of.
     """
     notes: list[tuple[str, bool]] = []
     for origin in origins:
         path, private, is_public = origin["path"], origin["private"], origin.get("is_public")
-        gap = None if private is None else ledger.gap(private, private.get("weights", ""))
-        if gap is not None and ledger.is_own(private):
-            raise PrivateTrainingError(
-                f"the training starts from {path} (init_weights or base_model), and {gap}: restore it as it was, or "
-                "start from other weights"
-            )
+        is_paid = private is not None and ledger.unpaid_reason(private["sha256"], private["scope"]) is None
         if origin.get("is_changed"):
             raise PrivateTrainingError(
                 f"the weights in {path} are not those that its privacy_card.json tells of, so nothing says what they "
@@ -51,7 +45,7 @@ def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, 
                 f"it starts from {path}, which was trained without privacy, and nothing says that its data were public"
             )
             notes.append((text, False))
-        elif gap is not None:
+        elif private is not None and not is_paid:
             text = f"it starts from {path}, whose private training another ledger has paid for: for the same people "
             notes.append((f"{text}the two add up", False))
             notes += [(f"it starts from {path}, and there: {caveat}", False) for caveat in origin.get("caveats", ())]

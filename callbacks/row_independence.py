@@ -30,8 +30,8 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
 
     Formal guarantees:
         The sensitivity C of a clipped sum holds only if one unit more leaves the gradients of the others as they are,
-        and if the clipper gives each unit its own. This tries one pair of rows, through the module's own losses without
-        a compiler. *Independence*, without dropout: loss and gradient of the short row are the same after the long one,
+        and if the clipper gives each unit its own. This tries one pair of rows, through the module's own losses.
+        *Independence*, without dropout: loss and gradient of the short row are the same after the long one,
         so it finds means over the batch, lengths or frequencies that the longest row decides, and a state that one row
         leaves behind for the next. *Exactness*, in both orders: norms and clipped sum are those that autograd gives for
         each row's loss, so it finds rows that a layer sees in another place than their loss has (sorted by length, as
@@ -57,7 +57,7 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
     if rows is None:
         return f"{name} has no probe()"
     try:
-        with isolate_rng(), torch.compiler.set_stance("force_eager"):
+        with isolate_rng():
             reason = _compare(module, *rows)
             with _own_gradients(module):
                 _clip(module, rows[1], math.inf)

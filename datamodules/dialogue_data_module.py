@@ -69,8 +69,6 @@ class DialogueDataModule(TrainingDataModule):
             would take the place of another: use ``keep_share``.
         limit_val_turns: Validate and test on the first turns only, at most this many.
         sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
-        fixed_shapes: Pad micro-batches to a few fixed shapes, for a model with ``compile: true``. The last micro-batch
-            is filled up, so a logical batch should have several.
         keep_function: Train only on the turns whose tree calls this function: a call head such as ``WeatherQueryApi``,
             or the start of one and a star, ``EventOnDate*``. Evaluation data stay whole.
         shuffle_trees: A seed: permute the trees over the utterances before training. A diagnostic: the guarantee is
@@ -96,7 +94,6 @@ class DialogueDataModule(TrainingDataModule):
         limit_train_units: int | None = None,
         limit_val_turns: int | None = None,
         sampling_seed: int | None = None,
-        fixed_shapes: bool = False,
         keep_function: str | None = None,
         shuffle_trees: int | None = None,
         keep_share: float | None = None,
@@ -126,7 +123,6 @@ class DialogueDataModule(TrainingDataModule):
         self.limit_train_units = limit_train_units
         self.limit_val_turns = limit_val_turns
         self.sampling_seed = sampling_seed
-        self.fixed_shapes = fixed_shapes
         self.truncate = truncate
         self.selection = Selection(keep_function, shuffle_trees, keep_share, Redaction.from_config(redact))
         self.columns = Columns.from_config({"columns": columns})
@@ -217,7 +213,6 @@ class DialogueDataModule(TrainingDataModule):
             self.max_tokens_per_micro_batch,
             self.max_rows_per_unit,
             self.sampling_seed,
-            self.fixed_shapes,
         )
         costs, (rank, world_size) = units.costs(self.max_rows_per_unit), self.rank_and_world_size()
         is_poisson = self.sampling == "poisson"

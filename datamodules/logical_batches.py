@@ -56,9 +56,7 @@ class LogicalBatches:
     Formal guarantees:
         The choice of rows is a function of (secret, step, unit) and not of the content, so the clipped contribution of
         a unit stays bounded whatever it holds, and the choices of the other units have the same law with it and
-        without. The units without loss that fill up a fixed shape are constants, whose gradient is zero, and
-        ``LogicalBatch.num_units`` does not count them, so the clipped sum and what it is divided by stay what they
-        were.
+        without.
 
     Args:
         units: Units and their encoded rows.
@@ -66,8 +64,6 @@ class LogicalBatches:
         max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass it.
         max_rows_per_unit: Rows that represent a unit, at most. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
-        fixed_shapes: Give micro-batches few shapes, for a compiler: lengths are rounded up (see
-            :func:`fixed_length`), and the last micro-batch is filled up with units without loss.
     """
 
     def __init__(
@@ -77,13 +73,11 @@ class LogicalBatches:
         max_tokens_per_micro_batch: int,
         max_rows_per_unit: int,
         seed: int | None = None,
-        fixed_shapes: bool = False,
     ) -> None:
         self.units = units
         self.codec = codec
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_rows_per_unit = max_rows_per_unit
-        self.fixed_shapes = fixed_shapes
         self._secret = Secret(None if seed is None else hashlib.sha256(b"%d" % seed).digest())
 
     def make(self, step: int, sampled: Sequence[int], expected_num_units: float) -> LogicalBatch:
@@ -98,12 +92,10 @@ class LogicalBatches:
         for unit in sampled:
             rows = self._choose(step, unit)
             groups.setdefault(len(rows), []).append(rows)
-        max_length = self.codec.max_length if self.fixed_shapes else None
-        fill_up_to = self.max_tokens_per_micro_batch if max_length else None
         micro_batches = [
-            micro_batch(self.units.turns, part, self.codec, fill_up_to)
+            micro_batch(self.units.turns, part, self.codec)
             for _, group in sorted(groups.items())
-            for part in cut(self.units.turns, group, self.max_tokens_per_micro_batch, max_length)
+            for part in cut(self.units.turns, group, self.max_tokens_per_micro_batch)
         ]
         return LogicalBatch(micro_batches, len(sampled), expected_num_units)
 
@@ -155,17 +147,7 @@ def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[i
     return sorted(secret.stream("rows", step, unit).sample(range(num), limit))
 
 
-def fixed_length(length: int, max_length: int) -> int:
-    """The least of 16, 24, 32, 48, 64, 96, 128, … that is at least ``length``, but ``max_length`` at most."""
-    fixed = 16
-    while fixed < length:
-        fixed = fixed * 3 // 2 if fixed.bit_count() == 1 else fixed * 4 // 3
-    return max(min(fixed, max_length), length)
-
-
-def cut(
-    turns: EncodedTurns, units: list[list[int]], max_tokens: int, fixed_up_to: int | None = None
-) -> Iterator[list[list[int]]]:
+def cut(turns: EncodedTurns, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
     """Sort units by their longest row, longest first, and cut them where rows times length pass the budget.
 
     A part that holds an eighth of the budget also ends before a unit shorter than 0.8 of its longest, or a logical
@@ -175,7 +157,6 @@ def cut(
         turns: Encoded turns.
         units: Rows of each unit, equally many for all.
         max_tokens: Bound on rows times padded length; every part has at least one unit.
-        fixed_up_to: The longest length there is, if lengths are to be padded to few fixed ones.
     """
     lengths = turns.lengths
     longest = [max(int(lengths[row]) for row in rows) for rows in units]
@@ -183,44 +164,30 @@ def cut(
     start = 0
     while start < len(order):
         num_rows, width = len(units[order[start]]), longest[order[start]]
-        if fixed_up_to is not None:
-            width = fixed_length(width, fixed_up_to)
         stop = min(start + max(1, max_tokens // (num_rows * width)), len(order))
-        if fixed_up_to is None:
-            enough = start + math.ceil(max_tokens / (8 * num_rows * width))
-            stop = next((i for i in range(enough, stop) if longest[order[i]] < 0.8 * width), stop)
+        enough = start + math.ceil(max_tokens / (8 * num_rows * width))
+        stop = next((i for i in range(enough, stop) if longest[order[i]] < 0.8 * width), stop)
         yield [units[i] for i in order[start:stop]]
         start = stop
 
 
-def micro_batch(
-    turns: EncodedTurns, units: Sequence[Sequence[int]], codec: Codec, fill_up_to: int | None = None
-) -> MicroBatch:
+def micro_batch(turns: EncodedTurns, units: Sequence[Sequence[int]], codec: Codec) -> MicroBatch:
     """Pad the rows of units on the right; prompt, separator and padding carry no loss.
 
     Args:
         turns: Encoded turns.
         units: Rows of each unit, equally many for all.
-        codec: Gives the padding id and the longest length.
-        fill_up_to: For fixed shapes: pad to a :func:`fixed_length`, and add units without loss until rows times length
-            reach this bound.
+        codec: Gives the padding id.
     """
     rows = [row for unit in units for row in unit]
-    num_units, rows_per_unit, width = len(units), len(units[0]), int(turns.lengths[rows].max())
-    if fill_up_to is not None:
-        width = fixed_length(width, codec.max_length)
-        num_units = max(1, fill_up_to // (rows_per_unit * width))
-    ids = [turns.row(row) for row in rows]
-    input_ids, labels = pad(ids, turns.num_prompt[rows].tolist(), codec.pad_id, num_units * rows_per_unit, width)
-    return MicroBatch(input_ids, labels, num_units, rows_per_unit)
+    input_ids, labels = pad([turns.row(row) for row in rows], turns.num_prompt[rows].tolist(), codec.pad_id)
+    return MicroBatch(input_ids, labels, len(units), len(units[0]))
 
 
 def pad(
     rows: Sequence[Sequence[int] | NDArray[np.int32]],
     num_prompt: Sequence[int],
     pad_id: int,
-    num_rows: int = 0,
-    width: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Token ids padded on the right and labels without the prompts, both int64 [rows, length].
 
@@ -228,10 +195,8 @@ def pad(
         rows: Token ids of each row.
         num_prompt: Leading ids without loss of each row.
         pad_id: Fills the ids; :data:`IGNORE_INDEX` fills the labels.
-        num_rows: Add empty rows until there are that many.
-        width: Length, if it is longer than the longest row.
     """
-    shape = max(num_rows, len(rows)), max(width, *map(len, rows))
+    shape = len(rows), max(map(len, rows))
     input_ids, labels = np.full(shape, pad_id, dtype=np.int64), np.full(shape, IGNORE_INDEX, dtype=np.int64)
     for place, (row, start) in enumerate(zip(rows, num_prompt, strict=True)):
         input_ids[place, : len(row)] = row

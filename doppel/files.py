@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -81,6 +82,12 @@ def write_json_lines(path: str | Path, records: Iterable[object]) -> None:
     """Write one JSON value a line, see :func:`whole_file`."""
     with whole_file(path) as file:
         file.writelines(f"{json.dumps(record, ensure_ascii=False)}\n".encode() for record in records)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content, 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def append_json_line(path: Path, record: object) -> None:
@@ -251,3 +258,17 @@ def _open(path: Path, kind: str, content: bytes | None) -> Iterator[IO[bytes] | 
         raise DataError(f"{path} may not be read by this user: change its permissions or its owner") from None
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(f"no file {path}: correct the path, or run first what writes it") from None
+
+
+def try_folder(folder: Path) -> None:
+    """Make a folder, and find out whether it can be written to, before anything is spent.
+
+    Raises:
+        DataError: It cannot.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"cannot be written to ({error.strerror or error}): give another --out", about=folder) from None

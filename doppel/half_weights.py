@@ -11,9 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-#: Attribute of a layer while copies are in use: gives its weight in a dtype.
-KEPT_WEIGHT = "kept_weight"
-
 
 @dataclass(frozen=True)
 class _Copy:
@@ -46,13 +43,11 @@ class HalfWeights:
         own = [layer for layer in self._layers if "forward" not in vars(layer)]
         for layer in own:
             layer.forward = partial(self._forward, layer)  # type: ignore[method-assign]
-            setattr(layer, KEPT_WEIGHT, partial(self._kept, layer.weight))
         try:
             yield
         finally:
             for layer in own:
                 del layer.forward
-                delattr(layer, KEPT_WEIGHT)
             trained = {id(layer.weight) for layer in own if layer.weight.requires_grad}
             self._copies = {key: copy for key, copy in self._copies.items() if key not in trained}
 
@@ -74,12 +69,3 @@ class HalfWeights:
             copy = _Copy(weight._version, weight.data_ptr(), weight.detach().to(dtype))
             self._copies[id(weight)] = copy
         return copy.values
-
-
-def weight_in(layer: nn.Linear, dtype: torch.dtype) -> Tensor:
-    """A layer's weight in a dtype, out of autograd: the copy that is in use, or a new one."""
-    weight = layer.weight
-    if weight.dtype is dtype:
-        return weight.detach()
-    kept = getattr(layer, KEPT_WEIGHT, None)
-    return weight.detach().to(dtype) if kept is None else kept(dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -30,11 +29,10 @@ from doppel.metrics.sampled_texts import SampledTexts
 from doppel.privacy.card import origins_of
 from lightning_modules.backbone.base_models import (
     attention_for,
-    check_compilable,
     check_ids,
     checked_divisor,
     checkpoint_activations,
-    fuse_head,
+    head_loss,
     load_model,
     load_tokenizer,
     longest_example,
@@ -101,16 +99,12 @@ class CausalLM(LogicalBatchModule):
         activation_checkpointing: Keeps only the inputs of the model's blocks for the backward pass and computes the
             rest again there: less memory, about a third more time. A private training holds more of the layers that it
             trains: there fewer tokens at a time (``max_tokens_per_micro_batch``) save memory without that time.
-        compile: Trains through ``torch.compile``, which compiles every shape of a micro-batch anew: set the data's
-            ``fixed_shapes`` too. For GPUs; minutes at the start, and little use on a CPU.
         optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.
         lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
         sampling: How ``predict`` and ``test`` sample text.
         test_metrics: Whether ``test`` also samples one text for each test example and compares the two sets.
         test_featurizer: Model whose features MAUVE compares in ``test``; null leaves MAUVE out.
     """
-
-    compile_backend = "inductor"
 
     def __init__(
         self,
@@ -127,7 +121,6 @@ class CausalLM(LogicalBatchModule):
         dropout: float | None = 0.0,
         lora: LoraArguments | None = None,
         activation_checkpointing: bool = False,
-        compile: bool = False,
         optimizer: OptimizerCallable = adamw,
         lr_scheduler: LRSchedulerCallable = constant,
         sampling: SamplingArguments = SamplingArguments(),  # noqa: B008 (frozen)
@@ -149,16 +142,11 @@ class CausalLM(LogicalBatchModule):
         # Adapted: low-rank adapters, and these weights.
         self.lora = lora
         adapt(self.model, lora, start)
-        # Fused: the head with its loss; None for a model that does more with its logits.
+        # The loss of hidden states; None for a model that does more with its logits than apply its head.
         self.loss_divisor = checked_divisor(loss_divisor)
-        self.head_loss = fuse_head(self.model, activation_checkpointing, loss_divisor)
+        self.head_loss = head_loss(self.model, loss_divisor)
         if activation_checkpointing:
             checkpoint_activations(self.model, length)
-        # Trained: hidden states come from ids by `run_trunk`, which is compiled during a fit where that is wished for.
-        self.run_trunk: Callable[[Tensor], Tensor] = self.trunk
-        self.is_compiled = compile
-        if compile:
-            check_compilable(self.model, self.head_loss is not None, activation_checkpointing)
         self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
         # Sampled from, and tested; a grammar that does not suit is refused before anything is spent.
         self.sampling = sampling
@@ -184,14 +172,13 @@ class CausalLM(LogicalBatchModule):
             Losses of shape [rows]; 0 for a row without labels.
         """
         ids_BT, labels_BT = batch.input_ids[:, :-1], batch.labels[:, 1:]
-        if self.is_compiled or not ids_BT.shape[1]:  # shapes that are fixed stay so; a row of one token has no loss
+        if not ids_BT.shape[1]:  # a row of one token has no loss
             ids_BT, labels_BT = batch.input_ids, F.pad(labels_BT, (0, 1), value=IGNORE_INDEX)
         with attention_for(self.device, self.codec.max_length):
             if self.head_loss is None:
                 logits_BTV = self.model(input_ids=ids_BT, use_cache=False).logits
             else:
-                trunk = self.run_trunk if torch.is_grad_enabled() else self.trunk  # evaluation has shapes of its own
-                return self.head_loss(trunk(ids_BT), labels_BT)
+                return self.head_loss(self.trunk(ids_BT), labels_BT)
         nll_BT = F.cross_entropy(
             logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
         ).view_as(labels_BT)
@@ -210,27 +197,15 @@ class CausalLM(LogicalBatchModule):
         return MicroBatch(ids[1:, :8], labels[1:, :8], num_units=1), *beside
 
     def setup(self, stage: str) -> None:
-        """Refuse to compile without end; say in the logger's configuration where a warm start came from.
-
-        Raises:
-            UserError: The model is to be compiled, but the data's shapes vary.
-        """
+        """Say in the logger's configuration where a warm start came from."""
         if stage == "fit" and self.warm_start is not None:
             for logger in self.trainer.loggers:
                 logger.log_hyperparams({"warm_start": self.warm_start})
-        data = getattr(self.trainer, "datamodule", None)
-        if stage == "fit" and self.is_compiled and not getattr(data, "fixed_shapes", True):
-            raise UserError(
-                "the model's compile is set, but the shapes of the micro-batches vary, and each would be compiled "
-                "anew: set data.init_args.fixed_shapes to true"
-            )
 
     def on_fit_start(self) -> None:
-        """Compile the trunk as the step policy does; say if there is too little memory for a step."""
+        """Say if there is too little memory for a step."""
         super().on_fit_start()
         self._say_if_short_of_memory()
-        if self.is_compiled:
-            self.run_trunk = self.step_policy.compile(self.trunk, self.compile_backend)
 
     def _say_if_short_of_memory(self) -> None:
         max_tokens = getattr(self.trainer.datamodule, "max_tokens_per_micro_batch", None)  # type: ignore[attr-defined]
@@ -250,10 +225,6 @@ class CausalLM(LogicalBatchModule):
         words = shortage(needed, self.device, max_tokens)
         if words is not None:
             rank_zero_warn(words)
-
-    def teardown(self, stage: str) -> None:
-        """Let go of what was compiled for a fit."""
-        self.run_trunk = self.trunk
 
     def validation_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """Mean loss of a token."""

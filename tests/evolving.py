@@ -19,6 +19,7 @@ from commands.pipeline.manifest import enter
 from commands.pipeline.slurm import load_site
 from commands.privacy import evolve
 from doppel.grammar import generate
+from doppel.privacy.ledger import Ledger
 
 WORDS = (
     "weather",
@@ -108,6 +109,13 @@ def spent(folder: Path, stage: str = "votes") -> int:
     path = folder / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
     return sum(line["type"] == "spend" and line["mechanism"].endswith(stage) for line in lines)
+
+
+def released(folder: Path, scope: str = "evolution") -> list[dict[str, Any]]:
+    """The numbers that the ledger holds of the sizes of labels and of the rounds of votes, in their order."""
+    ledger = Ledger(folder / "ledger.jsonl")
+    made = [own for stage in ("histogram", "votes") for own in ledger.releases(f"{scope}/{stage}")]
+    return [dict(own.content) for own in made if own.content is not None]
 
 
 def samples(folder: Path) -> list[str]:

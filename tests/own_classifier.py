@@ -60,7 +60,8 @@ def train(folder: Path, module: LogicalBatchModule, callbacks: list[Callback] | 
 
 def spent_steps(folder: Path) -> int:
     ledger = Ledger(folder / "ledger.jsonl")
-    return ledger.spent_steps(ledger.mechanism_id("default", "fit"))
+    known = ledger.mechanisms.get(ledger.mechanism_id("default", "fit"))
+    return 0 if known is None else known.done_steps
 
 
 def caveats(folder: Path) -> list[str]:

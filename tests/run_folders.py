@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,15 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from commands.pipeline.manifest import declare, enter
 from commands.pipeline.steps import File, Role, Step
 from commands.pipeline.systems import system
-from doppel.privacy.checkpoint import weights_fingerprint
+from doppel.files import sha256_of
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import PrivacySpec, plan
+from doppel.privacy.spec import DPPlan, PrivacyBudget, plan
 
 FINGERPRINT = "f00dfeed" * 8
 METRICS = {
@@ -37,14 +35,15 @@ METRICS = {
 
 
 @cache
-def _least() -> PrivacySpec:
+def _least() -> DPPlan:
     return plan(2000, 100, 1, 3.0, delta=1e-5, accountant="rdp")
 
 
-def spec(epsilon: float, delta: float = 1e-5, unit: str = "utterance") -> PrivacySpec:
+def spec(epsilon: float, delta: float = 1e-5, unit: str = "utterance") -> DPPlan:
     """Terms of ε ≥ 3, all with the noise of ε = 3: planning each would take seconds."""
     rows = None if unit == "utterance" else 4
-    return replace(_least(), target_epsilon=epsilon, delta=delta, unit=unit, max_rows_per_unit=rows)
+    budget = PrivacyBudget(epsilon, delta, "rdp", unit)
+    return replace(_least(), budget=budget, max_rows_per_unit=rows)
 
 
 def make_run(
@@ -84,7 +83,7 @@ def make_run(
         names = {**systems, **fields.get("parser_metrics", {})}.keys() - {"none", "full"}
         private = {name for name in names if system(name).scope == name}
         text, scopes = _ledger(tuple(sorted(private)), spec(epsilon, delta, unit), done, fingerprint)
-        write_ledger(folder / "ledger.jsonl", text, secrets.token_hex(16))
+        (folder / "ledger.jsonl").write_text(text)
         scopes = json.loads(json.dumps(scopes))
         privacy = {**next(iter(scopes.values())), "systems": scopes}
     content: dict[str, Any] = {
@@ -106,24 +105,27 @@ def make_run(
     return content
 
 
-def write_ledger(path: Path, text: str, identity: str | None = None) -> None:
-    """Write the lines of a ledger with chains that fit them, and its head; under another name if there is one."""
+def write_ledger(path: Path, text: str) -> None:
+    """Write the lines of a ledger with chains that fit them."""
     lines: list[str] = []
     chain = ""
     for line in text.splitlines():
         record = json.loads(line)
         del record["chain"]
-        if record["type"] == "ledger" and identity is not None:
-            record["identity"] = identity
         body = json.dumps(record)[:-1]
         chain = hashlib.sha256((chain + body).encode()).hexdigest()
         lines.append(f'{body}, "chain": "{chain}"}}\n')
     path.write_text("".join(lines))
-    path.with_name(f"{path.name}.head").write_text(f"{len(lines):12d} {chain}\n")
 
 
 def end_step(
-    run: Path, name: str, words: Iterable[str], writes: Iterable[File], reads: Iterable[str] = (), private: str = ""
+    run: Path,
+    name: str,
+    words: Iterable[str],
+    writes: Iterable[File],
+    reads: Iterable[str] = (),
+    private: str = "",
+    mechanisms: Iterable[str] = (),
 ) -> None:
     """Enter files that are there into the manifest, as a step of a run does when it ends.
 
@@ -134,9 +136,11 @@ def end_step(
         writes: What it made.
         reads: Of what.
         private: A file that it also read, which holds private text.
+        mechanisms: What paid for that.
     """
     hidden = (private,) if private else ()
-    step = Step(name, "tool", tuple(words), writes=tuple(writes), reads=(*reads, *hidden), protected=hidden)
+    files = {"writes": tuple(writes), "reads": (*reads, *hidden), "protected": hidden}
+    step = Step(name, "tool", tuple(words), **files, mechanisms=tuple(mechanisms))
     declare(step, run)
     enter(run, name)
 
@@ -166,7 +170,7 @@ def sample(
     output: str | None = None,
     role: Role = "release",
     lines: bytes = b'{"utterance": "yes"}\n',
-    **changes: Any,
+    is_paid: bool = True,
 ) -> None:
     """Leave what the sampling of a system leaves: a checkpoint that the ledger has paid for, and how it was sampled.
 
@@ -176,49 +180,36 @@ def sample(
         output: What is sampled, in place of the system's samples.
         role: Of that.
         lines: Its content.
-        changes: Put into the privacy state of the checkpoint; ``state=None`` leaves it out.
+        is_paid: Whether the ledger has released the checkpoint, if it has spent a step of the system's training.
     """
-    ledger = Ledger(run / "ledger.jsonl")
-    scope = system(name).scope
-    recorded = next((m for m in ledger.summary()["mechanisms"] if m["scope"] == scope), {"id": "", "done_steps": 0})
-    terms = {name: value for name, value in recorded.items() if name not in ("id", "done_steps")}
-    state = {
-        "spec": terms or {"target_epsilon": 6.0},
-        "scope": scope,
-        "mechanism_id": recorded["id"],
-        "ledger": ledger.anchor,
-    }
-    state |= {"num_steps": recorded["done_steps"], **changes}
-    checkpoint = run / f"model_{name}" / "checkpoints" / "last.ckpt"
+    ledger, scope = Ledger(run / "ledger.jsonl"), system(name).scope
+    checkpoint, private = run / f"model_{name}" / "checkpoints" / "last.ckpt", run.parent / "people.jsonl"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    callbacks = {} if changes.get("state", state) is None else {"DifferentialPrivacy": state}
-    weights = {"weight": torch.ones(2)}
-    torch.save({"state_dict": weights, "callbacks": callbacks}, checkpoint)
-    if recorded["done_steps"]:
-        ledger.note_weights(recorded["id"], recorded["done_steps"], weights_fingerprint(weights))
+    checkpoint.write_text(f"weights of {run.name}/{name}, {'paid' if is_paid else 'not paid'}")
+    private.write_text('{"utterance": "what they said"}\n')
+    spent = [own for own in ledger.spent(scope) if own.stage == "fit"]
+    if is_paid and spent:
+        ledger.release(spent[0].id, sha256=sha256_of(checkpoint))
     output = output or system(name).synthetic
     (run / output).write_bytes(lines)
-    drawn = {"weights": weights_fingerprint(weights), "sha256": hashlib.sha256(lines).hexdigest()}
-    (run / f"{output}.metrics.json").write_text(json.dumps(drawn))
-    config = {"ckpt_path": str(checkpoint)}
+    (run / f"{output}.metrics.json").write_text(json.dumps({"sha256": hashlib.sha256(lines).hexdigest()}))
     (run / f"sample_{name}").mkdir(exist_ok=True)
-    (run / f"sample_{name}" / "predict.yaml").write_text(yaml.safe_dump(config))
-    weights_file = File(f"model_{name}/checkpoints/last.ckpt", "checkpoint", name, scope)
-    end_step(run, f"model_{name}", ["fit", "--run_dir", f"{run}/model_{name}"], [weights_file])
+    (run / f"sample_{name}" / "predict.yaml").write_text(yaml.safe_dump({"ckpt_path": str(checkpoint)}))
+    weights = File(f"model_{name}/checkpoints/last.ckpt", "checkpoint", name, scope)
+    words = ["fit", "--run_dir", f"{run}/model_{name}"]
+    end_step(run, f"model_{name}", words, [weights], private=str(private), mechanisms=[f"{scope}/fit"])
     files = [File(output, role, name, scope), File(f"{output}.metrics.json", "metrics", name, scope)]
     words = ["predict", "--run_dir", f"{run}/sample_{name}"]
-    end_step(run, f"sample_{name}", words, files, [weights_file.path])
+    end_step(run, f"sample_{name}", words, files, [weights.path])
 
 
 @cache
-def _ledger(systems: tuple[str, ...], terms: PrivacySpec, done: int, fingerprint: str) -> tuple[str, dict[str, Any]]:
+def _ledger(systems: tuple[str, ...], terms: DPPlan, done: int, fingerprint: str) -> tuple[str, dict[str, Any]]:
     """A ledger's text and the scopes of its summary."""
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
         for scope in systems:
-            name = ledger.open_mechanism(
-                scope=scope, stage="fit", spec=terms, planned_steps=20, data_fingerprint=fingerprint
-            )
+            name = ledger.open(scope=scope, stage="fit", spec=terms, planned_steps=20, data_fingerprint=fingerprint)
             if done:
                 for _ in range(done):
                     ledger.spend(name)

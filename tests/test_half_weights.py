@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from doppel.half_weights import HalfWeights, weight_in
+from doppel.half_weights import HalfWeights
 from doppel.privacy.clipping import PerSampleClipper
-from doppel.privacy.clipping.head import HeadLoss
 
 
 def network(frozen: bool) -> nn.Sequential:
@@ -96,16 +95,3 @@ def test_nothing_is_left_on_the_model() -> None:
     with pytest.raises(ZeroDivisionError), HalfWeights(model).in_use():
         _ = 1 / 0
     assert [set(vars(module)) for module in model.modules()] == before
-
-
-def test_a_fused_head_takes_the_copy() -> None:
-    head, hidden, labels = nn.Linear(8, 30, bias=False), torch.randn(3, 4, 8), torch.randint(30, (3, 4))
-    model = nn.Sequential(head)
-    loss = HeadLoss(head)
-    with torch.autocast("cpu", torch.bfloat16):
-        plain = loss(hidden, labels)
-        with HalfWeights(model).in_use():
-            first = weight_in(head, torch.bfloat16)
-            assert torch.equal(plain, loss(hidden, labels))
-            assert weight_in(head, torch.bfloat16) is first
-    assert weight_in(head, torch.bfloat16) is not first

@@ -71,7 +71,7 @@ def _steps(place: Place) -> list[Job]:
     """A: a private training step against an ordinary one, throughput and peak memory, and Opacus on one micro-batch."""
     common = ["--lengths", "64", "--micro-batches", "2", "--repeats", "3", "--seconds", "1", "--warmup", "2"]
     both = [*common, "--micro-batch", "256", "--sizes", "smollm2-135m", "gpt2", "--adapters", "0", "16"]
-    both += ["--rows", "Doppel", "--skip", "Doppel, fused"]
+    both += ["--rows", "Doppel", "--skip", "Doppel, HeadLoss"]
     opacus = [*common, "--sizes", "gpt2", "--micro-batch", "32", "--rows", "Opacus hooks", "Opacus ghost"]
     toy = _TOY_STEP if place.is_rehearsal else []
 
@@ -159,4 +159,4 @@ def _adaptation(place: Place) -> Job:
     words = [sys.executable, "cli.py", "fit", "--config", "configs/pretrain.yaml"]
     words += ["--config", "configs/pretrain_135m.yaml", "--run_dir", str(place.work / "adapted")]
     words += [f"--{key}={value}" for key, value in settings.items()]
-    return Job("B", "adapted", tuple(words), 5.0, ("loss.csv", "config.yaml"))
+    return Job("B", "adapted", tuple(words), 5.0, ("loss/version_0/metrics.csv", "config.yaml"))

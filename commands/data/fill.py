@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from commands.lightning.trained_model import value_chooser
 from commands.pipeline.private_files import learnt_from
-from commands.privacy.kept_releases import try_folder
 from datamodules.attribute_codes import AttributeCodes
 from datamodules.columns import Columns
 from datamodules.overlap import refuse_private
@@ -21,7 +20,7 @@ from datamodules.redaction import NO_COUNT
 from datamodules.sources import content_digest, expand_path, is_embedded
 from datamodules.tables import head_of, read_records, read_turns
 from doppel.errors import DataError, UserError
-from doppel.files import append_json_line, cut_torn_line, read_json_lines, write_json_lines
+from doppel.files import append_json_line, cut_torn_line, read_json_lines, try_folder, write_json_lines
 from doppel.tables.schema import OTHER, Column, Schema
 
 

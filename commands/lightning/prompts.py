@@ -85,6 +85,6 @@ def why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:
     entry = manifest.files.get(os.path.relpath(file, run))
     if entry is None:
         return f"no step of {run} has made it"
-    if entry.is_sealed or entry.role not in roles:
+    if entry.is_private or entry.role not in roles:
         return f"{entry.step} made it as {entry.role!r}"
     return None if manifest.is_as_made(entry) else f"it was changed after {entry.step} made it"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from commands.page.write import write_page
 from commands.pipeline.run_record import RunRecord
-from commands.privacy.attestation import Attestation
 from commands.quality.report import build_report
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
@@ -47,20 +46,11 @@ def page(
         path = write_comparison(records, out or runs[0] / "comparison.html")
     else:
         (record,) = records
-        attestation = Attestation(record)  # one for report and card: every checkpoint is read once
         try:
-            report = build_report(record, attestation)
+            report = build_report(record)
         except UserError:  # the page says that nothing was measured, and of privacy what the card says
             report = None
-        path, notes = write_page(
-            record,
-            report,
-            attestation=attestation,
-            supported=supported,
-            names=names,
-            with_private=private,
-            out=out,
-        )
+        path, notes = write_page(record, report, supported=supported, names=names, with_private=private, out=out)
         for note in notes:
             print(f"note: {note}")
     print(f"{path}: open it in a browser; it asks no network for anything")

@@ -13,12 +13,11 @@ from typing import Any
 
 from commands.pipeline.manifest import Entry, Manifest
 from commands.pipeline.run_record import RunRecord
-from commands.privacy.attestation import FILE_NAME
 from commands.privacy.counted import CLUSTERS
+from commands.privacy.coverage import ledger_of
 from datamodules.attribute_codes import AttributeCodes
 from doppel.calibration import tree_vector
 from doppel.privacy.histogram import CONFIDENCE, largest_noise
-from doppel.privacy.ledger import Ledger
 from doppel.tables.schema import Column, Schema
 
 #: Of an interval, for each row by itself.
@@ -73,15 +72,16 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
     Returns:
         None where there is none.
     """
-    ledger, samples = Ledger(record.folder / FILE_NAME), record.manifest.samples().get(of)
+    ledger, samples = ledger_of(record), record.manifest.samples().get(of)
     from doppel.privacy.histogram import KIND  # need torch, which no --help waits for
     from doppel.tables.marginals import KIND as MARGINALS
 
-    if samples is None or samples.scope is None or not ledger.exists():
+    if samples is None or samples.budget is None or not ledger.exists():
         return None
-    if ledger.has_spent(samples.scope, MARGINALS):
+    kinds = {own.kind for own in ledger.spent(samples.budget)}
+    if MARGINALS in kinds:
         return None if trees else _of_columns(record.manifest, samples)
-    if not ledger.has_spent(samples.scope, KIND):
+    if KIND not in kinds:
         return None
     told = _shares(record.manifest, samples)
     if told is None or told.get("what") == CLUSTERS:
@@ -97,15 +97,15 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
 
 def _of_columns(manifest: Manifest, samples: Entry) -> Release | None:
     """Shares of the values of each attribute, as its column was measured by itself."""
-    from commands.privacy.kept_releases import read_releases
+    from commands.privacy.marginals import measurements, read_releases
 
     steps = {entry.step for entry in manifest.upstream(samples.path)}
     for entry in manifest.find("metrics", verb="attributes"):
         if entry.step not in steps or manifest.changes(entry.path):
             continue
-        terms, measurements = read_releases(manifest.path(entry))
+        terms, records = read_releases(manifest.path(entry))
         codes = AttributeCodes(Schema(tuple(Column(name, tuple(v)) for name, v in terms["columns"].items())))
-        columns = [measured for measured in measurements if len(measured.clique) == 1]
+        columns = [measured for measured in measurements(records) if len(measured.clique) == 1]
         shares = {
             part: float(count) / terms["num_units"]
             for measured in columns

@@ -24,8 +24,7 @@ from commands.pipeline.names import Names, read_names
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import in_order, system
 from commands.pipeline.yaml_files import public_names
-from commands.privacy.attestation import Attestation
-from commands.privacy.chain import strangers
+from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
 from doppel.errors import UserError
@@ -40,7 +39,6 @@ def write_page(
     report: Mapping[str, Any] | None,
     card: Mapping[str, Any] | None = None,
     *,
-    attestation: Attestation | None = None,
     supported: Sequence[str] | None = None,
     names: str | None = None,
     with_private: bool = False,
@@ -60,7 +58,6 @@ def write_page(
         record: The run.
         report: As :func:`commands.quality.report.build_report` makes it; None where the run was not evaluated.
         card: Of :func:`commands.privacy.verify.card`, if it is at hand.
-        attestation: Of the run, where its checkpoints have been opened already, for a card that is not at hand.
         supported: What the assistant supports, in place of what the experiment says.
         names: A public file of what people call functions, labels and topics, likewise.
         with_private: Also show the figures that are not private.
@@ -127,7 +124,7 @@ def write_page(
         totals={name: len(own) for name, own in shown.items()},
         files={name: ", ".join(entry.path for entry in own) for name, own in files.items()},
         lacks={s.label or s.tree or "": _lacks(s, called, support) for own in shown.values() for s in own},
-        privacy=privacy(record, card, attestation),
+        privacy=privacy(record, card),
         hidden=hidden(record),
         figures=quality.figures(metrics, with_private),
         measured=[system(name).label for name in metrics],
@@ -145,37 +142,35 @@ def write_page(
     return path, support.notes
 
 
-def privacy(
-    record: RunRecord, card: Mapping[str, Any] | None = None, attestation: Attestation | None = None
-) -> dict[str, Any]:
-    """What a page says of privacy: the card that ``python cli.py verify`` signs, or why there is none.
+def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a page says of privacy: the card that ``python cli.py verify`` writes, or why there is none.
 
     Returns:
-        ``is_private``, ``is_signed``, ``reasons`` (why not), ``card`` and ``mechanisms`` of the ledger, both empty
-        where there is none, and ``together``, the ε of all systems where there are several.
+        ``is_private``, ``is_verified``, ``reasons`` (why not), ``card``, None where there is none, and ``together``,
+        the ε of all systems where there are several.
     """
-    none: dict[str, Any] = {"is_private": False, "is_signed": False, "card": None, "mechanisms": [], "together": None}
+    none: dict[str, Any] = {"is_private": False, "is_verified": False, "card": None, "together": None}
     if not record.is_private:
         return {**none, "reasons": ["the run was started with ε = inf: its models trained without privacy"]}
     try:
-        attestation = attestation or Attestation(record)
-        card = card or card_of(record, attestation, renews=True)
+        card = card or card_of(record, renews=True)
     except UserError as error:
         return {**none, "reasons": [str(error)]}
-    scopes, summary = card["scopes"].values(), attestation.ledger.summary()
+    budgets = card["budgets"].values()
     return {
-        "is_private": bool(scopes) and all("epsilon_by_accountant" in scope for scope in scopes),
-        "is_signed": card["signed"],
-        "reasons": card["prevents"],
+        "is_private": bool(budgets) and all(own["epsilon"] is not None for own in budgets),
+        "is_verified": card["verified"],
+        "reasons": card["reasons"],
         "card": card,
-        "mechanisms": summary["mechanisms"],
-        "together": summary["epsilon"] if len(scopes) > 1 else None,
+        "together": ledger_of(record).summary()["epsilon"] if len(budgets) > 1 else None,
     }
 
 
 def _not_as_made(record: RunRecord, samples: Entry) -> list[str]:
     """Why samples are not shown: they may be others than those that the steps of the run have made."""
-    return [f"{samples.path} is not shown: {why}" for why in strangers(record.manifest, samples)]
+    return [
+        f"{samples.path} is not shown: {why}" for why in record.manifest.stale_inputs(samples.path, may_be_gone=True)
+    ]
 
 
 def _rank(name: str, samples: Sequence[Sample]) -> tuple[bool, bool, bool]:

@@ -1,15 +1,15 @@
-"""``RUN/manifest.json``: every file of a run, what made it, and of which files."""
+"""``RUN/manifest.json``: every file of a run, what made it, of which files, and which mechanism paid for that."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from filelock import FileLock, Timeout
@@ -18,14 +18,14 @@ from commands.pipeline.steps import RELEASED, Role, Step
 from commands.pipeline.yaml_files import public_names
 from datamodules.sources import file_digest
 from doppel.errors import UserError
-from doppel.files import write_json
+from doppel.files import sha256_of, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
 
 FILE = "manifest.json"
 #: What people read of a run.
 REPORTS = ("report.json", "report.html")
-_VERSION = 1
-_SEALED = "sealed:"  # begins the digest of a private file
+_VERSION = 2
+_KEYED = "sealed:"  # begins the digest of a private file
 _PATIENCE = 120  # seconds: jobs of one run may end at the same time
 
 
@@ -41,22 +41,26 @@ class Entry:
         path: Its place in the run folder.
         role: What it is, see :class:`~commands.pipeline.steps.File`.
         system: Whose it is; None for one of the whole run.
-        scope: Scope of the ledger that pays for it; None where nothing private is in it, or nothing pays.
+        budget: The ledger's scope that pays for it; None where nothing private is in it, or nothing pays.
         step: What made it.
         command: The words after ``cli.py``; paths in the run folder by their place there.
         sha256: Of its content; of a private file ``sealed:`` and a keyed digest.
         inputs: Digest of each file that the step read: a path in the run folder, or an absolute one. None where there
             was no file of that name.
+        reads_private: Whether one of these holds private text.
+        mechanisms: BUDGET/STAGE of the ledger that paid for what the step learnt or counted of private text.
     """
 
     path: str
     role: Role
     system: str | None
-    scope: str | None
+    budget: str | None
     step: str
     command: tuple[str, ...]
     sha256: str
     inputs: Mapping[str, str | None]
+    reads_private: bool
+    mechanisms: tuple[str, ...]
 
     @property
     def verb(self) -> str:
@@ -70,14 +74,14 @@ class Entry:
         return words[words.index("--run_dir") + 1] if "--run_dir" in words else None
 
     @property
-    def is_sealed(self) -> bool:
+    def is_private(self) -> bool:
         """Whether it holds private text, so that its content is never hashed in the open."""
-        return self.sha256.startswith(_SEALED)
+        return self.sha256.startswith(_KEYED)
 
     @property
     def private_inputs(self) -> list[str]:
         """What its step read of private text."""
-        return [path for path, digest in self.inputs.items() if (digest or "").startswith(_SEALED)]
+        return [path for path, digest in self.inputs.items() if (digest or "").startswith(_KEYED)]
 
 
 @dataclass
@@ -139,15 +143,20 @@ class Manifest:
         """All samples that the run hands out: its own, and what was sampled later."""
         return [entry for entry in self.files.values() if entry.role in RELEASED]
 
-    def upstream(self, path: str) -> list[Entry]:
-        """The entry of a file, and those of all files that it was made of, directly or not; each once."""
+    def upstream(self, path: str, through_private: bool = True) -> list[Entry]:
+        """The entry of a file, and those of all files that it was made of, directly or not; each once.
+
+        Args:
+            path: Its place in the run folder.
+            through_private: Whether private files that a step has made, and what these were made of, are among them.
+        """
         found: dict[str, Entry] = {}
         waiting = [path]
         while waiting:
             entry = self.files.get(waiting.pop(0))
             if entry is not None and entry.path not in found:
                 found[entry.path] = entry
-                waiting += entry.inputs
+                waiting += [name for name in entry.inputs if through_private or name not in entry.private_inputs]
         return list(found.values())
 
     def drawn_from(self, entry: Entry) -> Entry | None:
@@ -155,36 +164,13 @@ class Manifest:
         inputs = [self.files[path] for path in entry.inputs if path in self.files]
         return next((made for made in inputs if made.role in ("pool", "candidates", *RELEASED)), None)
 
-    def contradictions(self, entry: Entry) -> list[str]:
-        """In what an entry is not what its step declared before it ran, in words; a report is made by hand, too."""
-        if entry.role == "report":
-            return []
-        path = declaration(self.folder, entry.step)
-        if not path.is_file():
-            return [f"{entry.path}: nothing tells what {entry.step} was to make, for configs/ has no {path.name}"]
-        told = json.loads(path.read_text(encoding="utf-8"))
-        declared: dict[str, Any] = next((file for file in told["writes"] if file["path"] == entry.path), {})
-        found = {name: getattr(entry, name) for name in ("role", "system", "scope")}
-        wrong = [
-            f"{entry.path}: its {name} is {value}, but {entry.step} declared {declared.get(name)}"
-            for name, value in found.items()
-            if value != declared.get(name)
-        ]
-        if list(entry.command) != told["command"]:
-            wrong.append(f"{entry.path}: its command is not that of {entry.step}")
-        read = {os.path.basename(name) if os.path.isabs(name) else name for name in entry.inputs}
-        named = {_place(name, self.folder.resolve()) for name in told["reads"]}
-        if not all(name in read or os.path.basename(name) in read for name in named) or len(read) > len(named):
-            wrong.append(f"{entry.path}: it was not made of what {entry.step} declared to read")
-        return wrong
-
     def path(self, entry: Entry) -> Path:
         """Where a file is."""
         return self.folder / entry.path
 
     def is_as_made(self, entry: Entry) -> bool:
         """Whether a file is there and has the content that its step gave it; a private file is not looked at."""
-        return entry.is_sealed or self._digest(str(self.path(entry))) == entry.sha256
+        return entry.is_private or self._digest(str(self.path(entry))) == entry.sha256
 
     def changes(self, path: str, may_be_gone: bool = False) -> list[str]:
         """Why a file is not what its step made, or was made of others than those that are there now; in words.
@@ -207,63 +193,54 @@ class Manifest:
                 found.append(
                     f"{path} was made of another {name} than the one that {other.step} has made since: {again}"
                 )
+            elif other is None and digest is not None and not os.path.isabs(name):
+                found.append(f"{path} was made of {name}, which no step of this run has made")
         return found
 
-    def breaks(self, path: str | None = None, may_be_gone: bool = False, but: Collection[str] = ()) -> list[str]:
-        """Where the chain from a file back to all that it was made of is not whole, in words; nothing where it is.
+    def stale_inputs(self, *paths: str, may_be_gone: bool = False) -> list[str]:
+        """Which files in the chains of some files have changed since others were made of them, in words.
 
         Private files are not opened: their recorded digests are compared with one another.
 
         Args:
-            path: The file; None: every file that a step has made.
-            may_be_gone: Whether files that it was made of may have been deleted since.
-            but: Files that are passed over.
+            paths: The files, which are in their chains themselves.
+            may_be_gone: Whether others, which they were made of, may have been deleted since.
         """
         found: list[str] = []
         read: dict[str, str | None] = {}
-        entries = self.files.values() if path is None else self.upstream(path)
-        for entry in (entry for entry in entries if entry.path not in but):
-            found += self.changes(entry.path, may_be_gone and entry.path != path)
+        for entry in {entry.path: entry for path in paths for entry in self.upstream(path)}.values():
+            found += self.changes(entry.path, may_be_gone and entry.path not in paths)
             for name, digest in entry.inputs.items():
-                told = public_names(name)
-                if not os.path.isabs(name) and digest is not None and name not in self.files:
-                    found.append(f"{entry.path} was made of {name}, which no step of this run has made")
-                elif os.path.isabs(name) and digest != read.setdefault(name, digest):
+                if os.path.isabs(name) and digest != read.setdefault(name, digest):
                     found.append(
                         f"{public_names(name)} was another file when {entry.step} read it than when another step did"
                     )
                 elif os.path.isabs(name) and self._is_another_now(name, digest):
-                    found.append(f"{told}, of which {entry.path} was made, is another file now")
+                    found.append(f"{public_names(name)}, of which {entry.path} was made, is another file now")
         return list(dict.fromkeys(found))
 
-    def unmade(self) -> list[str]:
-        """Lines and numbers in the run folder that no step made: what was copied there, or written by hand.
-
-        Tables and JSON lines anywhere, metrics where those of a run are, and its report.
-        """
-        found = []
-        for folder, subfolders, files in os.walk(self.folder):
-            subfolders[:] = sorted(set(subfolders) - _NOT_RESULTS)
-            for name in sorted(files):
-                path = os.path.relpath(os.path.join(folder, name), self.folder)
-                kind = name.lower().removesuffix(".gz").removesuffix(".zip").rpartition(".")[2]
-                is_result = kind in _LINES or path in REPORTS or (kind == "json" and path.split("/")[0] in _METRICS)
-                if is_result and name != "ledger.jsonl" and path not in self.files:
-                    found.append(path)
-        return found
-
     def unknown(self) -> list[str]:
-        """All other files that no step made, whatever their ending or place, but for what a run itself keeps there."""
-        found, unmade = [], {*self.unmade(), *self.files}
+        """What else lies in the run folder, which no step has made, whatever its ending or place.
+
+        A folder without any file of a step stands for all that is in it; the record itself is left out.
+        """
+        folders = {folder for path in self.files for folder in PurePosixPath(path).parents} | {PurePosixPath()}
+        linked = {self.path(entry).resolve() for entry in self.files.values()}
+        places: Counter[PurePosixPath] = Counter()
+        only: dict[PurePosixPath, PurePosixPath] = {}
         for file in sorted(self.folder.rglob("*")):
-            path = file.relative_to(self.folder).as_posix()
-            if file.is_file() and path not in unmade and not _OWN.fullmatch(path):
-                found.append(path)
-        return found
+            path = PurePosixPath(file.relative_to(self.folder))
+            is_folder = file.is_dir() and not file.is_symlink()
+            if is_folder or str(path) in self.files or str(path) in _RECORD or file.resolve() in linked:
+                continue
+            place = next((folder for folder in reversed(path.parents) if folder not in folders), path)
+            places[place] += 1
+            only[place] = path
+        return [str(only[place]) if num == 1 else f"{place}/ ({num} files)" for place, num in places.items()]
 
     def _is_another_now(self, path: str, digest: str | None) -> bool:
         """Whether a public file outside of the run has changed; one that is gone is not said to have."""
-        if digest is None or digest.startswith(_SEALED):
+        if digest is None or digest.startswith(_KEYED):
             return False
         now = self._digest(path)
         return now is not None and now != digest
@@ -274,18 +251,8 @@ class Manifest:
         return self._digests[path]
 
 
-#: Folders of a run that hold what ran, and logs.
-_NOT_RESULTS = {"code", "configs", "slurm", "wandb", "audit"}
-#: Kinds of files that hold lines.
-_LINES = {"jsonl", "ndjson", "csv", "tsv", "parquet", "arrow"}
-#: What a run keeps beside the files of its steps: records, settings, code, logs and checkpoints.
-_OWN = re.compile(
-    r"ledger\.jsonl(\.head|\.lock)?|experiment\.yaml|(\.?manifest|report|privacy_card)\.(json|html|txt)(\.lock)?"
-    r"|\.done/[^/.]+|code/.+|configs/[^/]+\.(yaml|json)|slurm/[^/]+\.(out|job)|(.+/)?\.(lock|failed)|(.+/)?wandb_id"
-    r"|[^/]+/(config|predict)\.yaml|([^/]+/)?wandb/(.*/)?(offline-)?run-.+|([^/]+/)?wandb/debug[^/]*|.+\.ckpt"
-)
-#: Folders of metrics.
-_METRICS = {"evaluation", "parser_metrics"}
+#: What vouches for the files of a run, and is none of them.
+_RECORD = {"ledger.jsonl", "ledger.jsonl.lock", FILE, f".{FILE}.lock", "privacy_card.json", "privacy_card.txt"}
 
 
 def declare(step: Step, run: Path) -> None:
@@ -307,6 +274,7 @@ def _declared(step: Step, run: Path) -> dict[str, Any]:
         "writes": [vars(file) for file in step.writes],
         "reads": step.reads,
         "protected": step.protected,
+        "mechanisms": step.mechanisms,
     }
 
 
@@ -348,13 +316,17 @@ def enter(run: Path, name: str) -> None:
     with _held(run):
         before = Manifest.read(run).files
         files = {path: entry for path, entry in before.items() if entry.step != name}
-        hidden |= {path for path, entry in files.items() if entry.is_sealed}
-        hidden |= {p for entry in before.values() for p, d in entry.inputs.items() if (d or "").startswith(_SEALED)}
-        inputs = {path: _told(digest, path in hidden) for path, digest in read.items()}
+        hidden |= {path for path, entry in files.items() if entry.is_private}
+        hidden |= {path for entry in before.values() for path in entry.private_inputs}
+        own = {
+            "step": name,
+            "command": told["command"],
+            "inputs": {path: _told(digest, path in hidden) for path, digest in read.items()},
+            "reads_private": not hidden.isdisjoint(read),
+            "mechanisms": told["mechanisms"],
+        }
         for path, file in made.items():
-            own = {"step": name, "command": told["command"], "inputs": inputs}
-            own["sha256"] = _told(digests[path], file["role"] == "private")
-            entry = _entry(path, **{key: file[key] for key in ("role", "system", "scope")}, **own)
+            entry = _entry(**file, **own, sha256=_told(digests[path], file["role"] == "private"))
             old = before.get(path)
             is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
             files[path] = old if old is not None and is_kept else entry
@@ -375,10 +347,16 @@ def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> Non
     with _held(run):
         entries = dict(Manifest.read(run).files)
         shown = [made for made in entries.values() if made.role not in ("report", "private", "checkpoint")]
-        inputs = {made.path: made.sha256 for made in shown}
-        fields = {"role": "report", "system": None, "scope": None, "step": command[0], "command": command}
+        fields: dict[str, Any] = {
+            "role": "report",
+            "system": None,
+            "budget": None,
+            "step": command[0],
+            "command": command,
+        }
+        fields |= {"inputs": {made.path: made.sha256 for made in shown}, "reads_private": False, "mechanisms": ()}
         for path in files:
-            entries[path] = _entry(path, **fields, sha256=_digest(run / path), inputs=inputs)
+            entries[path] = _entry(path, **fields, sha256=_digest(run / path))
         _write(run, entries)
 
 
@@ -421,8 +399,7 @@ def _input(path: str, run: Path) -> str:
 def _digest(path: Path) -> str | None:
     """SHA-256 of a file, or of the names and contents of a folder's files; None where there is neither."""
     if path.is_file():
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     if not path.is_dir():
         return None
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -431,12 +408,12 @@ def _digest(path: Path) -> str | None:
 
 
 def _told(digest: str | None, is_private: bool) -> str | None:
-    return f"{_SEALED}{keyed_fingerprint(digest)}" if digest is not None and is_private else digest
+    return f"{_KEYED}{keyed_fingerprint(digest)}" if digest is not None and is_private else digest
 
 
 def _entry(path: str, **fields: Any) -> Entry:
     """An entry, if it is one."""
-    entry = Entry(path, **{**fields, "command": tuple(fields["command"])})
+    entry = Entry(path, **{**fields, "command": tuple(fields["command"]), "mechanisms": tuple(fields["mechanisms"])})
     texts = (entry.step, entry.sha256, *entry.command)
     if os.path.isabs(path) or ".." in Path(path).parts:
         raise ValueError(f"{path} is not in the run folder")

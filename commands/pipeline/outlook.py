@@ -77,7 +77,8 @@ def outlook(
     if "--privacy" not in options:
         return found
     privacy, ledger = PrivacyArguments(**json.loads(options["--privacy"])), Ledger(run / FILE_NAME)
-    known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE)) if ledger.exists() else None
+    spent = ledger.spent(privacy.scope)
+    known = next((record.key[1] for record in spent if record.stage == STAGE), None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when the files are read
         unit = str(data.get("unit") or "utterance")
@@ -92,7 +93,7 @@ def _planned(experiment: Experiment, privacy: PrivacyArguments, num_units: int, 
         return []
     from doppel.tables.marginals import KIND  # needs torch, which no --help waits for
 
-    if ledger.exists() and ledger.has_spent(privacy.scope, KIND):
+    if any(record.kind == KIND for record in ledger.spent(privacy.scope)):
         return []
     share = replace(privacy, histogram_noise_multiplier=None, histogram_share=experiment.attributes.share)
     return [Mechanism(1.0, noise, 1)] if (noise := share.histogram_noise(num_units)) is not None else []

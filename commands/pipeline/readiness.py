@@ -21,7 +21,7 @@ from doppel.errors import UserError
 from doppel.evolution.budget import CLEAR
 from doppel.privacy.accounting import CalibrationError
 from doppel.privacy.histogram import largest_noise
-from doppel.privacy.spec import PrivacyArguments, PrivacySpec, num_steps, usual_batch_size
+from doppel.privacy.spec import DPPlan, PrivacyArguments, num_steps, usual_batch_size
 
 #: A step that draws a larger share of the units gains little from their being drawn at random.
 LARGE_RATE = 0.2
@@ -52,7 +52,7 @@ class Readiness:
     num_units: int
     batch_size: int
     steps: int
-    spec: PrivacySpec | None = None
+    spec: DPPlan | None = None
     faint: str | None = None
     noise: float | None = None
 

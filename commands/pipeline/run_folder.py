@@ -74,7 +74,7 @@ def has_begun(run: Path) -> bool:
     return (
         any((run / ".done").glob("*"))
         or any(run.glob("*/checkpoints/*.ckpt"))
-        or (ledger.exists() and ledger.has_steps())
+        or any(record.done_steps for record in ledger.mechanisms.values())
     )
 
 

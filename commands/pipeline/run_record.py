@@ -79,8 +79,8 @@ class RunRecord:
     @cached_property
     def trainings(self) -> list[StageConfig]:
         """Configurations of the language models that were trained, those of the main system first."""
-        made = [entry for entry in self.manifest.find("checkpoint") if entry.scope is not None]
-        made.sort(key=lambda entry: not system(entry.scope or "").is_main)
+        made = [entry for entry in self.manifest.find("checkpoint") if entry.budget is not None]
+        made.sort(key=lambda entry: not system(entry.budget or "").is_main)
         folders = [self.folder / entry.folder for entry in made if entry.folder is not None]
         return [StageConfig.read(folder) for folder in folders if (folder / "config.yaml").is_file()]
 

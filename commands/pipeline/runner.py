@@ -341,8 +341,7 @@ class Runner:
             say(f"   page     {self.run / 'report.html'}")
         card = (report or {}).get("card")
         if card is not None:
-            prevents = "; ".join(card["prevents"])
-            say(f"   card     {'signed off' if card['signed'] else f'NOT SIGNED OFF: {prevents}'}")
+            say(f"   card     {'VERIFIED' if card['verified'] else 'NOT VERIFIED: ' + '; '.join(card['reasons'])}")
         for number, words in enumerate(self._next()):
             say(f"   {'' if number else 'next':8} {program()} {shlex.join(words)}")
 

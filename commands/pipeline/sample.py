@@ -48,8 +48,8 @@ def sample(
     """Draw more samples of a finished run, free of ε.
 
     They are written to RUN_DIR/samples/SYSTEM-2.jsonl, then -3, … and nothing is overwritten. They follow the law of
-    the run's own samples: same settings, same grammar, same released shares, another seed. `verify` signs them with the
-    run, and the page counts them. Metrics stay those of the run's own samples.
+    the run's own samples: same settings, same grammar, same released shares, another seed. `verify` covers them with
+    the run, and the page counts them. Metrics stay those of the run's own samples.
 
     With --label, --topic or --trees they are what you asked for: the page shows them as examples and counts them in no
     share.
@@ -272,16 +272,16 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
 def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
     """Renew card and page, and say what came of it; exit status."""
     from commands.page.write import write_page  # what no --help waits for
-    from commands.privacy.attestation import Attestation
+    from commands.privacy.coverage import ledger_of
     from commands.privacy.verify import card, write_card
     from commands.quality.report import build_report
 
-    content, attestation = None, Attestation(record)
-    if attestation.ledger.exists():
-        content = card(record, attestation, renews=True)
+    content = None
+    if ledger_of(record).exists():
+        content = card(record, renews=True)
         write_card(content, record.folder)
     try:
-        report = build_report(record, attestation)
+        report = build_report(record)
     except UserError:  # nothing was measured
         report = None
     num = (record.folder / drawn.synthetic).read_bytes().count(b"\n")
@@ -292,11 +292,10 @@ def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
     if content is None:
         say("   NOT PRIVATE: the run has no ledger")
     else:
-        spent = content["scopes"].get(drawn.scope, {})
-        say(
-            f"   ε of {drawn.scope} stays {spent.get('epsilon', float('nan')):.4g}: samples of a trained model are free"
-        )
-        say(f"   card     {'signed' if content['signed'] else 'NOT SIGNED: ' + content['prevents'][0]}")
+        epsilon = content["budgets"].get(drawn.scope, {}).get("epsilon")
+        if epsilon is not None:
+            say(f"   ε of {drawn.scope} stays {epsilon:.4g}: samples of a trained model are free")
+        say(f"   card     {'VERIFIED' if content['verified'] else 'NOT VERIFIED: ' + content['reasons'][0]}")
     say(f"   page     {named / page.name}")
     say(f"   metrics  are those of {replace(drawn, draw=1).synthetic}")
     return 0

@@ -117,11 +117,12 @@ class StepBase:
         writes: Iterable[File],
         reads: Iterable[object],
         protected: Iterable[object] = (),
+        mechanisms: Iterable[str] = (),
     ) -> Step:
         """A step that trains nothing; options without a value are left out."""
         flags = {f"--{option.replace('_', '-')}": value for option, value in options.items() if value is not None}
         argv = (*words, *(word for option, value in flags.items() for word in (option, value)))
-        return self._step(name, kind, tuple(map(str, argv)), None, writes, reads, protected)
+        return self._step(name, kind, tuple(map(str, argv)), None, writes, reads, protected, mechanisms)
 
     def checkpoint(self, folder: str) -> str:
         """The checkpoint that a training of the run leaves."""
@@ -157,12 +158,13 @@ class StepBase:
         writes: Iterable[File],
         reads: Iterable[object],
         protected: Iterable[object] = (),
+        mechanisms: Iterable[str] = (),
     ) -> Step:
         """A step of LightningCLI."""
         words = (verb, "--config", str(self.run / "configs" / f"{name}.yaml"))
         words += ("--run_dir", str(self.run / (folder or name)))
         config = {key: value for key, value in config.items() if value != {}}
-        return self._step(name, verb, words, config, writes, reads, protected)
+        return self._step(name, verb, words, config, writes, reads, protected, mechanisms)
 
     def _step(
         self,
@@ -173,10 +175,11 @@ class StepBase:
         writes: Iterable[File],
         reads: Iterable[object],
         protected: Iterable[object],
+        mechanisms: Iterable[str],
     ) -> Step:
         paths, private = self._places(reads), self._places(protected)
         private += tuple(path for path in paths if path in _PRIVATE and path not in private)
-        return Step(name, kind, argv, config, True, tuple(writes), paths, private)
+        return Step(name, kind, argv, config, True, tuple(writes), paths, private, tuple(mechanisms))
 
     def _places(self, paths: Iterable[object]) -> tuple[str, ...]:
         """Files, those of the run by their place in it; None and the embedded grammar are none."""
@@ -184,5 +187,5 @@ class StepBase:
         return tuple(dict.fromkeys(text.removeprefix(f"{self.run}/") for text in texts))
 
     def _file(self, path: str, role: Role, system: System | None) -> File:
-        """A file of the run, of a system and of the scope that pays for it."""
+        """A file of the run, of a system and of the budget that pays for it."""
         return File(path, role) if system is None else File(path, role, system.name, system.scope)

@@ -103,6 +103,7 @@ class StepMaker(StepBase):
             writes=[self._file(f"{folder}/checkpoints/last.ckpt", "checkpoint", system)],
             reads=[*paths, start and f"{start}/checkpoints/last.ckpt", *_grammar(config), schema, *ranked, listed],
             protected=[*(paths[:1] if data.get("val_is_public") else paths), listed],
+            mechanisms=self._paid_by(system, folder),
         )
 
     def trees(
@@ -169,6 +170,7 @@ class StepMaker(StepBase):
                 train,
             ],
             protected=[train],
+            mechanisms=self._paid_by(system, "histogram") if releases and not self._exact() else (),
         )
 
     def marginals(self, system: System, stage: str) -> Step:
@@ -194,6 +196,7 @@ class StepMaker(StepBase):
                 train,
             ],
             protected=[train],
+            mechanisms=self._paid_by(system, "marginals") if releases and not self._exact() else (),
         )
 
     def rows(self, system: System) -> list[Step]:
@@ -226,6 +229,7 @@ class StepMaker(StepBase):
                 writes=[self._file(path, cast("Role", role), system) for path, role in files],
                 reads=[data.get("train_path"), schema, *ranked, listed],
                 protected=[data.get("train_path"), listed],
+                mechanisms=self._paid_by(system, "marginals"),
             )
         ]
 
@@ -260,7 +264,6 @@ class StepMaker(StepBase):
             "reference": experiment.reference,
             "seed": experiment.seed,
         }
-        votes = [self._file(f"{folder}/votes.jsonl", "metrics", system)] if experiment.is_private else []
         return self.tool(
             system.name,
             "metrics",
@@ -269,7 +272,6 @@ class StepMaker(StepBase):
             writes=[
                 self._file(system.synthetic, system.role, system),
                 self._file(f"{system.synthetic}.evolution.json", "metrics", system),
-                *votes,
                 self._file(f"{folder}/answers.jsonl", "data", system),
             ],
             reads=[
@@ -283,6 +285,7 @@ class StepMaker(StepBase):
                 listed,
             ],
             protected=[train, listed],
+            mechanisms=self._paid_by(system, "votes", *(["histogram"] if settings.per_label else [])),
         )
 
     def _section(self, system: System, name: str) -> Settings:
@@ -441,7 +444,12 @@ class StepMaker(StepBase):
                 train,
             ],
             protected=[train],
+            mechanisms=self._paid_by(system, "histogram") if releases and not self._exact() else (),
         )
+
+    def _paid_by(self, system: System, *stages: str) -> list[str]:
+        """The mechanisms of a step that reads the private file, by what the ledger calls them; none without privacy."""
+        return [f"{system.scope}/{stage}" for stage in stages] if self.experiment.is_private else []
 
     def _shares(self, path: str, system: System) -> File:
         """Released shares: with their noise numbers like any others, without it private."""

@@ -31,13 +31,13 @@ class File:
             tell nothing. ``metrics``: numbers about samples or models. ``private``: what no ε covers and nobody may be
             given. ``data``: other lines, such as a split's public part. ``report``: what people read.
         system: The system that it belongs to; None for one of the whole run.
-        scope: Scope of the ledger that pays for it; None where nothing private is in it, or nothing pays.
+        budget: The ledger's scope that pays for it; None where nothing private is in it, or nothing pays.
     """
 
     path: str
     role: Role
     system: str | None = None
-    scope: str | None = None
+    budget: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Step:
         reads: Files that what it writes depends on: in the run folder by their place there, others as they are named.
         protected: Those of ``reads`` that hold private text. Their plain hash would tell who has the same file, so
             nothing but a keyed digest of them is written down.
+        mechanisms: What pays for what it learns or counts of these, BUDGET/STAGE as the ledger calls them.
         needs: Steps that must have ended before it, as :func:`linked` finds them; without those that these wait for.
     """
 
@@ -66,6 +67,7 @@ class Step:
     writes: tuple[File, ...] = ()
     reads: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
+    mechanisms: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse.typing import PositiveInt
 
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.fitted_table import fitted, fitted_again
-from commands.privacy.kept_releases import KeptReleases, finished_terms, read_releases
+from commands.privacy.marginals import Marginals, fitted_again, measurements, read_releases
 from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns
 from doppel.errors import UserError
@@ -79,18 +78,19 @@ def _measured(stage_dir: Path, codes: AttributeCodes, path: Path) -> Mixture:
         The attributes of a row are a function of this row and of the public schema, so the table of a neighbour differs
         in the rows of one unit. The mechanism with noise multiplier σ is on file before anything is measured, and all
         that is measured is 1/σ-GDP together (:class:`~doppel.tables.releases.Releases`); the stage's own noise was
-        calibrated for both. An interrupted one goes on with what it has kept, which the ledger has noted.
+        calibrated for both. An interrupted one goes on with what the ledger holds.
     """
     from commands.privacy.stage_release import StageRelease
 
-    if finished_terms(path) is not None:
+    if path.is_file():
         return _read_again(codes, path)
-    made = StageRelease(stage_dir, "table of attributes", False, STAGE, KIND)
-    private = _table(made, codes)
+    made = StageRelease.declare(stage_dir, "table of attributes", False, STAGE, KIND)
     assert made.ledger is not None and made.mechanism is not None and made.sigma is not None
-    kept = KeptReleases(path, terms_of(codes, made.unit, made.num_units, made.sigma))
-    kept.open(made.ledger, made.mechanism)
-    return fitted(private, 1 / made.sigma, "aim", kept, made.ledger, made.mechanism)
+    found = Marginals(made.ledger, made.mechanism)
+    found.pay(terms_of(codes, made.unit, made.num_units, made.sigma))
+    model = found.fit(_table(made, codes), 1 / made.sigma, "aim")
+    found.write(path)
+    return model
 
 
 def _table(made: StageRelease, codes: AttributeCodes) -> Table:
@@ -111,10 +111,10 @@ def terms_of(codes: AttributeCodes, unit: str, num_units: int, sigma: float | No
 
 def _read_again(codes: AttributeCodes, path: Path) -> Mixture:
     """The model by its releases: post-processing."""
-    terms, measurements = read_releases(path)
-    if terms.get("columns") != codes.schema.as_dict() or not measurements:
+    terms, records = read_releases(path)
+    if terms.get("columns") != codes.schema.as_dict() or not measurements(records):
         raise UserError("it was measured of other attributes: restore it, or the schema of the run", about=path)
-    return fitted_again(path)
+    return fitted_again(terms, records)
 
 
 def _exact(
@@ -130,7 +130,7 @@ def _exact(
     from commands.privacy.stage_release import StageRelease
 
     if reads:
-        made = StageRelease(stage_dir, "table of attributes", True, STAGE, KIND)
+        made = StageRelease.declare(stage_dir, "table of attributes", True, STAGE, KIND)
         rows = Counter(tuple(codes.read(turn.label or "")) for turn in made.turns)
         told = [{"row": list(row), "count": count} for row, count in rows.items()]
         write_json_lines(path, [terms_of(codes, made.unit, made.num_units, None), *told])

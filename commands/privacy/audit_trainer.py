@@ -181,8 +181,9 @@ class AuditTrainer(Trainer):
         for callback in self.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, DifferentialPrivacy):
                 assert callback.ledger is not None and callback.spec is not None
-                names = ("delta", "accountant", "noise_multiplier", "max_grad_norm", "sample_rate")
+                names = ("noise_multiplier", "max_grad_norm", "sample_rate")
                 stated = {name: getattr(callback.spec, name) for name in names}
+                stated |= {"delta": callback.spec.budget.delta, "accountant": callback.spec.budget.accountant}
                 scope = callback.privacy.scope
                 return {"epsilon": callback.ledger.epsilon(scope), "voids": callback.ledger.voids(scope), **stated}
         return None

@@ -6,26 +6,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commands.privacy.sealed_release import SealedRelease
 from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError, UserError
-from doppel.evolution.budget import KIND, STAGE, digest_of, plan_beside, plan_votes
+from doppel.evolution.budget import KIND, STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
 from doppel.evolution.votes import Electorate, Nearness
-from doppel.files import append_json_line, cut_torn_line, read_json_lines
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import PrivacyArguments, PrivacySpec
+from doppel.privacy.spec import DPPlan, PrivacyArguments
 
 #: Stage of the sizes of labels.
 SIZES = "histogram"
@@ -57,19 +54,13 @@ class Ballots:
         by :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. σ is calibrated for all
         rounds once; where a step is on file, it is the one that the file says, and a schedule of another length is
         refused before anything is drawn. Ballots and sums stay in the memory of this process. The noisy sums leave it
-        sealed, and the line of the ledger that pays for them opens them
-        (:class:`~commands.privacy.sealed_release.SealedRelease`): a process that is killed at any moment has either
-        paid and released, or neither. A round that was paid for is read again, and its noise is never drawn a second
-        time.
-
-        Whoever deletes what was released gains nothing: the ledger counts steps, so the round is lost to them, and the
-        population has a round less. So it is where the line of the ledger itself was torn by a crash. Lines that the
-        ledger has not noted are refused.
+        in the line of the ledger that pays for them: a process that is killed at any moment has either paid and
+        released, or neither. A round that was paid for is read again, and its noise is never drawn a second time. A
+        round whose line was torn by a crash is spent, and lost to the population.
 
         Each text is embedded by itself, so that no rounding in a batch lets one unit change another's ballot.
 
     Args:
-        folder: RUN/evolution, where ``votes.jsonl`` lies.
         ledger: What pays; None: no noise, NOT PRIVATE, and nothing is written.
         data: Arguments of the data module: file, unit, columns, selection.
         privacy: Budget; None exactly where ``ledger`` is.
@@ -83,7 +74,6 @@ class Ballots:
 
     def __init__(
         self,
-        folder: Path,
         ledger: Ledger | None,
         data: Mapping[str, Any],
         privacy: PrivacyArguments | None,
@@ -91,8 +81,7 @@ class Ballots:
         embed: Embed,
     ) -> None:
         self._ledger, self._privacy, self._poll, self._embed = ledger, privacy, poll, embed
-        self._path, self._unit = folder / "votes.jsonl", str(data.get("unit") or "utterance")
-        self._sealed = SealedRelease(folder / "votes.sealed")
+        self._unit = str(data.get("unit") or "utterance")
         turns = read_private(data, needs_label=poll.labels is not None)
         self._turns = turns
         self.num_units = len({turn.unit for turn in turns})
@@ -111,7 +100,7 @@ class Ballots:
     @property
     def steps(self) -> int:
         """Steps of votes that are spent."""
-        return 0 if self._ledger is None else self._ledger.spent_steps(self._votes)
+        return 0 if self._ledger is None else self._ledger.mechanisms[self._votes].done_steps
 
     def count(
         self, number: int, pool: Sequence[Candidate], bins_BD: NDArray[np.floating], labels: Sequence[str | None]
@@ -125,7 +114,7 @@ class Ballots:
             labels: Of what is voted for.
 
         Raises:
-            DataError: The file has this round of another pool.
+            DataError: The ledger has this round of another pool.
             BudgetExceededError: The budget does not afford it; nothing was counted.
         """
         asked = {"round": number, "pool": fingerprint(pool), "num_bins": len(bins_BD)}
@@ -135,10 +124,10 @@ class Ballots:
                 raise DataError(
                     f"it has votes of round {number} for other candidates: the generator, its answers or its prompts "
                     "changed since; restore them",
-                    about=self._path,
+                    about=None if self._ledger is None else self._ledger.path,
                 )
             return _votes(own)
-        if self._ledger is not None and not self._ledger.affordable(self._votes):
+        if self._ledger is not None and not self._ledger.remaining(self._votes):
             self._ledger.spend(self._votes)  # refuses and says why, before the texts are embedded in vain
         where = None if self._poll.labels is None else labels
         sums = self._electorate.sums(bins_BD, where, self._poll.votes_each, self._poll.nearness)
@@ -155,7 +144,7 @@ class Ballots:
             if self._ledger is not None and self._privacy is not None:
                 spec = self._privacy.plan_histogram(self.num_units, self._unit)
                 mechanism, sigma = self._declare(self._ledger, SIZES, spec, 1, histogram.KIND), spec.noise_multiplier
-                if self._ledger.spent_steps(mechanism):
+                if self._ledger.mechanisms[mechanism].done_steps:
                     return dict.fromkeys(bins, 1.0)
             rows = ((turn.unit, {turn.label: 1.0} if turn.label else {}) for turn in self._turns)
             own = self._release({"labels": bins}, histogram.unit_sums(rows, bins), mechanism, sigma)
@@ -164,48 +153,34 @@ class Ballots:
     def note(self, sha256: str) -> None:
         """Note the samples that are about to be written."""
         if self._ledger is not None:
-            self._ledger.note_weights(self._votes, self.steps, sha256)
+            self._ledger.release(self._votes, sha256=sha256)
 
     def _open(self, ledger: Ledger, privacy: PrivacyArguments) -> None:
         """Declare the votes, or find those that an interrupted run has declared, and read what was released."""
-        known = ledger.noise_on_file(ledger.mechanism_id(privacy.scope, STAGE)) if ledger.exists() else None
-        if known is None:
+        known = ledger.mechanisms.get(ledger.mechanism_id(privacy.scope, STAGE))
+        if known is None or not known.done_steps:
             self._spec = plan_beside(privacy, self.num_units, self._poll.rounds, self._unit, ledger)
         else:
             plan = plan_votes(privacy, self.num_units, self._poll.rounds, self._unit)
-            self._spec = replace(plan, noise_multiplier=known)
+            self._spec = replace(plan, noise_multiplier=known.key[1])
         self._votes = self._declare(ledger, STAGE, self._spec, self._poll.rounds, KIND)
         if privacy.seed is not None:
             text = "the noise of the votes was drawn from a fixed seed, and whoever reads it can subtract the noise"
-            ledger.add_caveat(privacy.scope, text, voids=True)
-        if self._path.exists():
-            cut_torn_line(self._path)
-            self._kept = [record for _, record in read_json_lines(self._path)]
-        noted = ledger.noted_in(privacy.scope)
-        if any(digest_of(record) not in noted for record in self._kept):
-            raise DataError(
-                f"it has a line that {ledger.path} has not noted: restore the file; without it, its rounds are lost",
-                about=self._path,
-            )
-        sealed = self._sealed.open(ledger.opens(privacy.scope))
-        if sealed is not None and sealed["record"] not in self._kept:
-            self._keep(ledger, sealed["mechanism"], sealed["record"])
-        self._sealed.discard()
-        numbers = [record["round"] for record in self._kept if "round" in record]
-        if numbers != list(range(1, len(numbers) + 1)):
-            raise DataError("it lacks a round before others: restore the file", about=self._path)
-        self.num_lost = ledger.spent_steps(self._votes) - len(numbers)
+            ledger.caveat(privacy.scope, text, voids=True)
+        made = [*ledger.releases(ledger.mechanism_id(privacy.scope, SIZES)), *ledger.releases(self._votes)]
+        self._kept = [dict(own.content) for own in made if own.content is not None]
+        self.num_lost = self.steps - sum("round" in record for record in self._kept)
         self.rounds = self._poll.rounds - self.num_lost
         if self.rounds < 1:
             raise UserError(
                 "every round of votes was spent and lost, so that nothing can be chosen: "
                 "give another RUN_DIR, which spends on top of what this one has spent",
-                about=self._path,
+                about=ledger.path,
             )
 
-    def _declare(self, ledger: Ledger, stage: str, spec: PrivacySpec, planned_steps: int, kind: str) -> str:
+    def _declare(self, ledger: Ledger, stage: str, spec: DPPlan, planned_steps: int, kind: str) -> str:
         assert self._privacy is not None
-        return ledger.open_mechanism(
+        return ledger.open(
             scope=self._privacy.scope,
             stage=stage,
             spec=spec,
@@ -223,16 +198,9 @@ class Ballots:
         seed = None if self._privacy.seed is None else self._privacy.seed + len(self._kept)
         noisy = histogram.add_noise(sums, sigma, seed)
         record = {**told, "noise_multiplier": sigma, "sums": list(noisy.values())}
-        self._ledger.spend(mechanism, self._sealed.seal({"mechanism": mechanism, "record": record}))
-        self._keep(self._ledger, mechanism, record)
-        return record
-
-    def _keep(self, ledger: Ledger, mechanism: str, record: dict[str, Any]) -> None:
-        """Write down a release that was paid for."""
-        ledger.note_weights(mechanism, ledger.spent_steps(mechanism), digest_of(record))
-        append_json_line(self._path, record)
+        self._ledger.spend(mechanism, record)
         self._kept.append(record)
-        self._sealed.discard()
+        return record
 
     @cached_property
     def _electorate(self) -> Electorate:

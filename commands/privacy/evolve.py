@@ -18,7 +18,6 @@ from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.ballots import Ballots, Poll
 from commands.privacy.counted import embed
 from commands.privacy.histogram import read_labels
-from commands.privacy.kept_releases import try_folder
 from commands.privacy.rows_card import refuse_unpaid_rows
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_private
@@ -35,7 +34,7 @@ from doppel.evolution.generators.donations import Donation
 from doppel.evolution.generators.protocol import Generator
 from doppel.evolution.population import Way
 from doppel.evolution.votes import Nearness
-from doppel.files import whole_file, write_json
+from doppel.files import try_folder, whole_file, write_json
 from doppel.privacy.card import origins_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
@@ -61,7 +60,7 @@ def evolve(
 
     The generator writes texts, private texts vote for the nearest of them, the votes get noise, and the chosen texts
     are varied for the next round. No private text reaches the generator, and no round is read before the ledger has
-    paid for it. What was released lies in FOLDER/votes.jsonl, what the generator answered in FOLDER/answers.jsonl:
+    paid for it. What was released stands in the ledger, what the generator answered in FOLDER/answers.jsonl:
     the same command again asks for nothing twice and spends nothing twice.
 
     Args:
@@ -89,7 +88,7 @@ def evolve(
         nearness = cast("Nearness", settings.nearness)
         poll = Poll(settings.rounds, settings.votes_each, nearness, names)
         alone = partial(embed, encoder=settings.encoder, batch_size=1)
-        ballots = Ballots(folder, ledger, data, privacy, poll, alone)
+        ballots = Ballots(ledger, data, privacy, poll, alone)
         if ledger is not None and privacy is not None:
             note_origins(settings, ledger, privacy.scope)
             if settings.rows is not None:
@@ -178,7 +177,7 @@ def note_origins(settings: Evolution, ledger: Ledger, scope: str) -> None:
     from callbacks.private_origins import notes_on_origins  # needs torch, which no --help waits for
 
     for text, voids in notes_on_origins(ledger, scope, origins):
-        ledger.add_caveat(scope, text, voids)
+        ledger.caveat(scope, text, voids)
 
 
 def warn_of(texts: Sequence[str], public: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.attestation import FILE_NAME, taken_as_given
+from commands.privacy.coverage import FILE_NAME, taken_as_given
 from doppel.errors import UserError
 from doppel.files import write_text
 from doppel.privacy.card import CARD
@@ -101,8 +101,9 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     A checkpoint of a run must be as its step left it. Of one that was trained by hand nothing but the ledger tells, and
     the card says so under ``not_checked``.
     """
+    from doppel.files import sha256_of
     from doppel.privacy.card import not_private_card
-    from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
+    from doppel.privacy.checkpoint import privacy_state, read_checkpoint
     from doppel.privacy.ledger import Ledger
 
     saved = read_checkpoint(checkpoint)
@@ -111,14 +112,14 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
         return not_private_card(saved.get("data_is_public"), origins)
     given = None if config.privacy is None else config.privacy.ledger_path
     ledger = Ledger(_ledger_path(stage_dir, given))
-    scope, weights = state["scope"], weights_fingerprint(saved["state_dict"])
+    scope, digest = state["scope"], sha256_of(checkpoint)
     manifest = Manifest.read(stage_dir.parent)
     made = next((e for e in manifest.find("checkpoint") if manifest.path(e).resolve() == checkpoint.resolve()), None)
-    reasons = [reason for reason in (ledger.gap(state, weights), ledger.outrun, *ledger.voids(scope)) if reason]
+    reasons = [reason for reason in (ledger.unpaid_reason(digest, scope), *ledger.voids(scope)) if reason]
     if made is not None and not manifest.is_as_made(made):
         reasons.append(f"{made.path} was changed after {made.step} made it")
-    if made is not None and made.scope != scope:
-        reasons.append(f"{made.path} was made for scope {made.scope!r}, and scope {scope!r} has paid for its steps")
+    if made is not None and made.budget != scope:
+        reasons.append(f"{made.path} was made for scope {made.budget!r}, and scope {scope!r} has paid for its steps")
     scopes = ledger.summary()["scopes"]
     if scope not in scopes:
         reasons.append(f"{ledger.path} has no scope {scope!r} of this run: give the run folder its {FILE_NAME} back")
@@ -130,11 +131,10 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
         f"differentially private under adding or removing {spent['protects']}"
     )
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
-    told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps", "ledger")}
-    told["paid"]["weights"] = weights
+    told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps")} | {"sha256": digest}
     run = RunRecord(stage_dir.parent)
     taken = taken_as_given([config.model.get("base_model")], run.experiment.get("commit") or ())
-    not_checked = [*([] if made is not None else [_BY_HAND]), *taken, *ledger.not_checked]
+    not_checked = [*([] if made is not None else [_BY_HAND]), *taken]
     return {"private": True, **told, **spent, "not_checked": not_checked}
 
 

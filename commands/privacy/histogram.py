@@ -6,20 +6,16 @@ import json
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
 from commands.pipeline.run_folder import hold
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.sealed_release import SealedRelease
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
 from doppel.files import read_list, write_json, write_json_lines
 from doppel.tables.schema import plain
-
-if TYPE_CHECKING:
-    from commands.privacy.stage_release import StageRelease
 
 
 def histogram(
@@ -125,12 +121,10 @@ def release(
     Formal guarantees:
         One Gaussian mechanism of sensitivity 1 (see :mod:`doppel.privacy.histogram`), one step with q = 1 in the scope
         of the stage, whose own noise was calibrated for both together. Sums without noise stay in the memory of this
-        process. The noised ones leave it sealed, and the line of the ledger that pays for them opens them
-        (:class:`~commands.privacy.sealed_release.SealedRelease`): killed at any moment, a process has paid and
-        released, or neither; who goes on reads what was drawn, and noise is never drawn a second time for one payment.
-        The vectors are read before, since a parser takes long: an interruption of the reading spends nothing. The
-        ledger keeps a fingerprint of the noised sums, so that no others pass for them. With ``exact`` there is no
-        guarantee, and the ledger says so.
+        process. The noised ones leave it in the line of the ledger that pays for them: killed at any moment, a process
+        has paid and released, or neither. Who goes on reads that line, and noise is never drawn a second time for one
+        payment. The vectors are read before, since a parser takes long: an interruption of the reading spends nothing.
+        With ``exact`` there is no guarantee, and the ledger says so.
 
     Args:
         stage_dir: Folder of the trained model.
@@ -142,36 +136,23 @@ def release(
         told: What the file says more, of what was released and of public things.
 
     Raises:
-        BudgetExceededError: The scope cannot pay, or has paid and what it paid for is gone.
+        BudgetExceededError: The scope cannot pay.
     """
     from commands.privacy.stage_release import StageRelease
     from doppel.privacy.histogram import KIND, add_noise, unit_sums
 
-    sealed = SealedRelease(path.with_name(f"{path.name}.sealed"))
     with hold(stage_dir):
         if path.exists():
-            sealed.discard()  # a kill may have left it
             return
-        made = StageRelease(stage_dir, f"histogram of {name}", exact, "histogram", KIND)
-        paid = made.reopen(sealed)
-        if paid is not None:
-            _keep(paid, path, made, sealed)
-            return
-        made.refuse_if_too_much()
-        rows = list(vectors(made.turns))
-        sums = unit_sums(zip((turn.unit for turn in made.turns), rows, strict=True), bins)
-        if made.sigma is not None:
-            sums = add_noise(sums, made.sigma)
-        known = {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma}
-        content = told({**known, "sums": sums})
-        made.spend(sealed, content)
-        _keep(content, path, made, sealed)
-
-
-def _keep(content: dict[str, Any], path: Path, made: StageRelease, sealed: SealedRelease) -> None:
-    """Write down a release that was paid for."""
-    from doppel.privacy.histogram import fingerprint
-
-    made.note(fingerprint(content["sums"]))
-    write_json(path, content)
-    sealed.discard()
+        made = StageRelease.declare(stage_dir, f"histogram of {name}", exact, "histogram", KIND)
+        content = made.released()
+        if content is None:
+            made.refuse_if_too_much()
+            rows = list(vectors(made.turns))
+            sums = unit_sums(zip((turn.unit for turn in made.turns), rows, strict=True), bins)
+            if made.sigma is not None:
+                sums = add_noise(sums, made.sigma)
+            known = {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma}
+            content = told({**known, "sums": sums})
+            made.spend(content)
+        write_json(path, content)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.slurm import load_site
-from commands.privacy.attestation import attested
+from commands.privacy.coverage import covered_summary
 from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
 from doppel.privacy.accounting import compute_epsilon
@@ -40,9 +40,9 @@ def of_runs(folder: Path) -> str | None:
 def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
     """What a run has spent, per mechanism and composed, and whether that covers what it sampled.
 
-    Print every mechanism, every scope (a released system) against its target, and everything composed. Every checkpoint
-    that was sampled from is opened: a scope is NOT PRIVATE, with the reason, where the ledger does not pay for one.
-    Reads only; steps that a crash rolled back stay spent. Of a ledger that serves a whole site no samples are opened:
+    Print every mechanism, every scope (a released system) against its target, and everything composed. What was sampled
+    is followed back through the manifest: a scope is NOT PRIVATE, with the reason, where the ledger does not pay for
+    it. Reads only; steps that a crash rolled back stay spent. Of a ledger that serves a whole site no manifest is read:
     give the folder of a run for that.
 
     Args:
@@ -57,6 +57,6 @@ def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
         sys.stdout.write(told + "\n")
         return
     path = find(run_dir, load_site().environment.get(SITE) if run_dir is None else None)
-    summary = attested(RunRecord(path.parent)) if path.name == FILE_NAME else None
+    summary = covered_summary(RunRecord(path.parent)) if path.name == FILE_NAME else None
     summary = summary or Ledger(path).summary()
     sys.stdout.write((to_json(summary, indent=2) if json else tables(summary)) + "\n")

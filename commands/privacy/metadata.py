@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 from pathlib import Path
@@ -11,18 +12,17 @@ from typing import Any
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from commands.pipeline.run_folder import hold
-from commands.privacy.fitted_table import Method, fitted, fitted_again
-from commands.privacy.kept_releases import KeptReleases, finished_terms, releases_of, try_folder
+from commands.privacy.marginals import Marginals, Method, fitted_again, releases_of
 from commands.privacy.rows_card import write_card
 from datamodules.attributes import Attributes
 from datamodules.sources import content_digest, expand_path
 from datamodules.turn import Unit
 from doppel.console.ledger import FILE_NAME, SITE
 from doppel.errors import UserError
-from doppel.files import whole_file
+from doppel.files import try_folder, whole_file
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger, join
-from doppel.privacy.spec import PrivacySpec, default_delta, note_on_delta
+from doppel.privacy.spec import DPPlan, PrivacyBudget, default_delta, note_on_delta
 from doppel.tables.marginals import KIND, Whole
 from doppel.tables.schema import OTHER, Schema
 
@@ -85,79 +85,82 @@ def metadata(
     if out.suffix != ".csv":
         raise UserError("rows are written as .csv: give such a name", about=f"--out {out}")
     attributes, private = Attributes(table, columns, schema, values_are_public, unit, unit_column), None
-    finished = finished_terms(releases_of(out))
-    if finished is None:
+    before = _found(ledger, out, scope)
+    if before.terms is not None and before.is_finished:
+        known, num_units = attributes.known(before.terms["columns"]), int(before.terms["num_units"])
+    else:
         known, private = attributes.read()
         num_units = private.num_units
-    else:
-        known, num_units = attributes.known(finished["columns"]), finished["num_units"]
     delta = default_delta(num_units) if delta is None else delta
     mu = mu_of(epsilon, delta)
     if (note := note_on_delta(delta, num_units, unit or "utterance")) is not None:
         print(f"warning: {note}")
-    spec = PrivacySpec(
-        target_epsilon=target_epsilon or epsilon,
-        delta=delta,
-        accountant="pld",
-        unit=unit or "utterance",
+    spec = DPPlan(
+        PrivacyBudget(target_epsilon or epsilon, delta, "pld", unit or "utterance"),
         num_units=num_units,
-        batch_size=num_units,
+        expected_batch_size=num_units,
         max_grad_norm=1.0,
         noise_multiplier=1 / mu,
         stage_steps=(1,),
     )
-    terms: dict[str, Any] = {"method": method, "unit": spec.unit, "unit_column": unit_column, "num_units": num_units}
+    terms: dict[str, Any] = {
+        "method": method,
+        "unit": spec.budget.unit,
+        "unit_column": unit_column,
+        "num_units": num_units,
+    }
     terms |= {"noise_multiplier": spec.noise_multiplier, "columns": known.as_dict()}
     terms |= {"made": of} if (of := known.made_of()) else {}
     try_folder(out.parent)
     lock = hold(out.parent)  # two that go on with the same releases would draw the next one twice
     try:
-        book = _ledger(ledger, out)
+        own, site = out.parent / FILE_NAME, os.environ.get(SITE)
+        if ledger is None and site and not own.exists():
+            join(own, Path(site))
+        found = _found(ledger, out, scope)
+        book = found.ledger
         if private is None:
-            mechanism = book.mechanism_id(scope, out.name)
-            KeptReleases(releases_of(out), terms).open(book, mechanism)
-            model = fitted_again(releases_of(out))
+            found.pay(terms)
+            model = fitted_again(found.terms or {}, found.records)
         else:
             fingerprint = content_digest(expand_path(table))
-            kept = KeptReleases(releases_of(out), {**terms, "data": fingerprint})
-            mechanism = book.open_mechanism(
-                scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
-            )
+            book.open(scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND)
             if noise_seed is not None:
                 text = f"the noise of {out.name} was drawn from a fixed seed: whoever reads it can subtract the noise"
-                book.add_caveat(scope, text, voids=True)
-            kept.open(book, mechanism)
-            model = fitted(private, mu, method, kept, book, mechanism, noise_seed)
+                book.caveat(scope, text, voids=True)
+            found.pay(terms)
+            model = found.fit(private, mu, method, noise_seed)
+        found.write(releases_of(out))
         drawn = model.draw(num_rows, seed)
-        write_rows(out, known, drawn)
+        write_rows(out, known, drawn, found)
         values = "of the table" if schema is None else schema.name
         made = {"num_rows": num_rows, "seed": seed, "method": method, "columns": known.as_dict()}
-        card = write_card(out, made, values, book, mechanism)
+        card = write_card(out, made, values, book, found.mechanism)
     finally:
         lock.release()
     if private is None:
-        print(f"{releases_of(out)}: drawn by these releases; {table} was not opened")
+        print(f"{book.path}: drawn by the releases there; {table} was not opened")
     print(f"{out}: {num_rows} rows of {len(known.columns)} columns. {card['statement']}")
     for place, column in enumerate(known.columns):
         if (drawn[:, place] == len(column.values) - 1).mean() > 0.5 and len(column.values) > 1:
             print(f"warning: most rows have {OTHER!r} as {column.name!r}: its public values miss what is common")
 
 
-def _ledger(named: Path | None, out: Path) -> Ledger:
-    """The ledger that pays."""
-    if named is not None:
-        return Ledger(named / FILE_NAME if named.is_dir() else named)
-    own, site = out.parent / FILE_NAME, os.environ.get(SITE)
-    if site and not own.exists():
-        join(own, Path(site))
-    return Ledger(own)
+def _found(named: Path | None, out: Path, scope: str) -> Marginals:
+    """What the ledger that pays holds of this table."""
+    place = out.parent / FILE_NAME if named is None else named / FILE_NAME if named.is_dir() else named
+    ledger = Ledger(place)
+    return Marginals(ledger, ledger.mechanism_id(scope, out.name))
 
 
-def write_rows(path: Path, schema: Schema, codes: Whole) -> None:
-    """Write rows as a table of words, the columns in the first line."""
+def write_rows(path: Path, schema: Schema, codes: Whole, paid: Marginals | None = None) -> None:
+    """Write rows as a table of words, the columns in the first line; the ledger that paid for them names the file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(schema.names)
     writer.writerows([column.values[code] for column, code in zip(schema.columns, row, strict=True)] for row in codes)
+    content = text.getvalue().encode()
+    if paid is not None:
+        paid.ledger.release(paid.mechanism, sha256=hashlib.sha256(content).hexdigest())
     with whole_file(path, "give another --out") as file:
-        file.write(text.getvalue().encode())
+        file.write(content)

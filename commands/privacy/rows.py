@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,14 @@ from jsonargparse.typing import PositiveInt
 from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.attributes import STAGE, terms_of
 from commands.privacy.ballots import read_private
-from commands.privacy.fitted_table import fitted, fitted_again
-from commands.privacy.kept_releases import KeptReleases, finished_terms, releases_of, try_folder
+from commands.privacy.marginals import Marginals, fitted_again, releases_of
 from commands.privacy.metadata import write_rows
 from commands.privacy.rows_card import write_card
-from datamodules.attribute_codes import AttributeCodes, check_schema
+from datamodules.attribute_codes import check_schema
 from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.sources import content_digest, expand_path
+from doppel.files import try_folder
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 from doppel.tables.marginals import KIND, Table
@@ -59,40 +58,37 @@ def rows(
     try_folder(out.parent)
     with hold(out.parent):
         given = {**data, "columns": {**(data.get("columns") or {}), "attributes": schema}}
-        codes, finished = check_schema(schema), finished_terms(releases_of(out))
-        turns = [] if finished is not None and privacy is not None else read_private(given, needs_label=True)
+        codes = check_schema(schema)
         if privacy is None:
-            drawn = random.Random(seed).choices([codes.read(turn.label or "") for turn in turns], k=num_rows)
-            _write(out, codes, drawn)
+            drawn = [codes.read(turn.label or "") for turn in read_private(given, needs_label=True)]
+            write_rows(out, codes.schema, np.array(random.Random(seed).choices(drawn, k=num_rows)))
             print(f"{out}: {num_rows} rows of {len(codes.names)} attributes (exact: NOT PRIVATE)")
             return
-        units = [turn.unit for turn in turns]
-        unit, num_units = str(data.get("unit") or "utterance"), len(set(units)) or (finished or {})["num_units"]
-        spec = privacy.plan_histogram(num_units, unit)
-        book = Ledger(ledger_of_run(out.parent, privacy.ledger_path))
-        kept = KeptReleases(releases_of(out), terms_of(codes, unit, num_units, spec.noise_multiplier))
-        if finished is not None:
-            mechanism = book.mechanism_id(privacy.scope, STAGE)
-            kept.open(book, mechanism)
-            model = fitted_again(releases_of(out))
+        unit, book = str(data.get("unit") or "utterance"), Ledger(ledger_of_run(out.parent, privacy.ledger_path))
+        mechanism = book.mechanism_id(privacy.scope, STAGE)
+        found = Marginals(book, mechanism)
+        if found.terms is not None and found.is_finished:
+            num_units = int(found.terms["num_units"])
+            found.pay(terms_of(codes, unit, num_units, privacy.plan_histogram(num_units, unit).noise_multiplier))
+            model = fitted_again(found.terms, found.records)
         else:
+            turns = read_private(given, needs_label=True)
+            units = [turn.unit for turn in turns]
+            spec = privacy.plan_histogram(len(set(units)), unit)
             table = Table.of_units([codes.read(turn.label or "") for turn in turns], units, codes.schema.sizes)
             fingerprint = content_digest(
                 expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(given)
             )
-            mechanism = book.open_mechanism(
+            book.open(
                 scope=privacy.scope, stage=STAGE, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
             )
             if privacy.seed is not None:
                 text = "the noise of the rows was drawn from a fixed seed, and whoever reads it can subtract the noise"
-                book.add_caveat(privacy.scope, text, voids=True)
-            kept.open(book, mechanism)
-            model = fitted(table, 1 / spec.noise_multiplier, "aim", kept, book, mechanism, privacy.seed)
-        _write(out, codes, model.draw(num_rows, seed).tolist())
+                book.caveat(privacy.scope, text, voids=True)
+            found.pay(terms_of(codes, unit, spec.num_units, spec.noise_multiplier))
+            model = found.fit(table, 1 / spec.noise_multiplier, "aim", privacy.seed)
+        found.write(releases_of(out))
+        write_rows(out, codes.schema, np.array(model.draw(num_rows, seed).tolist()), found)
         made = {"num_rows": num_rows, "seed": seed, "method": "aim", "columns": codes.schema.as_dict()}
         card = write_card(out, made, Path(schema).name, book, mechanism)
     print(f"{out}: {num_rows} rows of {len(codes.names)} attributes. {card['statement']}")
-
-
-def _write(out: Path, codes: AttributeCodes, drawn: Sequence[Sequence[int]]) -> None:
-    write_rows(out, codes.schema, np.array(drawn))

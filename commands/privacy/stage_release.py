@@ -3,53 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from commands.pipeline.stage_config import StageConfig
-from commands.privacy.sealed_release import SealedRelease
 from datamodules.canaries import first_units
 from datamodules.turn import Turn
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import PrivacyArguments
 
 
+@dataclass(frozen=True)
 class StageRelease:
     """One release of the private turns of a trained stage: which turns, whose, with which noise, and who pays.
 
     Formal guarantees:
         The release is one mechanism with q = 1 in the scope of the stage, whose own noise was calibrated for both
-        together. :meth:`spend` writes it to the ledger before anybody can read what was drawn; that it fits is found
-        out before the turns are read by anything slow. Without noise there is no guarantee, and the ledger says so.
-
-    Args:
-        stage_dir: Folder of the trained stage.
-        name: What is released, in words.
-        exact: Without noise: NOT PRIVATE.
-        stage: What the ledger calls the release.
-        kind: What the ledger says that it is.
+        together. Its numbers leave this process in the very line of the ledger that pays for them. Without noise there
+        is no guarantee, and the ledger says so.
 
     Attributes:
-        config: Of the stage.
-        turns: Private turns that it was trained on.
+        turns: Private turns that the stage was trained on.
         unit: What is protected.
         num_units: N.
         sigma: Noise over sensitivity; None where it is exact.
         ledger: What pays; None for a stage without privacy.
         mechanism: Its id there; None where nothing is paid.
-
-    Raises:
-        UserError: The stage announced no release, or one with noise where none is asked for.
-        BudgetExceededError: The budget of the scope does not afford it any more.
     """
 
-    def __init__(self, stage_dir: Path, name: str, exact: bool, stage: str, kind: str) -> None:
+    turns: list[Turn]
+    unit: str
+    num_units: int
+    sigma: float | None
+    ledger: Ledger | None
+    mechanism: str | None
+
+    @classmethod
+    def declare(cls, stage_dir: Path, name: str, exact: bool, stage: str, kind: str) -> StageRelease:
+        """Read the turns of a stage, and declare their release in its ledger; spends nothing.
+
+        Args:
+            stage_dir: Folder of the trained stage.
+            name: What is released, in words.
+            exact: Without noise: NOT PRIVATE.
+            stage: What the ledger calls the release.
+            kind: What the ledger says that it is.
+
+        Raises:
+            UserError: The stage announced no release, or one with noise where none is asked for.
+        """
         from datamodules.columns import Columns
         from datamodules.selection import Selection
         from datamodules.sources import expand_path
         from datamodules.tables import read_turns
 
-        self.config = config = StageConfig.read(stage_dir)
+        config = StageConfig.read(stage_dir)
         data, privacy = config.data, config.privacy
         announced = privacy is not None and not (
             privacy.histogram_noise_multiplier is None and privacy.histogram_share is None
@@ -69,30 +79,34 @@ class StageRelease:
                 f"{stage_dir} was trained on its first units alone (limit_train_units), for which no ε holds: train it "
                 "again with keep_share"
             )
-        self.unit: str = data["unit"]
         path = expand_path(data["train_path"])
         read = read_turns(path, data["unit"], columns=Columns.from_config(data))
         turns = Selection.from_config(data).apply(read, path, data["unit"])
-        self.turns: list[Turn] = first_units(turns, data.get("limit_train_units"))
-        self.num_units = len({turn.unit for turn in self.turns})
-        self.sigma = None if privacy is None else privacy.histogram_noise(self.num_units)
-        self.ledger: Ledger | None = None
-        self.mechanism: str | None = None
+        turns = first_units(turns, data.get("limit_train_units"))
+        num_units = len({turn.unit for turn in turns})
         if privacy is None:
-            return
-        own = stage_dir.parent / "ledger.jsonl"
-        self.ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
-        if self.sigma is None:
+            return cls(turns, data["unit"], num_units, None, None, None)
+        ledger, sigma, mechanism = ledger_of(stage_dir, privacy), privacy.histogram_noise(num_units), None
+        if sigma is None:
             text = f"the exact {name} was released, which has no privacy guarantee"
-            self.ledger.add_caveat(privacy.scope, text, voids=True)
-            return
-        self.mechanism = self.ledger.open_mechanism(
-            scope=privacy.scope,
-            stage=stage,
-            spec=privacy.plan_histogram(self.num_units, data["unit"]),
-            planned_steps=1,
-            data_fingerprint=config.fingerprint(),
-            kind=kind,
+            ledger.caveat(privacy.scope, text, voids=True)
+        else:
+            mechanism = ledger.open(
+                scope=privacy.scope,
+                stage=stage,
+                spec=privacy.plan_histogram(num_units, data["unit"]),
+                planned_steps=1,
+                data_fingerprint=config.fingerprint(),
+                kind=kind,
+            )
+        return cls(turns, data["unit"], num_units, sigma, ledger, mechanism)
+
+    def released(self) -> dict[str, Any] | None:
+        """The numbers that the ledger holds of this release already; None where it has made none."""
+        if self.ledger is None or self.mechanism is None:
+            return None
+        return next(
+            (dict(own.content) for own in self.ledger.releases(self.mechanism) if own.content is not None), None
         )
 
     def refuse_if_too_much(self) -> None:
@@ -101,37 +115,20 @@ class StageRelease:
         Raises:
             BudgetExceededError: It cannot; nothing was spent.
         """
-        if self.ledger is not None and self.mechanism is not None and not self.ledger.affordable(self.mechanism):
+        if self.ledger is not None and self.mechanism is not None and not self.ledger.remaining(self.mechanism):
             self.ledger.spend(self.mechanism)  # refuses and says why
 
-    def spend(self, sealed: SealedRelease | None = None, content: Mapping[str, Any] | None = None) -> None:
-        """Write the release to the ledger, if one pays.
-
-        Args:
-            sealed: File for what is released; None: nothing has been drawn yet.
-            content: What is released, which nobody can read before the ledger has paid.
+    def spend(self, content: Mapping[str, Any]) -> None:
+        """Write the release to the ledger, if one pays: who has not the line has not the numbers.
 
         Raises:
             BudgetExceededError: The scope cannot pay.
         """
-        if self.ledger is None or self.mechanism is None:
-            return
-        key = None
-        if sealed is not None and content is not None:
-            key = sealed.seal({"mechanism": self.mechanism, "content": content})
-        self.ledger.spend(self.mechanism, key)
-
-    def reopen(self, sealed: SealedRelease) -> dict[str, Any] | None:
-        """What an interrupted process has sealed, if the ledger has paid for it; None else."""
-        if self.ledger is None or self.mechanism is None or self.config.privacy is None:
-            return None
-        found = sealed.open(self.ledger.opens(self.config.privacy.scope))
-        if found is None or found["mechanism"] != self.mechanism:
-            return None
-        content: dict[str, Any] = found["content"]
-        return content
-
-    def note(self, fingerprint: str) -> None:
-        """Let the ledger keep a fingerprint of what was released."""
         if self.ledger is not None and self.mechanism is not None:
-            self.ledger.note_weights(self.mechanism, 1, fingerprint)
+            self.ledger.spend(self.mechanism, content)
+
+
+def ledger_of(stage_dir: Path, privacy: PrivacyArguments) -> Ledger:
+    """The ledger that pays for a stage: that of its run, else the one that its configuration names."""
+    own = stage_dir.parent / "ledger.jsonl"
+    return Ledger(own if own.exists() else privacy.ledger_path or own)

@@ -3,70 +3,75 @@
 from __future__ import annotations
 
 import datetime
-import math
+import importlib.metadata
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from commands.pipeline.evolution_settings import generator_of
-from commands.pipeline.manifest import REPORTS, Entry
-from commands.pipeline.run_record import RunRecord, read_json
-from commands.pipeline.stage_config import StageConfig
-from commands.privacy.attestation import EVOLVE, FILE_NAME, Attestation, taken_as_given
-from commands.privacy.chain import TEXTS, drawn_by_others, not_drawn
+from commands.pipeline.manifest import FILE, REPORTS
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.steps import RELEASED
+from commands.privacy.coverage import (
+    EVOLVE,
+    FILE_NAME,
+    check_budget,
+    covered_summary,
+    gaps,
+    ledger_of,
+    taken_as_given,
+)
 from commands.privacy.rows_card import check_rows
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
-from doppel.files import write_json, write_text
-from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, cross_check
-from doppel.privacy.spec import usual_batch_size
+from doppel.files import sha256_of, write_json, write_text
 
 CARD = "privacy_card"
-#: What a checkpoint, the configuration beside it and the ledger must agree in.
-_SPEC = ("unit", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "delta", "accountant")
-_UNMADE = (
-    "no step of the run made it, so that nobody can vouch for it: move it to a folder of its own (what `predict` wrote "
-    "by hand, and rows chosen by hand, are not part of the release)"
-)
+_LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}
 _REDACTED = (
     "what redaction hides (redact): it is no part of the guarantee, whose ε is the same without it; and that its "
     "list of words was not made of the private rows"
 )
-_POSITIVE = ("batch_size", "num_units", "sample_rate", "noise_multiplier", "max_grad_norm", "planned_steps")
+#: What is so of every run, by the questions that NIST SP 800-226 asks of a guarantee.
+_OF_EVERY_RUN = {
+    "trust_model": "central: whoever runs Doppel sees the private file, and nobody else does",
+    "composition": "all mechanisms of a budget by its accountant; the statement composes all budgets of the run",
+    "post_processing": "sampling, choosing, evaluating and drawing from released shares read no private text",
+    "side_channels": "noise is drawn in float64 from the entropy of the operating system; the time and the memory that "
+    "a step takes depend on the private file and are not covered: the report leaves such times out",
+}
 
 
 @no_collection()
 def verify(run_dir: Path) -> int:
-    """Sign off the privacy of a finished run, or list what prevents it.
+    """Check that the ledger of a run covers what it released, and write its privacy card.
 
-    Reads the ledger, the manifest, every checkpoint, the configurations and the released files; nothing is trained and
-    no private file is opened. The chain of the ledger must be whole, every stage finished, ε (computed anew with two
-    accountants) within its target; checkpoints must agree with ledger and configuration. Every released file must be as
-    its step made it, and so must all that it was made of, back to checkpoints whose steps the ledger has paid for.
-    Writes RUN_DIR/privacy_card.json and privacy_card.txt, for whoever gets the release.
+    Reads the ledger, the manifest and the files that it names; no checkpoint and no private file is opened. The chain
+    of the ledger must be whole and ε, by two accountants, within its target. Every released file and all that it was
+    made of must be as their steps made them; every checkpoint among them must be a release of the ledger; every step
+    that read private text must name the mechanism that paid for it. Writes RUN_DIR/privacy_card.json and
+    privacy_card.txt, which list the covered files by SHA-256. Whatever else lies in the folder is not covered.
 
-    What no step of the run has made is not released: samples that `predict` wrote by hand, or rows that you chose, go
-    to a folder of their own. Of rows that `metadata` has drawn give the file: their card is compared with rows,
-    releases and ledger.
+    Nothing is signed: sign the card with a tool and a key of your own (docs/operations.md). Of rows that `metadata` has
+    drawn give the file: their card is compared with rows and ledger.
 
     Args:
         run_dir: Run folder, or the .csv of `metadata`.
 
     Returns:
-        Exit status: 0 where the card is signed, else 1.
+        Exit status: 0 where the run is VERIFIED, else 1.
 
     Raises:
-        UserError: There is no ledger.
+        UserError: There is no ledger, or it or the manifest is damaged.
     """
     if run_dir.suffix == ".csv":
-        statement, prevents = check_rows(run_dir)
-        verdict = ["NOT SIGNED OFF:", *(f"- {text}" for text in prevents)] if prevents else ["SIGNED OFF"]
-        print("\n".join([statement, *verdict]))
-        return 1 if prevents else 0
+        statement, reasons = check_rows(run_dir)
+        print("\n".join([statement, *_verdict(reasons)]))
+        return 1 if reasons else 0
     content = card(RunRecord(run_dir))
     print(write_card(content, run_dir))
-    return 0 if content["signed"] else 1
+    return 0 if content["verified"] else 1
 
 
 def write_card(content: dict[str, Any], folder: Path) -> str:
@@ -77,253 +82,120 @@ def write_card(content: dict[str, Any], folder: Path) -> str:
     return text
 
 
-def card(record: RunRecord, attestation: Attestation | None = None, *, renews: bool = False) -> dict[str, Any]:
+def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
     """What holds for a run.
 
     Args:
         record: The run.
-        attestation: Of the run, where its checkpoints have been opened already.
         renews: Whether report and page are about to be made anew, so that those that are there do not matter.
 
     Returns:
-        ``signed``, ``prevents`` (reasons; none if signed), ``statement``, ``scopes`` (what was promised and spent, ε by
-        two accountants), ``everything`` (what all runs of the ledger spend), ``ledger`` (identity and newest chain),
-        ``checkpoints`` and ``samples`` (the released files) with their fingerprints, ``not_covered`` (what is in the
-        folder and no ε holds for), ``not_checked`` (what the card takes as given), and when it was made.
+        ``verified``, ``reasons`` (why not; none if verified), ``statement``, ``budgets`` (the guarantee of each, its
+        parameters and mechanisms), ``everything`` (what all runs of the ledger spend), ``covered`` (files with their
+        SHA-256), ``not_covered`` (file → why), ``not_checked`` (what the card takes as given), what is so of every run,
+        ``registry_entry`` (for OpenDP's registry of deployments, None unless verified), the digests of ledger and
+        manifest, and when it was made.
 
     Raises:
         UserError: There is no ledger, or it or the manifest is damaged.
     """
-    attestation = attestation or Attestation(record)
-    ledger, manifest = attestation.ledger, record.manifest
+    manifest, ledger = record.manifest, ledger_of(record)
     systems = [entry.system for entry in manifest.find("metrics", verb="evaluate") if entry.system is not None]
-    summary = attestation.summary(systems)
+    summary = covered_summary(record, systems)
     if summary is None:
-        raise UserError(f"{record.folder} has no {FILE_NAME}: only a private run can be signed off")
-    prevents: list[str] = []
-    for name, scope in summary["scopes"].items():
-        prevents += [f"{name}: {text}" for text in scope["voids"]]
-    outside = attestation.unvouched(systems)
-    prevents += [
-        f"{name}: {text}" for name, texts in outside.items() if name not in summary["scopes"] for text in texts
-    ]
-    checkpoints, not_covered = _checkpoints(attestation, summary, prevents)
-    released = manifest.released()
+        raise UserError(f"{record.folder} has no {FILE_NAME}: only a private run has a privacy card")
     spending = dict.fromkeys(m["scope"] for m in summary["mechanisms"])
+    reasons = [] if spending else ["the ledger holds no mechanism of this run"]
+    budgets = {name: _budget(name, summary, reasons) for name in spending}
+    reasons += [f"{name}: {text}" for name in summary["scopes"] if name not in spending for text in ledger.voids(name)]
+    files = [e for e in manifest.files.values() if not (renews and e.path in REPORTS)]
+    covered: list[dict[str, Any]] = []
+    not_covered: dict[str, str] = {}
+    for made in files:
+        is_page = made.path == REPORTS[1] and "--private" not in made.command  # it shows no figure of private text
+        why = [] if is_page else [*gaps(manifest, ledger, made), *ledger.voids(made.budget or "")]
+        why += manifest.stale_inputs(made.path, may_be_gone=True) if manifest.path(made).exists() else []
+        reasons += gaps(manifest, ledger, made) if made.role in RELEASED else []
+        if why:
+            not_covered[made.path] = why[0]
+        elif manifest.path(made).exists():
+            covered.append(_covered(record, made.path))
+    there = [made.path for made in files if made.role not in RELEASED and manifest.path(made).exists()]
+    reasons += manifest.stale_inputs(*(made.path for made in files if made.role in RELEASED))
+    reasons += manifest.stale_inputs(*there, may_be_gone=True)  # what was deleted is not released
+    not_covered |= dict.fromkeys(manifest.unknown(), "no step of the run made it")
+    reasons = list(dict.fromkeys(reasons))
     content = {
-        "signed": False,
-        "prevents": prevents,
+        "verified": not reasons,
+        "reasons": reasons,
         "run": record.folder.resolve().name,
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "statement": summary["statement"],
-        "scopes": {name: _scope(name, summary["scopes"][name], summary, prevents) for name in spending},
+        "budgets": budgets,
         "everything": summary["everything"],
-        "ledger": ledger.anchor,
-        "checkpoints": checkpoints,
-        "samples": [told for made in released if (told := _sample(record, made, checkpoints, prevents)) is not None],
-        "not_covered": [
-            *[*not_covered, *_weak_terms(summary), *_derived(attestation)],
-            *(f"{path}, which no step of the run made" for path in manifest.unknown()),
-        ],
-        "not_checked": _not_checked(attestation, checkpoints),
+        "covered": covered,
+        "not_covered": not_covered,
+        "not_checked": _not_checked(record),
+        **_OF_EVERY_RUN,
+        "sha256": {path.name: sha256_of(path) for path in (ledger.path, record.folder / FILE) if path.is_file()},
     }
-    prevents += _other_shares(attestation, summary)
-    if ledger.outrun is not None:
-        prevents.append(ledger.outrun)
-    if not spending:
-        prevents.append("the ledger holds no mechanism of this run")
-    prevents += [
-        f"{n}: the ledger has a budget for it, and no mechanism" for n in summary["scopes"] if n not in spending
-    ]
-    prevents += [text for made in released for text in manifest.breaks(made.path)]
-    prevents += manifest.breaks(may_be_gone=True, but=REPORTS if renews else ())  # what was deleted is not released
-    prevents += [text for entry in manifest.files.values() for text in manifest.contradictions(entry)]
-    for path in manifest.unmade():
-        if path not in REPORTS:
-            prevents.append(f"{path} is in the run folder, but {_UNMADE}")
-        elif not renews:
-            prevents.append(
-                f"{path} is not one that `report` has made of this run: give python cli.py report RUN again"
-            )
-    prevents[:] = dict.fromkeys(prevents)
-    return {**content, "signed": not prevents}
+    return {**content, "registry_entry": None if reasons else _registry_entry(content, summary)}
 
 
-def _scope(name: str, scope: dict[str, Any], summary: dict[str, Any], prevents: list[str]) -> dict[str, Any]:
-    """What a scope has promised and spent, computed anew."""
+def _budget(name: str, summary: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
+    """What a budget promises, has spent, and by what."""
+    scope = summary["scopes"][name]
+    found, wrong = check_budget(summary, name)
+    reasons += [f"{name}: {text}" for text in wrong]
+    epsilon = found.get(scope["accountant"])
     own = [m for m in summary["mechanisms"] if m["scope"] == name]
-    mechanisms = [Mechanism(m["sample_rate"], m["noise_multiplier"], m["done_steps"]) for m in own]
-    first: Accountant = scope["accountant"]
-    found: dict[str, float] = {}
-    try:
-        found, contradiction = cross_check(mechanisms, scope["delta"], first)
-    except CalibrationError as error:
-        prevents.append(f"{name}: {error}")
-    else:
-        prevents += [f"{name}: {contradiction}"] if contradiction else []
-    if found.get(first, 0.0) > scope["target_epsilon"] * (1 + 1e-6):
-        prevents.append(f"{name}: ε is {found[first]:.4g} by {first}, above its target {scope['target_epsilon']:g}")
-    if len({m["num_units"] for m in own}) > 1:
-        prevents.append(f"{name}: {' and '.join(m['id'] for m in own)} were trained on different numbers of units")
-    for m in own:
-        prevents += [f"{m['id']}: {text}" for text in _impossible(m)]
-        if m["done_steps"] < m["planned_steps"]:
-            prevents.append(f"{m['id']} is not finished: {m['done_steps']} of {m['planned_steps']} steps are done")
-    kept = ("target_epsilon", "epsilon", "delta", "unit", "protects", "noise_multiplier", "caveats", "voids")
-    steps = {m["stage"]: m["done_steps"] for m in own}
-    epsilons = {} if scope["voids"] else {"epsilon_by_accountant": found}
-    return {**{key: scope[key] for key in kept}, **epsilons, "steps": steps}
-
-
-def _impossible(mechanism: Mapping[str, Any]) -> list[str]:
-    """What of a mechanism's terms no Poisson sample with clipped sums and noise has."""
-    batch, units, rate = (mechanism[name] for name in ("batch_size", "num_units", "sample_rate"))
-    found = [f"{name} is {mechanism[name]}" for name in _POSITIVE if not 0 < mechanism[name] < math.inf]
-    if not found and rate != batch / units:
-        found.append(f"sample_rate is {rate}, and batch_size / num_units is {batch / units}")
-    return found
-
-
-def _weak_terms(summary: Mapping[str, Any]) -> list[str]:
-    """Where δ is so large that the guarantee would allow to publish somebody."""
-    units = {m["scope"]: m["num_units"] for m in summary["mechanisms"]}
-    return [
-        f"what δ = {scope['delta']:.3g} of {name} allows: it is not below 1/N, and to publish one unit would satisfy it"
-        for name, scope in summary["scopes"].items()
-        if name in units and scope["delta"] * units[name] >= 1
-    ]
-
-
-def _checkpoints(
-    attestation: Attestation, summary: dict[str, Any], prevents: list[str]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every private checkpoint of the run, and what no ε covers."""
-    mechanisms = {m["id"]: m for m in summary["mechanisms"]}
-    record = attestation.record
-    found, not_covered = [], []
-    for path in sorted({path.resolve() for path in record.folder.rglob("*.ckpt")}):
-        name = os.path.relpath(path, record.folder.resolve())
-        opened = attestation.open(path)
-        if opened.content is None:
-            prevents.append(str(opened.error))
-            continue
-        state = opened.state
-        if state is None:
-            not_covered.append(f"{name}, which was trained without privacy")
-            continue
-        recorded = mechanisms.get(state["mechanism_id"], {})
-        gap = attestation.ledger.gap(state, opened.weights)
-        if gap is not None:
-            prevents.append(f"{name}: {gap}")
-        spec = state["spec"]
-        prevents += [
-            f"{name}: its {key} is not the ledger's"
-            for key in _SPEC
-            if key not in spec or spec[key] != recorded.get(key)
-        ]
-        stage = path.parent.parent
-        if (stage / "config.yaml").is_file():
-            config = StageConfig.read(stage)
-            prevents += [f"{stage.name}/config.yaml: {text}" for text in _contradictions(config, recorded)]
-            if (function := config.data.get("keep_function")) is not None:
-                not_covered.append(f"the number of units of {stage.name}, an exact count of those that use {function}")
-            if config.privacy is not None and config.privacy.log_private_diagnostics:
-                not_covered.append(f"the figures named private/… that {stage.name} has logged")
-        told = {"file": name, "scope": state["scope"], "steps": state["num_steps"], "weights": opened.weights}
-        found.append(told)
-    return found, list(dict.fromkeys(not_covered))
-
-
-def _contradictions(config: StageConfig, recorded: Mapping[str, Any]) -> list[str]:
-    """In what the configuration of a private training is not what the ledger holds."""
-    if config.privacy is None:
-        return ["it has no privacy, though the checkpoint beside it has"]
-    given = {name: getattr(config.privacy, name) for name in ("max_grad_norm", "target_epsilon", "accountant")}
-    given |= {name: config.data[name] for name in ("batch_size", "unit") if name in config.data}
-    if given.get("batch_size", 0) is None and "num_units" in recorded:
-        given["batch_size"] = usual_batch_size(recorded["num_units"])
-    return [
-        f"{name} is {value}, in the ledger {recorded[name]}"
-        for name, value in given.items()
-        if _differs(name, given, recorded)
-    ]
-
-
-def _differs(key: str, told: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-    return key in told and key in recorded and told[key] != recorded[key]
-
-
-def _sample(
-    record: RunRecord, made: Entry, checkpoints: list[dict[str, Any]], prevents: list[str]
-) -> dict[str, Any] | None:
-    """A released file, and the checkpoints that it came from."""
-    manifest = record.manifest
-    path = manifest.path(made)
-    if not path.is_file():
-        return None
-    chain = manifest.upstream(made.path)
-    weights: dict[str, list[str]] = {}
-    for told in checkpoints:
-        weights.setdefault(told["file"], []).append(told["weights"])
-    for entry in chain:
-        if entry.role in TEXTS and entry.verb == "predict":
-            prevents += drawn_by_others(manifest, entry, weights)
-        elif entry.role in TEXTS:
-            prevents += not_drawn(manifest, entry)
+    caveats = [text for text in scope["caveats"] if text not in scope["voids"]]
+    if own and scope["delta"] * own[0]["num_units"] >= 1:
+        caveats.append(f"δ = {scope['delta']:.3g} is not below 1/N: to publish one unit whole would satisfy it")
+    holds = f"(ε = {epsilon or 0:.4g}, δ = {scope['delta']:.3g})-differentially private"
     return {
-        "file": made.path,
-        "system": made.system,
-        "sha256": made.sha256,
-        "lines": path.read_bytes().count(b"\n"),
-        "checkpoints": [entry.path for entry in chain if entry.role == "checkpoint" and entry.scope is not None],
-        "steps": list(dict.fromkeys(entry.step for entry in reversed(chain))),
+        "guarantee": "NOT PRIVATE"
+        if epsilon is None
+        else f"all that is released under {name} together is {holds} under adding or removing {scope['protects']}",
+        "epsilon": epsilon,
+        "epsilon_by_accountant": found,
+        "target_epsilon": scope["target_epsilon"],
+        "delta": scope["delta"],
+        "privacy_unit": scope["unit"],
+        "neighbouring_relation": f"add or remove {scope['protects']}",
+        "accountant": {"name": scope["accountant"], "library": _library(scope["accountant"])},
+        "mechanisms": [_mechanism(m) for m in own],
+        "caveats": caveats,
+        "voids": scope["voids"],
     }
 
 
-def _other_shares(attestation: Attestation, summary: Mapping[str, Any]) -> list[str]:
-    """Which released shares are not those of which the ledger holds a fingerprint, with their noise and N."""
-    from doppel.privacy.histogram import KIND, fingerprint
-    from doppel.tables.marginals import KIND as MARGINALS
-
-    manifest, found = attestation.record.manifest, []
-    tables = [entry for entry in manifest.find("metrics") if entry.path.endswith(".releases.jsonl")]
-    for entry in tables:
-        own = [m["id"] for m in summary["mechanisms"] if m["kind"] == MARGINALS and m["scope"] == entry.scope]
-        if not any(attestation.ledger.has_noted(name, 1, entry.sha256) for name in own):
-            found.append(
-                f"{entry.path} does not hold the marginals that the ledger says were released in {entry.scope}"
-            )
-    for entry in manifest.find("metrics"):
-        if entry.verb not in ("histogram", "calibrate") or not manifest.path(entry).is_file():
-            continue
-        told = read_json(manifest.path(entry))
-        own = [m for m in summary["mechanisms"] if m["kind"] == KIND and m["scope"] == entry.scope]
-        terms = [(m["noise_multiplier"], m["num_units"]) for m in own]
-        if "sums" not in told:
-            continue
-        digest = fingerprint(told["sums"])
-        if (told.get("noise_multiplier"), told.get("num_units")) not in terms or not any(
-            attestation.ledger.has_noted(m["id"], 1, digest) for m in own
-        ):
-            found.append(f"{entry.path} does not hold the shares that the ledger says were released in {entry.scope}")
-    return found
+def _mechanism(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """A mechanism by the field's names: σ, q, C, B, N, and its steps."""
+    names = ("sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "max_rows_per_unit")
+    kind = recorded["kind"].replace("_", " ")
+    steps = {"steps_done": recorded["done_steps"], "steps_planned": recorded["planned_steps"]}
+    return {"stage": recorded["stage"], "mechanism": kind, **{name: recorded[name] for name in names}, **steps}
 
 
-def _derived(attestation: Attestation) -> list[str]:
-    """What steps have made of private text outside of every scope, a sentence for each step."""
-    by_step: dict[str, list[str]] = {}
-    for entry in attestation.uncovered():
-        by_step.setdefault(entry.step, []).append(entry.path)
-    return [f"{' and '.join(paths)}, which {step} made of private text" for step, paths in by_step.items()]
+def _covered(record: RunRecord, path: str) -> dict[str, Any]:
+    made = record.manifest.files[path]
+    told: dict[str, Any] = {
+        "file": path,
+        "sha256": made.sha256,
+        "role": made.role,
+        "system": made.system,
+        "budget": made.budget,
+    }
+    if made.role in RELEASED:
+        told["num_lines"] = (record.folder / path).read_bytes().count(b"\n")
+    return told
 
 
-def _not_checked(attestation: Attestation, checkpoints: list[dict[str, Any]]) -> list[str]:
+def _not_checked(record: RunRecord) -> list[str]:
     """What the card takes as given, in words that follow "not checked"."""
-    record = attestation.record
     bases = [config.model.get("base_model") for config in record.trainings]
     bases += [generator_of(record.experiment)] if record.manifest.find("release", verb=EVOLVE) else []
-    stages = dict.fromkeys(os.path.dirname(os.path.dirname(told["file"])) for told in checkpoints)
-    missing = [f"{stage}/config.yaml" for stage in stages if not (record.folder / stage / "config.yaml").is_file()]
     entries = record.manifest.files.values()
     hidden = {path for entry in entries for path in entry.private_inputs}
     read = {path: digest for entry in entries for path, digest in entry.inputs.items() if path not in hidden}
@@ -334,9 +206,68 @@ def _not_checked(attestation: Attestation, checkpoints: list[dict[str, Any]]) ->
         *([_REDACTED] if record.redactions else []),
         *([f"that no private text is in {', '.join(public)}, or was learnt by it"] if public else []),
         *([f"that {', '.join(unread)} stayed the same between two steps"] if unread else []),
-        *([f"the settings of trainings in {', '.join(missing)}, which are not there"] if missing else []),
-        *attestation.ledger.not_checked,
     ]
+
+
+def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An entry of OpenDP's registry of deployments, by the keys of its schema; what nobody but you knows says TODO.
+
+    None where no one ε holds for all that was released, as of budgets that protect different units.
+    """
+    if summary["epsilon"] is None:
+        return None
+    budgets = content["budgets"]
+    first = next(iter(budgets.values()))
+    noises = [
+        f"{m['mechanism']}, σ = {m['noise_multiplier']:.4g}" for own in budgets.values() for m in own["mechanisms"]
+    ]
+    told = ", ".join(content["not_covered"]) or "nothing"
+    return {
+        "url_slug": "".join(c if c.isalnum() else "-" for c in content["run"].lower()),
+        "status": "Draft",
+        "tier": 3,
+        "deployment": {
+            "basic": {
+                "name": content["run"],
+                "data_curators": ["TODO: who publishes it"],
+                "intended_use": "TODO: what it is for",
+                "data_product_type": "Synthetic data",
+                "data_product_region": "TODO: whom the data are of",
+                "description": "Synthetic requests to an assistant, sampled from models of private ones (Doppel).",
+                "publication_date": content["made"][:10],
+            },
+            "dp_variant": {
+                "variant_name": "Approximate DP",
+                "data_domain": "Sets of requests, each of one privacy unit.",
+                "unprotected_quantities": f"The number of units. In the run folder, and not to be handed out: {told}.",
+            },
+            "privacy_loss": {
+                "privacy_unit": first["privacy_unit"],
+                "privacy_unit_details": first["neighbouring_relation"],
+                "privacy_parameters": {"epsilon": summary["epsilon"], "delta": summary["delta"]},
+                "privacy_parameters_details": "; ".join(own["guarantee"] for own in budgets.values()),
+            },
+            "deployment_model": {
+                "model_name": "Central",
+                "actors": content["trust_model"],
+                "release_type": "One release",
+                "data_source_type": "Static",
+                "access_type": "Non-interactive",
+            },
+            "accounting": {"post_processing": content["post_processing"], "composition": content["composition"]},
+            "implementation": {
+                "preprocessing_and_hyperparameter_tuning": "TODO: what was tried on these people before, and what paid",
+                "mechanisms": f"{'; '.join(dict.fromkeys(noises))}. {content['side_channels']}.",
+                "justification": "TODO: why this ε and this unit",
+            },
+            "administrative": {"registry_authors": ["TODO: who filled this in"]},
+        },
+    }
+
+
+def _library(accountant: str) -> str:
+    name = _LIBRARIES[accountant]
+    return f"{name} {importlib.metadata.version(name)}"
 
 
 def _tail(path: str) -> str:
@@ -345,24 +276,39 @@ def _tail(path: str) -> str:
     return "/".join(parts[-3:] if path.endswith(".ckpt") else parts[-1:])
 
 
+def _verdict(reasons: list[str]) -> list[str]:
+    return ["NOT VERIFIED:", *(f"- {text}" for text in reasons)] if reasons else ["VERIFIED"]
+
+
 def render_card(content: Mapping[str, Any]) -> str:
     """A card as people read it."""
     lines = [f"Privacy card of {content['run']}, {content['made']}", "", content["statement"]]
     if content["everything"]["num_runs"] > 1:
         lines.append(content["everything"]["statement"])
-    for name, scope in content["scopes"].items():
-        first, *others = scope.get("epsilon_by_accountant", {}).items() or [("", None)]
-        told = "" if first[1] is None else f"{first[1]:.4g} by {first[0]}"
-        terms = f"of {scope['target_epsilon']:g} at δ = {scope['delta']:.3g}, one {scope['unit']} more or less"
-        noise = f"σ = {scope['noise_multiplier']:.4g}, {sum(scope['steps'].values())} steps"
-        told_too = "".join(f"; {by}, a check whose bound is looser or coarser, finds {v:.4g}" for by, v in others)
-        lines.append(f"{name}: ε = {told} {terms}, {noise}{told_too}" if told else f"{name}: NOT PRIVATE")
-    for told in content["samples"]:
-        origin = " and ".join(told["checkpoints"]) or "a public model, chosen by private votes"
-        lines.append(f"{told['file']}: {told['lines']} samples of {origin}")
-    lines += [f"checkpoint {told['file']}: {told['steps']} steps, paid" for told in content["checkpoints"]]
-    lines += [f"not covered: {text}" for text in content["not_covered"]]
+    for name, own in content["budgets"].items():
+        lines += ["", f"Budget {name}: {own['guarantee']}."]
+        first, *others = [f"{value:.4g} by {by}" for by, value in own["epsilon_by_accountant"].items()] or [""]
+        if first:
+            checks = f"; a second accountant, whose bound may be looser or coarser, finds {', '.join(others)}"
+            lines.append(
+                f"  ε = {first} ({own['accountant']['library']}) of {own['target_epsilon']:g}{checks if others else ''}"
+            )
+        lines += [
+            f"  {m['stage']}: {m['mechanism']}, q = {m['sample_rate']:.4g}, σ = {m['noise_multiplier']:.4g}, "
+            f"C = {m['max_grad_norm']:g}, B = {m['batch_size']}, N = {m['num_units']}, "
+            f"{m['steps_done']} of {m['steps_planned']} steps"
+            for m in own["mechanisms"]
+        ]
+        lines += [f"  caveat: {text}" for text in own["caveats"]]
+    lines += ["", "Covered files, by SHA-256:"]
+    for told in content["covered"]:
+        num = f" ({told['num_lines']} samples)" if "num_lines" in told else ""
+        lines.append(f"  {told['sha256']}  {told['file']}{num}")
+    lines += ["", "Not covered, whatever else is said:"]
+    by_reason: dict[str, list[str]] = {}
+    for path, why in content["not_covered"].items():
+        by_reason.setdefault(why, []).append(path)
+    lines += [f"  {', '.join(paths)}: {why}" for why, paths in by_reason.items()]
+    lines += ["", *(f"{name.replace('_', ' ').capitalize()}: {content[name]}." for name in _OF_EVERY_RUN)]
     lines.append(f"Not checked: {'; '.join(content['not_checked'])}.")
-    if content["signed"]:
-        return "\n".join([*lines, "", f"SIGNED OFF by ledger {content['ledger']['identity']}"])
-    return "\n".join([*lines, "", "NOT SIGNED OFF:", *(f"- {text}" for text in content["prevents"])])
+    return "\n".join([*lines, "", *_verdict(content["reasons"])])

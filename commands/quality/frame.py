@@ -14,7 +14,7 @@ import pandas as pd
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import in_order as systems_in_order
 from commands.pipeline.systems import main_of, system
-from commands.privacy.attestation import attested
+from commands.privacy.coverage import covered_summary
 from commands.quality.measures import human_value, is_baseline
 from doppel.errors import UserError
 from doppel.files import write_text
@@ -42,7 +42,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
     """Read every run at or below some folders.
 
     Formal guarantees:
-        ε, δ and unit come from the run's ledger, and every checkpoint that was sampled from is looked at again: a
+        ε, δ and unit come from the run's ledger, and what was sampled is followed back through the manifest again: a
         system that the ledger does not cover has no ε spent, and its ``caveats`` begin with :data:`VOID`. Metrics
         named ``private/…``, which compare with private text, are not read.
 
@@ -184,11 +184,11 @@ def _rows(record: RunRecord, name: str, problems: list[str]) -> Iterator[dict[st
 def _scopes(record: RunRecord, report: Mapping[str, Any], systems: list[str]) -> tuple[dict[str, Any], bool]:
     """What each scope promised and spent, and whether the ledger says so as it is now, or the report alone.
 
-    Checkpoints of scopes that the report found covered need not be there any more.
+    Samples of budgets that the report found covered need not be in a manifest any more.
     """
     told: dict[str, Any] = (report["privacy"] or {}).get("systems", {})
     archived = {name for name, scope in told.items() if scope.get("voids") == []}
-    ledger = attested(record, systems, archived)
+    ledger = covered_summary(record, systems, archived)
     return (told, False) if ledger is None else (ledger["scopes"], True)
 
 

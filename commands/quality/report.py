@@ -18,8 +18,7 @@ from commands.pipeline.manifest import enter_report
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.systems import in_order, main_of, system
 from commands.pipeline.yaml_files import public_names
-from commands.privacy.attestation import Attestation
-from commands.privacy.chain import strangers
+from commands.privacy.coverage import covered_summary
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
 from commands.quality.report_text import render
@@ -45,18 +44,18 @@ def report(run_dir: Path, *, samples: int = 3) -> None:
         UserError: There is no evaluation, or no ledger though the run is private.
     """
     record = RunRecord(run_dir)
-    attestation = Attestation(record)
-    content = build_report(record, attestation)
+    content = build_report(record)
     if content["privacy"] is not None:
-        content["card"] = card(record, attestation, renews=True)
+        content["card"] = card(record, renews=True)
         write_card(content["card"], run_dir)
     content = json.loads(record.without_folders(json.dumps(content, ensure_ascii=False)))
     write_json(run_dir / "report.json", content)
     enter_report(run_dir, ["report.json"], ["report", "."])
     names = sorted(content["metrics"], key=lambda name: not system(name).is_main)
     manifest = record.manifest
-    made = [own for name in names if (own := manifest.samples().get(name)) is not None and not strangers(manifest, own)]
-    shown = manifest.path(made[0]) if made else None
+    made = [own.path for name in names if (own := manifest.samples().get(name)) is not None]
+    made = [path for path in made if not manifest.stale_inputs(path, may_be_gone=True)]
+    shown = run_dir / made[0] if made else None
     print(render(content, shown or run_dir, _utterances(shown, samples)))
     try:
         page, notes = write_page(record, content, content.get("card"))
@@ -68,12 +67,11 @@ def report(run_dir: Path, *, samples: int = 3) -> None:
         log_report(record, content)
 
 
-def build_report(record: RunRecord, attestation: Attestation | None = None) -> dict[str, Any]:
+def build_report(record: RunRecord) -> dict[str, Any]:
     """What a pipeline spent and what it reached.
 
     Args:
         record: The run.
-        attestation: Of the run, where its checkpoints have been opened already.
 
     Returns:
         ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
@@ -90,7 +88,7 @@ def build_report(record: RunRecord, attestation: Attestation | None = None) -> d
     metrics, left_out = run_numbers.values(record, "evaluate")
     if not metrics and not left_out:  # of a run without a reference nothing is compared
         metrics = {name: {} for name in in_order(record.manifest.samples())}
-    ledger = (attestation or Attestation(record)).summary(metrics)
+    ledger = covered_summary(record, metrics)
     if ledger is None and record.is_private:
         raise UserError(
             f"{record.folder} has no ledger.jsonl: run the pipeline first, python cli.py run EXPERIMENT {record.folder}"

@@ -37,7 +37,7 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
         if len({scope["unit"] for scope in privacy["systems"].values()}) > 1:
             lines += [f"{name}: adding or removing {of['protects']}" for name, of in privacy["systems"].items()]
         if (card := report.get("card")) is not None:
-            state = "SIGNED OFF" if card["signed"] else f"NOT SIGNED OFF: {'; '.join(card['prevents'])}"
+            state = "VERIFIED" if card["verified"] else f"NOT VERIFIED: {'; '.join(card['reasons'])}"
             lines.append(f"Privacy card: {state}")
     flattered = [name for name, values in report["metrics"].items() if values.get("chosen_by_this_parser")]
     lines += [f"{name}: {CHOSEN_BY_JUDGE}" for name in flattered]

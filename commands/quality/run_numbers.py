@@ -103,7 +103,7 @@ def stage_seconds(record: RunRecord) -> dict[str, int]:
     A step of a private run that read private text is left out: how long it took depends on that text, and anybody may
     read the report.
     """
-    read = {entry.step for entry in record.manifest.files.values() if record.is_private and entry.private_inputs}
+    read = {entry.step for entry in record.manifest.files.values() if record.is_private and entry.reads_private}
     marks = sorted(record.folder.glob(".done/*"), key=lambda file: file.stat().st_mtime)
     return {
         file.name: int(text) for file in marks if file.name not in read and (text := file.read_text().strip()).isdigit()

@@ -17,7 +17,7 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
 
     Only where the stages of the pipeline have W&B runs: offline if theirs are, and in their project. Figures named
     ``private/…`` are left out of the summary; they are in the report, whose content stays where it is. The page is sent
-    whole where the privacy card is signed; otherwise it stays where it is too.
+    whole where the privacy card is verified; otherwise it stays where it is too.
 
     Returns:
         Whether there was anything to log to.
@@ -54,8 +54,8 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
             run.summary.update({f"{system}/epsilon": spent["epsilon"]})
         run.log_artifact(artifact(record.folder / "report.json", "report"))
         if (record.folder / PAGE).is_file():
-            is_signed = bool((report.get("card") or {}).get("signed"))
-            run.log_artifact(artifact(record.folder / PAGE, "page", upload=is_signed))
+            is_verified = bool((report.get("card") or {}).get("verified"))
+            run.log_artifact(artifact(record.folder / PAGE, "page", upload=is_verified))
     return True
 
 

@@ -8,6 +8,7 @@ import struct
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from json import dumps as to_json
@@ -19,7 +20,7 @@ from doppel.errors import UserError
 from doppel.made_models import how_to_make
 from doppel.privacy.accounting import ACCOUNTANTS, MAX_GRID_STEPS, Accountant, compute_epsilon
 from doppel.privacy.mechanism import CalibrationError, Mechanism
-from doppel.privacy.spec import PrivacySpec, note_on_delta, usual_batch_size
+from doppel.privacy.spec import DPPlan, note_on_delta, usual_batch_size
 from doppel.privacy.spec import plan as make_plan
 
 #: What was measured: noise of all steps over the largest signal, of which run, and its MAUVE by MiniLM, of which human
@@ -152,20 +153,20 @@ def in_words(noise_over_training: float) -> str:
     return f"The noise is {level}: {noise_over_training:.2g} times the largest signal, {then}."
 
 
-def over_training(spec: PrivacySpec, num_parameters: int) -> float:
+def over_training(spec: DPPlan, num_parameters: int) -> float:
     """Norm of the noise of all steps over the largest signal."""
-    return spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size / math.sqrt(spec.steps)
+    return spec.noise_multiplier * math.sqrt(num_parameters) / spec.expected_batch_size / math.sqrt(spec.steps)
 
 
-def report(spec: PrivacySpec, num_parameters: int | None = None) -> dict[str, Any]:
+def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
     """The plan as a JSON-ready dictionary.
 
     Args:
-        spec: What is planned.
+        spec: The plan.
         num_parameters: Trained parameters; None: unknown, so that no size of the noise is told.
 
     Returns:
-        The spec's numbers, `epsilon` (achieved, by the spec's accountant), `noise_per_coordinate` (sigma / B,
+        The plan's numbers, `epsilon` (achieved, by its accountant), `noise_per_coordinate` (sigma / B,
         in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B), `noise_over_training`
         (that over sqrt(steps)), `verdict` (in words) and `warnings`; without parameters no `noise_to_signal`.
 
@@ -174,24 +175,29 @@ def report(spec: PrivacySpec, num_parameters: int | None = None) -> dict[str, An
     """
     if num_parameters is not None and num_parameters < 1:
         raise CalibrationError(f"num_parameters is {num_parameters}: give the number of trained parameters.")
-    notes = [note] if (note := note_on_delta(spec.delta, spec.num_units, spec.unit)) is not None else []
-    names = ("noise_multiplier", "sample_rate", "target_epsilon", "delta", "accountant", "unit", "num_units")
+    budget, steps = spec.budget, spec.steps
+    notes = [note] if (note := note_on_delta(budget.delta, spec.num_units, budget.unit)) is not None else []
     noise: dict[str, Any] = {"verdict": "How large the noise is depends on the model: give --base or --num-parameters."}
     if num_parameters is not None:
-        noise_to_signal = spec.noise_multiplier * math.sqrt(num_parameters) / spec.batch_size
+        noise_to_signal = spec.noise_multiplier * math.sqrt(num_parameters) / spec.expected_batch_size
         noise = {"noise_to_signal": noise_to_signal, "noise_over_training": over_training(spec, num_parameters)}
         noise["verdict"] = in_words(noise["noise_over_training"])
-    if spec.accountant != "rdp" and sum(spec.stage_steps) > MAX_GRID_STEPS[spec.accountant]:
+    if budget.accountant != "rdp" and steps > MAX_GRID_STEPS[budget.accountant]:
         notes.append(
-            f"of more than {MAX_GRID_STEPS[spec.accountant]:,} steps epsilon by {spec.accountant} is a Rényi bound, "
-            "which holds but is looser"
+            f"of more than {MAX_GRID_STEPS[budget.accountant]:,} steps epsilon by {budget.accountant} is a Rényi "
+            "bound, which holds but is looser"
         )
     return {
-        **{name: getattr(spec, name) for name in (*names, "batch_size", "steps")},
+        **asdict(budget),
+        "num_units": spec.num_units,
+        "batch_size": spec.expected_batch_size,
+        "sample_rate": spec.sample_rate,
+        "noise_multiplier": spec.noise_multiplier,
+        "steps": steps,
         "stage_steps": list(spec.stage_steps),
-        "epsilon": compute_epsilon(spec.mechanisms(), spec.delta, spec.accountant),
+        "epsilon": budget.epsilon(spec.mechanisms()),
         "num_parameters": num_parameters,
-        "noise_per_coordinate": spec.noise_multiplier / spec.batch_size,
+        "noise_per_coordinate": spec.noise_multiplier / spec.expected_batch_size,
         **noise,
         "warnings": notes,
     }

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from doppel.privacy.accounting import calibrate_noise_multiplier
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.histogram import KIND as HISTOGRAM
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.mechanism import Mechanism
-from doppel.privacy.spec import PrivacyArguments, PrivacySpec
+from doppel.privacy.spec import DPPlan, PrivacyArguments
 
 #: What the ledger calls a round of votes.
 KIND, STAGE = "gaussian_votes", "votes"
@@ -24,8 +21,8 @@ CLEAR = 1.0
 
 def plan_votes(
     privacy: PrivacyArguments, num_units: int, rounds: int, unit: str, beside: Sequence[Mechanism] = ()
-) -> PrivacySpec:
-    """The specification of all rounds, whose noise is calibrated once.
+) -> DPPlan:
+    """The plan of all rounds, whose noise is calibrated once.
 
     Formal guarantees:
         A round is a Gaussian release of sensitivity 1 without subsampling
@@ -44,7 +41,7 @@ def plan_votes(
         beside: What else the budget pays for, such as rows of attributes that it has paid for already.
 
     Returns:
-        The spec: q = 1, sensitivity 1, T planned steps.
+        The plan: q = 1, sensitivity 1, T planned steps.
 
     Raises:
         CalibrationError: No noise keeps the ε.
@@ -52,14 +49,18 @@ def plan_votes(
     draft = privacy.plan_releases(num_units, unit, 1.0, rounds)
     draft = replace(draft, histogram_noise_multiplier=privacy.histogram_noise(num_units))
     beside = [*beside, *draft.histogram]
-    left = mu_of(draft.target_epsilon, draft.delta) ** 2
+    left = mu_of(draft.budget.target_epsilon, draft.budget.delta) ** 2
     left -= sum(mechanism.steps / mechanism.noise_multiplier**2 for mechanism in beside)
-    if draft.accountant == "pld" and left > 0 and all(mechanism.sample_rate == 1.0 for mechanism in beside):
+    if draft.budget.accountant == "pld" and left > 0 and all(mechanism.sample_rate == 1.0 for mechanism in beside):
         exact = replace(draft, noise_multiplier=math.sqrt(rounds / left))
-        if exact.allows([*beside, Mechanism(1.0, exact.noise_multiplier, rounds)]):
+        if exact.budget.allows([*beside, Mechanism(1.0, exact.noise_multiplier, rounds)]):
             return exact
     sigma = calibrate_noise_multiplier(
-        draft.target_epsilon, draft.delta, [(1.0, rounds)], accountant=draft.accountant, beside=beside
+        draft.budget.target_epsilon,
+        draft.budget.delta,
+        [(1.0, rounds)],
+        accountant=draft.budget.accountant,
+        beside=beside,
     )
     return replace(draft, noise_multiplier=sigma)
 
@@ -71,7 +72,7 @@ def plan_beside(
     unit: str,
     ledger: Ledger | None,
     planned: Sequence[Mechanism] = (),
-) -> PrivacySpec:
+) -> DPPlan:
     """As :func:`plan_votes`, beside what the scope has spent on a ledger, such as rows of attributes.
 
     Args:
@@ -84,14 +85,10 @@ def plan_beside(
     """
     if ledger is None or not ledger.exists():
         return plan_votes(privacy, num_units, rounds, unit, planned)
-    if ledger.has_spent(privacy.scope, HISTOGRAM):  # it is among what was spent
+    spent = ledger.spent(privacy.scope)
+    if any(record.kind == HISTOGRAM for record in spent):
         privacy = replace(privacy, histogram_noise_multiplier=None, histogram_share=None)
-    return plan_votes(privacy, num_units, rounds, unit, [*planned, *ledger.spent(privacy.scope)])
-
-
-def digest_of(record: Mapping[str, Any]) -> str:
-    """SHA-256 of a release, as the ledger notes it."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    return plan_votes(privacy, num_units, rounds, unit, [*planned, *(record.mechanism() for record in spent)])
 
 
 @dataclass(frozen=True)

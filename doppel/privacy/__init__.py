@@ -10,9 +10,8 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 - `sampling`: the Poisson sample of a step.
 - `spec`: the budget: what a user asks for, what that promises, and what it fixes: σ, C, q, B, the steps.
 - `mechanism`, `accounting`: ε of mechanisms composed, and σ for an ε.
-- `ledger`: what was spent, written before it is spent.
+- `ledger`: what was spent and released, written before anybody reads it.
 - `checkpoint`: what a checkpoint says of the privacy of its weights.
-- `stored_checkpoint`: a checkpoint read without PyTorch.
 - `card`: what an exported folder says of the same.
 - `fingerprint`: what tells data sets apart, and tells nobody what they hold.
 - `histogram`: one noised histogram, of labels or of function types, under the same budget.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from doppel.privacy._ledger_file import LedgerFile, MechanismRecord
@@ -69,7 +70,7 @@ def _scope(file: LedgerFile, scope: str, void: list[str]) -> dict[str, Any]:
     return {
         "epsilon": None if void else spent,
         "epsilon_of_mechanisms": spent,
-        **promise.terms,
+        **asdict(promise),
         "protects": _in_words(promise.unit, records),
         "noise_multiplier": min((record.key[1] for record in records), default=None),
         "steps_done": sum(record.done_steps for record in records),
@@ -80,9 +81,11 @@ def _scope(file: LedgerFile, scope: str, void: list[str]) -> dict[str, Any]:
 
 
 def _mechanism(file: LedgerFile, record: MechanismRecord, scope: str, is_void: bool) -> dict[str, Any]:
-    alone = file.promise(record.scope).epsilon([record.mechanism()])
+    promise = file.promise(record.scope)
+    alone = promise.epsilon([record.mechanism()])
     names = {"id": record.id, "scope": scope, "stage": record.stage}
-    return {**names, **record.fields, "done_steps": record.done_steps, "epsilon": None if is_void else alone}
+    done = {"done_steps": record.done_steps, "num_releases": len(record.releases)}
+    return {**names, **record.fields, **asdict(promise), **done, "epsilon": None if is_void else alone}
 
 
 def _composed(

@@ -44,7 +44,7 @@ def origins_of(folder: Path) -> list[dict[str, Any]]:
         return []
     card = _read(folder / CARD)
     is_private = card.get("private") is True
-    unpaid = {"mechanism_id": "", "num_steps": card.get("num_steps", 0), "scope": card.get("scope"), "ledger": None}
+    unpaid = {"num_steps": card.get("num_steps", 0), "scope": str(card.get("scope")), "sha256": ""}
     origin = {
         "path": str(folder),
         "private": (card.get("paid") or unpaid) if is_private else None,

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from doppel.errors import UserError
-from doppel.privacy.stored_checkpoint import StoredTensor, read_plain
 
 #: Under which the callback ``DifferentialPrivacy`` keeps its state.
 KEY = "DifferentialPrivacy"
 
 
 def privacy_state(checkpoint: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The state of a private training: ``spec``, ``scope``, ``mechanism_id``, ``num_steps`` and ``ledger`` (the anchor
-    of the ledger that paid for the steps). None for a training without privacy."""
+    """The state of a private training: ``spec``, ``scope``, ``mechanism_id`` and ``num_steps``. None for a training
+    without privacy."""
     state: Mapping[str, Any] | None = (checkpoint.get("callbacks") or {}).get(KEY)
     return state if state and state.get("spec") else None
 
@@ -55,22 +54,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def read_stored(path: Path) -> dict[str, Any]:
-    """The same for who trains nothing and asks for fingerprints: read without PyTorch, which takes a second to import,
-    wherever the file is as a training writes it; see :func:`~doppel.privacy.stored_checkpoint.read_plain`.
-
-    Raises:
-        UserError: It cannot be read.
-    """
-    content = read_plain(path)
-    return read_checkpoint(path) if content is None else content
-
-
 def weights_fingerprint(state_dict: Mapping[str, Any]) -> str:
     """SHA-256 of names, shapes, types and values, 64 hexadecimal digits.
 
     Args:
-        state_dict: Tensors, in memory or stored, and what a module keeps beside them (``get_extra_state``): numbers and
+        state_dict: Tensors, and what a module keeps beside them (``get_extra_state``): numbers and
             texts, in lists and dictionaries, as a checkpoint that is read with ``weights_only`` may hold.
 
     Raises:
@@ -103,8 +91,6 @@ def _add(digest: hashlib._Hash, name: str, value: Any) -> None:
 
 def _shape_type_bytes(value: Any) -> tuple[tuple[int, ...], str, Any] | None:
     """Of a tensor; None for anything else. Where PyTorch was never imported nothing is a tensor of it."""
-    if isinstance(value, StoredTensor):
-        return value.shape, value.dtype, value.content()
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return None

@@ -1,57 +1,46 @@
-"""The privacy ledger: an append-only file that proves what was spent and refuses what was not promised.
+"""The privacy ledger: an append-only file that tells what was spent and released, and refuses what was not promised.
 
-The file holds JSON lines of eight types, each chained to the lines before it (see `doppel.privacy._ledger_file`):
+The file holds JSON lines of five types, each chained to the lines before it (see `doppel.privacy._ledger_file`):
 
-- `ledger`: the name of this ledger, by which checkpoints find it again.
 - `budget`: what one *scope* (one released system, such as "two_stage") may spend: target epsilon, delta,
   accountant, unit. Written once per scope; again, under other terms, only while the scope has spent nothing.
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
   units, planned steps, data fingerprint. Again only while it has spent nothing.
-- `spend`: one step of a mechanism that is about to run; or one that is sealed on disk, and the key that opens it.
-- `weights`: mechanism, steps and full SHA-256 of the weights of a checkpoint, written before the checkpoint is on disk.
-- `copy`: this file goes on from a copy of the ledger that it names, under a name of its own.
-- `repair`: how a line torn by a crash was counted.
+- `spend`: one step of a mechanism that is about to run; or one that has run in memory, with its `content`: the
+  numbers that it releases, which nobody has read before.
+- `release`: what a mechanism has given away since: the SHA-256 of a file that is about to get its name (a checkpoint,
+  evolved samples), or one more `content` under a step that was spent before.
 - `caveat`: what the epsilon of a scope does not cover, in words; it `voids` the guarantee if the scope releases
   something about the private data without noise.
 
 Formal guarantees:
-    A spend is on disk (fsync) *before* its step runs, or before anybody can read what it released, and is refused if
-    the scope's composed epsilon would pass its target; so at every moment, crash or not, the released steps are a
-    subset of those on file and each scope is (target epsilon, delta)-differentially private under adding or removing
-    one unit. Steps that a crash rolled back stay spent: their noise was drawn and may have been seen. A file whose
-    lines were changed or removed is refused, and so is a checkpoint of steps that are not on file, or of other weights
-    than those that the training saved after these steps (`gap`): a `weights` line proves which weights came of the
-    lines before it, to the strength of SHA-256, and says nothing else of a checkpoint (such as the state of its
-    optimiser). Two copies of one file do not both pass for all that was spent: the one that is written to second has a
-    `copy` line and a caveat, and one that is never written to again is `outrun`. That holds where both are written
-    under one key folder (`doppel.privacy._ledger_notes`); `not_checked` says where it does not. A mechanism without a
-    step on file has released nothing: a step's line is written before anything is computed of its data, and a torn line
-    counts as a step. So a start that failed before its first step may be declared anew under other terms, and the
-    budget of a scope with it, if no mechanism of the scope has a step; from the first step on both are fixed. A process
-    that declared the old terms and still runs is refused at its next step (`spend`), so no step is ever charged at a
-    noise that it did not have. Mechanisms are never assumed to touch disjoint data: everything in a scope composes, and
-    `epsilon(None)` composes everything in the file. Accounting assumes what `doppel.privacy.accounting` states (Poisson
-    sampling at rate q, norm at most C, noise sigma * C, public divisor).
+    A spend is on disk (fsync) before anybody can read what its step releases, and is refused if the scope's composed
+    epsilon would pass its target. So at every moment, crash or not, what was released is a subset of what is on file,
+    and each scope is (target epsilon, delta)-differentially private under adding or removing one unit. Steps that a
+    crash rolled back stay spent, and a torn line counts as a step. Numbers stand in the line that pays for them: one
+    append, so they are paid and released, or neither, and noise is never drawn twice for one payment. Under the terms
+    of `doppel.privacy.accounting` (Poisson sampling at rate q, norm at most C, noise sigma * C, public divisor)
+    everything in a scope composes, and `epsilon(None)` composes everything in the file.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord
-from doppel.privacy._ledger_notes import unnoted
+from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Release
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import common_terms, summarise
 from doppel.privacy.accounting import compute_epsilon
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.mechanism import Mechanism
-from doppel.privacy.spec import PrivacySpec, Promise
+from doppel.privacy.spec import DPPlan, PrivacyBudget
 
-__all__ = ["BudgetExceededError", "Ledger", "LedgerError", "join"]
+__all__ = ["BudgetExceededError", "Ledger", "LedgerError", "MechanismRecord", "Release", "join"]
 
 _RECORDED = (
     "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
@@ -86,19 +75,29 @@ class Ledger:
         self._opened: dict[str, dict[str, Any]] = {}  # what this process declared, and noises its steps by
 
     def exists(self) -> bool:
-        """Whether there is a ledger; one that is gone while its head is there is one."""
-        return bool(self.run) or self.path.exists() or self._file.head.exists()
+        """Whether there is a ledger."""
+        return bool(self.run) or self.path.exists()
+
+    @property
+    def mechanisms(self) -> dict[str, MechanismRecord]:
+        """Id → what is on file of each mechanism of this run, in the order of their opening."""
+        self._file.refresh()
+        return {name: record for name, record in self._file.mechanisms.items() if name.startswith(self._prefix)}
+
+    def spent(self, scope: str) -> list[MechanismRecord]:
+        """Mechanisms of a scope that have spent a step; none where the scope is not on file."""
+        return [own for own in self.mechanisms.values() if own.scope == self._prefix + scope and own.done_steps]
 
     def mechanism_id(self, scope: str, stage: str) -> str:
         """What the file calls a stage of this run."""
         return f"{self._prefix}{scope}/{stage}"
 
-    def open_mechanism(
+    def open(
         self,
         *,
         scope: str,
         stage: str,
-        spec: PrivacySpec,
+        spec: DPPlan,
         planned_steps: int,
         data_fingerprint: str,
         kind: str = "poisson_subsampled_gaussian",
@@ -106,8 +105,9 @@ class Ledger:
         """Declare a mechanism, or find the one that an interrupted run declared. Spends nothing.
 
         What was declared and never took a step, as by a start that failed, is declared anew under the terms given now.
+        A process that still runs under the old ones is refused at its next step.
 
-        A noised histogram is the same thing with q = 1: a spec with `batch_size == num_units`,
+        A noised histogram is the same thing with q = 1: a plan with `expected_batch_size == num_units`,
         `max_grad_norm` the sensitivity, one planned step, and a `kind` that says so.
 
         Args:
@@ -134,15 +134,16 @@ class Ledger:
             raise LedgerError(
                 f"planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.", about=self.path
             )
-        promise = spec.terms
+        promise = asdict(spec.budget)
+        numbers = {**spec.to_dict(), "sample_rate": spec.sample_rate}
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
         steps = {"planned_steps": planned_steps, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
-        fields = {"kind": kind, **{name: getattr(spec, name) for name in _RECORDED}, **steps, **promise}
+        fields = {"kind": kind, **{name: numbers[name] for name in _RECORDED}, **steps}
         with self._file.locked(self.lock_timeout):
             budget = self._file.promises.get(scope)
             if budget is not None and any(record.done_steps for record in self._file.of_scope(scope)):
-                self._refuse_change(f"scope {scope!r}", budget.terms, promise)
-            if budget is None or budget.terms != promise:
+                self._refuse_change(f"scope {scope!r}", asdict(budget), promise)
+            if budget is None or asdict(budget) != promise:
                 self._file.append({"type": "budget", "scope": scope, **promise})
             known = self._file.mechanisms.get(mechanism_id)
             if known is not None and known.done_steps:
@@ -153,13 +154,12 @@ class Ledger:
             self._opened[mechanism_id] = self._file.mechanism(mechanism_id).fields
         return mechanism_id
 
-    def spend(self, mechanism_id: str, opens: str | None = None) -> None:
-        """Record one step that is about to run. Call it *before* anything is computed of the private data.
+    def spend(self, mechanism_id: str, content: Mapping[str, Any] | None = None) -> None:
+        """Record one step: before its noise is drawn, or with all that it releases, before anybody reads that.
 
         Args:
             mechanism_id: The mechanism that pays.
-            opens: Key of what the step releases, where it was drawn and sealed before: nobody can read it until this
-                line is on disk, and everybody can from then on.
+            content: The released numbers, JSON-ready, which have been nowhere but in the memory of this process.
 
         Raises:
             BudgetExceededError: If the scope would pass its target; nothing is written.
@@ -175,63 +175,72 @@ class Ledger:
                     about=self.path,
                 )
             self._guard.admit(known)
-            key = {} if opens is None else {"opens": opens}
-            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **key})
+            told = {} if content is None else {"content": content}
+            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **told})
 
-    def note_weights(self, mechanism_id: str, num_steps: int, fingerprint: str) -> None:
-        """Record the weights of a checkpoint that is about to be saved, or what else was released; once.
+    def release(
+        self,
+        mechanism_id: str,
+        *,
+        sha256: str | None = None,
+        content: Mapping[str, Any] | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """Record what a mechanism gives away of steps that it has spent, before anybody can read it; a file once.
 
         Args:
-            mechanism_id: The mechanism that paid for them.
-            num_steps: Its steps that they have.
-            fingerprint: Of all of them, see :func:`~doppel.privacy.checkpoint.weights_fingerprint`,
-                :func:`~doppel.privacy.histogram.fingerprint` and the releases of ``python cli.py metadata``.
+            mechanism_id: The mechanism that paid for it.
+            sha256: Of a file that is about to get its name.
+            content: Or the released numbers themselves, JSON-ready.
+            steps: Its steps that the release has; all that are spent if left out.
 
         Raises:
             LedgerError: The mechanism has not so many steps, or the file cannot be locked, read or written.
         """
+        told = {"content": content} if sha256 is None else {"sha256": sha256}
         with self._file.locked(self.lock_timeout):
             known = self._file.mechanism(mechanism_id)
-            if not 0 < num_steps <= known.done_steps:
+            steps = known.done_steps if steps is None else steps
+            if not 0 < steps <= known.done_steps:
                 raise LedgerError(
-                    f"weights of {num_steps} steps of {mechanism_id!r} cannot be kept, for {known.done_steps} are "
+                    f"what {steps} steps of {mechanism_id!r} have made cannot be released, for {known.done_steps} are "
                     "spent.",
                     about=self.path,
                 )
-            if (num_steps, fingerprint) not in known.weights:
-                names = {"type": "weights", "mechanism": mechanism_id}
-                self._file.append({**names, "steps": num_steps, "fingerprint": fingerprint})
+            if sha256 is None or Release(steps, sha256) not in known.releases:
+                self._file.append({"type": "release", "mechanism": mechanism_id, "steps": steps, **told})
 
-    def has_noted(self, mechanism_id: str, num_steps: int, fingerprint: str) -> bool:
-        """Whether :meth:`note_weights` has recorded this."""
-        self._file.refresh()
-        known = self._file.mechanisms.get(mechanism_id)
-        return known is not None and (num_steps, fingerprint) in known.weights
+    def releases(self, mechanism_id: str) -> list[Release]:
+        """What a mechanism has released, in order; nothing of one that is not on file."""
+        known = self.mechanisms.get(mechanism_id)
+        return [] if known is None else list(known.releases)
 
-    def noted(self, mechanism_id: str, num_steps: int) -> set[str]:
-        """All fingerprints that :meth:`note_weights` has recorded after so many steps."""
-        self._file.refresh()
-        return {fingerprint for steps, fingerprint in self._file.mechanism(mechanism_id).weights if steps == num_steps}
+    def unpaid_reason(self, sha256: str, scope: str) -> str | None:
+        """Why no mechanism of a scope has released a file; None if one has.
 
-    def noted_in(self, scope: str) -> set[str]:
-        """All fingerprints that :meth:`note_weights` has recorded of the mechanisms of a scope."""
-        self._file.refresh()
-        own = self._file.of_scope(self._prefix + scope)
-        return {fingerprint for record in own for _, fingerprint in record.weights}
+        Args:
+            sha256: Of the file.
+            scope: The released system.
+        """
+        paid = [
+            record.scope.removeprefix(self._prefix)
+            for record in self.mechanisms.values()
+            if any(release.sha256 == sha256 for release in record.releases)
+        ]
+        if scope in paid:
+            return None
+        if paid:
+            return f"scope {paid[0]!r} has paid for it, not {scope!r}"
+        return f"{self.path} has no release of it: no private training of this ledger has saved it as it is"
 
-    def opens(self, scope: str) -> list[str]:
-        """Keys of the sealed releases that a scope has paid for."""
-        self._file.refresh()
-        return [key for record in self._file.of_scope(self._prefix + scope) for key in record.opens]
-
-    def affordable(self, mechanism_id: str, later: Sequence[Mechanism] = ()) -> int:
+    def remaining(self, mechanism_id: str, later: Sequence[Mechanism] = ()) -> int:
         """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
 
         Counted up to the mechanism's planned steps, which is all that a run can need, a repetition after a
         crash included. Nothing is held back for trainings of the scope that have not run yet: they end earlier.
 
         Args:
-            mechanism_id: What :meth:`open_mechanism` returned.
+            mechanism_id: What :meth:`open` returned.
             later: Releases of the same scope for which budget is held back until they are made.
         """
         self._file.refresh()
@@ -239,39 +248,12 @@ class Ledger:
         made = {other.key for other in self._file.of_scope(record.scope) if other.done_steps}
         return self._guard.room(record, [m for m in later if (m.sample_rate, m.noise_multiplier) not in made])
 
-    def spent_steps(self, mechanism_id: str) -> int:
-        """Steps of this mechanism on file, those lost to a crash included."""
-        self._file.refresh()
-        return self._file.mechanism(mechanism_id).done_steps
-
-    def spent(self, scope: str) -> list[Mechanism]:
-        """What a scope has spent; nothing where it is not on file."""
-        self._file.refresh()
-        return [record.mechanism() for record in self._file.of_scope(self._prefix + scope) if record.done_steps]
-
-    def noise_on_file(self, mechanism_id: str) -> float | None:
-        """Noise multiplier of a mechanism that has spent a step; None where it may still be declared under another."""
-        self._file.refresh()
-        known = self._file.mechanisms.get(mechanism_id)
-        return float(known.fields["noise_multiplier"]) if known is not None and known.done_steps else None
-
-    def has_steps(self) -> bool:
-        """Whether a step of this run is on file."""
-        self._file.refresh()
-        return any(record.done_steps for record in self._file.mechanisms.values() if record.id.startswith(self._prefix))
-
-    def has_spent(self, scope: str, kind: str) -> bool:
-        """Whether a step of a mechanism of this kind is on file in a scope."""
-        self._file.refresh()
-        own = self._file.of_scope(self._prefix + scope)
-        return any(record.fields["kind"] == kind and record.done_steps > 0 for record in own)
-
     def voids(self, scope: str) -> list[str]:
         """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
         self._file.refresh()
         return [text for text, voids in self._file.caveats.get(self._prefix + scope, ()) if voids]
 
-    def add_caveat(self, scope: str, text: str, voids: bool) -> None:
+    def caveat(self, scope: str, text: str, voids: bool) -> None:
         """Record what the guarantee of a scope does not cover, for every reader of the ledger.
 
         Args:
@@ -285,74 +267,13 @@ class Ledger:
             if (text, voids) not in self._file.caveats.get(scope, []):
                 self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
 
-    @property
-    def anchor(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the ledger, to find it again: its identity and its newest chain."""
-        self._file.refresh()
-        return self._file.anchor
-
-    @property
-    def outrun(self) -> str | None:
-        """Why this file does not tell of all that was spent: another copy of it was written to; None if it does."""
-        if not self._file.is_outrun():
-            return None
-        return (
-            f"{self.path} is an older copy of ledger {self._file.identity}, and another copy was spent from since: use "
-            "that one"
-        )
-
-    @property
-    def not_checked(self) -> list[str]:
-        """What nobody can tell of this ledger, in words for a card; of one that was `outrun`, it is known."""
-        if self._file.is_outrun() or self._file.identity is None or self._file.is_noted():
-            return []
-        return [unnoted(self._file.identity)]
-
-    def is_own(self, state: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint says that this ledger has paid for it, under the name of this run."""
-        self._file.refresh()
-        anchor = state.get("ledger")
-        if anchor is None or anchor["identity"] not in self._file.identities:
-            return False
-        return anchor["chain"] in self._file.chains and bool(state["mechanism_id"].startswith(self._prefix))
-
-    def gap(self, state: Mapping[str, Any], weights: str) -> str | None:
-        """Why this ledger does not pay for the weights of a checkpoint; None if it does.
-
-        Args:
-            state: What the checkpoint says: `mechanism_id`, `num_steps` and `ledger`, the anchor that was then.
-            weights: Fingerprint of all weights that it holds, computed anew.
-        """
-        self._file.refresh()
-        mechanism_id, num_steps, anchor = state["mechanism_id"], state["num_steps"], state.get("ledger")
-        if anchor is None:
-            return f"it does not say which ledger has paid for its {num_steps} steps"
-        if anchor["identity"] not in self._file.identities:
-            return f"its {num_steps} steps were paid from another ledger than {self.path}"
-        if anchor["chain"] not in self._file.chains:
-            return f"{self.path} no longer holds the line that was its last when the checkpoint was written"
-        known = self._file.mechanisms.get(mechanism_id) if mechanism_id.startswith(self._prefix) else None
-        paid = 0 if known is None else known.done_steps
-        if known is None or paid < num_steps:
-            return f"it has {num_steps} steps, of which {self.path} has {paid} for {mechanism_id}"
-        if not known.weights:
-            return (
-                f"nothing binds its weights: {self.path} holds no line of the weights of {mechanism_id}, as one of an "
-                "earlier version of this program"
-            )
-        if (num_steps, weights) not in known.weights:
-            return f"its weights are not those that {mechanism_id} had after {num_steps} steps, by {self.path}"
-        return None
-
-    def epsilon(self, scope: str | None = None, fast: bool = False) -> float:
+    def epsilon(self, scope: str | None = None) -> float:
         """Epsilon that the mechanisms have spent so far, which `voids` may void.
 
         Args:
             scope: One released system, at its own delta and accountant; None composes everything in the file, other
                 runs included, at the smallest delta of its scopes, with their accountant (pld if they differ): what
                 holds if all is released.
-            fast: For a log line: a coarser bound in a tenth of the time, a little larger (see
-                `compute_epsilon`).
 
         Raises:
             LedgerError: If the scope is unknown, or None is asked and the scopes protect different units.
@@ -360,7 +281,7 @@ class Ledger:
         self._file.refresh()
         if scope is not None:
             scope = self._prefix + scope
-            return self._file.promise(scope).epsilon(self._file.spent(scope), fast)
+            return self._file.promise(scope).epsilon(self._file.spent(scope))
         scopes = list(self._file.promises)
         if not scopes:
             return 0.0
@@ -372,7 +293,7 @@ class Ledger:
                 about=self.path,
             )
         delta, accountant = common_terms(self._file, scopes)
-        return compute_epsilon(self._file.spent(*scopes), delta, accountant, fast)
+        return compute_epsilon(self._file.spent(*scopes), delta, accountant)
 
     def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
         """Everything on file, ready for JSON.
@@ -424,7 +345,7 @@ class _Guard:
     def __init__(self, file: LedgerFile) -> None:
         self._file = file
         self._known_to_fit: dict[
-            tuple[str, Promise], Counter[tuple[float, float]]
+            tuple[str, PrivacyBudget], Counter[tuple[float, float]]
         ] = {}  # by scope, and what it may cost
 
     def admit(self, record: MechanismRecord) -> None:
@@ -450,7 +371,7 @@ class _Guard:
             self._plan_fits(record)
         return record.planned_steps if self._is_known_to_fit(record, record.planned_steps) else self._count_room(record)
 
-    def _terms(self, record: MechanismRecord) -> tuple[str, Promise]:
+    def _terms(self, record: MechanismRecord) -> tuple[str, PrivacyBudget]:
         return record.scope, self._file.promise(record.scope)
 
     def _is_known_to_fit(self, record: MechanismRecord, steps: int) -> bool:
@@ -471,7 +392,7 @@ class _Guard:
 
     def _count_room(self, record: MechanismRecord, later: Sequence[Mechanism] = ()) -> int:
         spent = [*self._file.spent(record.scope), *later]
-        return self._file.promise(record.scope).room(spent, *record.key, limit=record.planned_steps)
+        return self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
 
     def _totals(self, scope: str) -> Counter[tuple[float, float]]:
         """Steps spent in a scope, per (q, sigma)."""

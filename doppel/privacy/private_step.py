@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from doppel.gradients import GradientReducer
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.secret import Secret
-from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import DPPlan
 
 #: Where the state of PyTorch's CPU generator holds the 624 words, of 32 bits each, of its Mersenne twister.
 _TWISTER = slice(24, 24 + 624 * 8)
@@ -108,7 +108,7 @@ class PrivateStep:
     def __init__(
         self,
         model: nn.Module,
-        spec: PrivacySpec,
+        spec: DPPlan,
         broadcast: Callable[[Tensor], Tensor] | None = None,
         loss_scale: float = 1.0,
         log_private_diagnostics: bool = False,
@@ -151,10 +151,6 @@ class PrivateStep:
         """The name to log a metric under; None keeps it in the process."""
         return closed_name(name, is_public, self.log_private_diagnostics)
 
-    def compile(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-        """Compile a part of the model together with its book-keeping."""
-        return self.clipper.compile(function, backend)
-
     def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
         """Replace the summed gradients by the noisy mean.
 
@@ -166,14 +162,15 @@ class PrivateStep:
         Raises:
             PrivateTrainingError: The data module and the specification have another B, or the step is not a new one.
         """
-        if expected_num_units != self.spec.batch_size:
+        if expected_num_units != self.spec.expected_batch_size:
             raise PrivateTrainingError(
-                f"the data module expects {expected_num_units:g} units in a step, but the specification divides by "
-                f"{self.spec.batch_size}: expected_num_units must be the data module's batch_size, whatever was sampled"
+                f"the data module expects {expected_num_units:g} units in a step, but the plan divides by "
+                f"{self.spec.expected_batch_size}: expected_num_units must be the data module's batch_size, whatever "
+                "was sampled"
             )
         if self.finished is not None and step <= self.finished:
             raise PrivateTrainingError(f"step {step} has had its noise: take one optimiser step for a logical batch")
-        noisy_mean(self._parameters, self._noise, self.spec.batch_size, step, reducer)
+        noisy_mean(self._parameters, self._noise, self.spec.expected_batch_size, step, reducer)
         self.finished = step
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -107,7 +107,7 @@ class PrivacyArguments:
 
     def plan(
         self, num_units: int, batch_size: int, epochs: Sequence[float], unit: str, max_rows_per_unit: int | None
-    ) -> PrivacySpec:
+    ) -> DPPlan:
         """The specification of stages on these data, see :func:`plan`."""
         return plan(
             num_units,
@@ -122,22 +122,20 @@ class PrivacyArguments:
             histogram_noise_multiplier=self.histogram_noise(num_units),
         )
 
-    def plan_histogram(self, num_units: int, unit: str) -> PrivacySpec:
+    def plan_histogram(self, num_units: int, unit: str) -> DPPlan:
         """The specification of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
         noise = self.histogram_noise(num_units)
         if noise is None:
             raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
         return self.plan_releases(num_units, unit, noise)
 
-    def plan_releases(self, num_units: int, unit: str, noise_multiplier: float, steps: int = 1) -> PrivacySpec:
+    def plan_releases(self, num_units: int, unit: str, noise_multiplier: float, steps: int = 1) -> DPPlan:
         """The specification of releases at q = 1, sensitivity 1, under the budget of their scope."""
-        return PrivacySpec(
-            target_epsilon=self.target_epsilon,
-            delta=default_delta(num_units) if self.delta is None else self.delta,
-            accountant=self.accountant,
-            unit=unit,
+        delta = default_delta(num_units) if self.delta is None else self.delta
+        return DPPlan(
+            PrivacyBudget(self.target_epsilon, delta, self.accountant, unit),
             num_units=num_units,
-            batch_size=num_units,
+            expected_batch_size=num_units,
             max_grad_norm=1.0,
             noise_multiplier=noise_multiplier,
             stage_steps=(steps,),
@@ -145,11 +143,11 @@ class PrivacyArguments:
 
 
 @dataclass(frozen=True)
-class Promise:
+class PrivacyBudget:
     """What everything in a scope may cost together.
 
     Attributes:
-        target_epsilon: Budget for all stages together.
+        target_epsilon: Epsilon of all stages together.
         delta: Failure probability; below 1/N to mean anything.
         accountant: Which bound must hold.
         unit: What one neighbour adds or removes, such as "utterance" or "dialogue".
@@ -166,49 +164,46 @@ class Promise:
         if not self.unit:
             raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
 
-    @property
-    def terms(self) -> dict[str, Any]:
-        """The fields of the promise alone, JSON-ready."""
-        return {field.name: getattr(self, field.name) for field in fields(Promise)}
-
-    def epsilon(self, spent: Sequence[Mechanism], fast: bool = False) -> float:
+    def epsilon(self, spent: Sequence[Mechanism]) -> float:
         """What mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
-        return compute_epsilon(spent, self.delta, self.accountant, fast)
+        return compute_epsilon(spent, self.delta, self.accountant)
 
     def allows(self, spent: Sequence[Mechanism]) -> bool:
         """Whether mechanisms together cost at most the target; an epsilon that is no number does not."""
         return self.epsilon(spent) <= self.target_epsilon
 
-    def room(self, spent: Sequence[Mechanism], sample_rate: float, noise_multiplier: float, limit: int) -> int:
+    def remaining_steps(
+        self, spent: Sequence[Mechanism], sample_rate: float, noise_multiplier: float, limit: int
+    ) -> int:
         """How many more steps of (q, sigma) may follow `spent`, counted up to `limit`; 0 if none."""
-
-        def fits(steps: int) -> bool:
-            return self.allows([*spent, Mechanism(sample_rate, noise_multiplier, steps)])
-
         if limit < 1:
             return 0
-        if fits(limit):
-            return limit
-        low, high = 0, limit  # low fits (or is zero), high does not
+        low, high = 0, limit + 1  # low fits (or is zero), high does not (or is not asked for)
+        middle = limit  # the usual answer
         while high - low > 1:
+            if self.allows([*spent, Mechanism(sample_rate, noise_multiplier, middle)]):
+                low = middle
+            else:
+                high = middle
             middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
 
 @dataclass(frozen=True)
-class PrivacySpec(Promise):
+class DPPlan:
     """Everything that the guarantee of one training depends on, fixed before the first step.
 
     Formal guarantees:
         A run that takes at most `stage_steps[i]` steps in stage i, each on a Poisson sample of rate `sample_rate`, with
         unit gradients clipped to `max_grad_norm` and noise `noise_multiplier * max_grad_norm` on their sum, is
-        (`target_epsilon`, `delta`)-differentially private under adding or removing one `unit`, for all stages released
-        together, if the spec came from `plan`. A spec written by hand promises nothing until the ledger composed it.
+        (`budget.target_epsilon`, `budget.delta`)-differentially private under adding or removing one `budget.unit`, for
+        all stages released together, if the plan came from `plan`. One written by hand promises nothing until the
+        ledger composed it.
 
     Attributes:
+        budget: What all stages, and the histogram beside them, may cost together.
         num_units: Number N of units in the private data.
-        batch_size: Expected number B of units in a step; public, and what sums are divided by.
+        expected_batch_size: Expected number B of units in a step; public, and what sums are divided by.
         max_grad_norm: Clipping norm C of one unit's gradient.
         noise_multiplier: sigma; the noise on the sum has standard deviation sigma * C per coordinate.
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
@@ -218,8 +213,9 @@ class PrivacySpec(Promise):
             `doppel.privacy.histogram`; None if there is none.
     """
 
+    budget: PrivacyBudget
     num_units: int
-    batch_size: int
+    expected_batch_size: int
     max_grad_norm: float
     noise_multiplier: float
     stage_steps: tuple[int, ...]
@@ -228,9 +224,8 @@ class PrivacySpec(Promise):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a guarantee."""
-        super().__post_init__()
         object.__setattr__(self, "stage_steps", tuple(self.stage_steps))
-        poisson_rate(self.num_units, self.batch_size)
+        poisson_rate(self.num_units, self.expected_batch_size)
         for name in ("max_grad_norm", "noise_multiplier", "histogram_noise_multiplier"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
@@ -243,7 +238,7 @@ class PrivacySpec(Promise):
     @property
     def sample_rate(self) -> float:
         """q = B/N."""
-        return poisson_rate(self.num_units, self.batch_size)
+        return poisson_rate(self.num_units, self.expected_batch_size)
 
     @property
     def steps(self) -> int:
@@ -262,8 +257,15 @@ class PrivacySpec(Promise):
         return (*stages, *self.histogram)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready fields, in the order of the class."""
-        return {**asdict(self), "stage_steps": list(self.stage_steps)}
+        """All fields, those of the budget first, JSON-ready; B is called `batch_size`, as it always was on disk."""
+        own = asdict(self)
+        own = {
+            **own.pop("budget"),
+            "num_units": own.pop("num_units"),
+            "batch_size": own.pop("expected_batch_size"),
+            **own,
+        }
+        return {**own, "stage_steps": list(self.stage_steps)}
 
 
 def plan(
@@ -277,7 +279,7 @@ def plan(
     max_grad_norm: float = MAX_GRAD_NORM,
     max_rows_per_unit: int | None = None,
     histogram_noise_multiplier: float | None = None,
-) -> PrivacySpec:
+) -> DPPlan:
     """Calibrate one noise multiplier for one or more stages on the same data; spends nothing.
 
     Args:
@@ -294,7 +296,7 @@ def plan(
             which everything together meets the target.
 
     Returns:
-        The spec, whose epsilon is at most `target_epsilon`.
+        The plan, whose epsilon is at most `target_epsilon`.
 
     Raises:
         CalibrationError: If an input is not valid, or no noise reaches the target.
@@ -303,25 +305,23 @@ def plan(
     stages = [epochs] if isinstance(epochs, int | float) else list(epochs)
     if not stages:
         raise CalibrationError("epochs is empty: give one number per stage.")
-    draft = PrivacySpec(
-        target_epsilon=target_epsilon,
-        delta=default_delta(num_units) if delta is None else delta,
-        accountant=accountant,
-        unit=unit,
+    delta = default_delta(num_units) if delta is None else delta
+    draft = DPPlan(
+        PrivacyBudget(target_epsilon, delta, accountant, unit),
         num_units=num_units,
-        batch_size=batch_size,
+        expected_batch_size=batch_size,
         max_grad_norm=max_grad_norm,
         noise_multiplier=MAX_NOISE_MULTIPLIER,
         stage_steps=tuple(num_steps(value, num_units, batch_size) for value in stages),
         max_rows_per_unit=max_rows_per_unit,
         histogram_noise_multiplier=histogram_noise_multiplier,
     )
-    note = note_on_delta(draft.delta, num_units, unit)
+    note = note_on_delta(delta, num_units, unit)
     if note is not None:
         warnings.warn(note, stacklevel=2)
     sigma = calibrate_noise_multiplier(
         target_epsilon,
-        draft.delta,
+        delta,
         [(rate, steps) for steps in draft.stage_steps],
         accountant=accountant,
         beside=draft.histogram,

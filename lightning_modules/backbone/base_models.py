@@ -170,19 +170,6 @@ def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
     model.disable_input_require_grads()  # reentrant checkpoints alone need it
 
 
-def check_compilable(model: PreTrainedModel, has_fused_head: bool, checkpoints: bool) -> None:
-    """Refuse what cannot be trained through a compiler.
-
-    Raises:
-        BaseModelError: The model checkpoints its activations, or does more with its logits than apply the head.
-    """
-    name = type(model).__name__
-    if checkpoints:
-        raise BaseModelError("activation_checkpointing and compile do not go together: set one of them to false")
-    if not has_fused_head:
-        raise BaseModelError(f"{name} does more with its logits than apply its head: set the model's compile to false")
-
-
 def attention_for(device: torch.device, longest: int) -> AbstractContextManager[None]:
     """How a training computes attention.
 
@@ -202,7 +189,7 @@ def attention_for(device: torch.device, longest: int) -> AbstractContextManager[
     return sdpa_kernel(SDPBackend.MATH) if is_short and torch.is_grad_enabled() else nullcontext()
 
 
-def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | None = None) -> HeadLoss | None:
+def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss | None:
     """The loss on top of ``model.base_model``, if the logits are exactly ``head(base_model(ids).last_hidden_state)``.
 
     Some architectures do more with their logits (soft caps, scales), so the equality is checked by one short forward
@@ -210,7 +197,7 @@ def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | 
 
     Args:
         model: A causal language model.
-        recompute: As for :class:`~doppel.privacy.clipping.head.HeadLoss`; likewise the divisor.
+        divisor: As for :class:`~doppel.privacy.clipping.head.HeadLoss`.
     """
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or model.base_model is model:
@@ -226,7 +213,7 @@ def fuse_head(model: PreTrainedModel, recompute: bool = False, divisor: float | 
         logits = model(input_ids=ids, use_cache=False).logits
         is_plain = torch.allclose(head(hidden), logits, rtol=1e-5, atol=1e-6)
     model.train(was_training)
-    return HeadLoss(head, recompute=recompute, divisor=divisor) if is_plain else None
+    return HeadLoss(head, divisor) if is_plain else None
 
 
 def _cannot(what: str, name: str, error: Exception) -> BaseModelError:

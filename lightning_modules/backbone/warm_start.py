@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from transformers import PreTrainedModel
 
 from datamodules.codec import Codec
 from doppel.errors import UserError
-from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
+from doppel.files import sha256_of
+from doppel.privacy.checkpoint import privacy_state, read_checkpoint
 from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 
 log = logging.getLogger(__name__)
@@ -42,9 +42,8 @@ class WarmStart:
     Attributes:
         weights: State dict of the Hugging Face model.
         lora: Adapters that the weights were trained with, or None.
-        record: Path, SHA-256 of the file, ``private`` (specification, mechanism and ledger that it was trained under,
-            and the fingerprint of its weights, or None), ``is_public`` (whether its data were declared public, None
-            where it does not say).
+        record: Path, SHA-256 of the file, ``private`` (specification and mechanism that it was trained under, and that
+            digest, or None), ``is_public`` (whether its data were declared public, None where it does not say).
         origins: What those weights came from, likewise.
     """
 
@@ -78,16 +77,10 @@ class WarmStart:
                 f"init_weights: {file} is no checkpoint of a language model of ours: give the last.ckpt of its `fit`"
             )
         private = privacy_state(checkpoint)
-        with file.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        paid = ("scope", "mechanism_id", "num_steps", "ledger")
-        under = None
+        digest, under = sha256_of(file), None
         if private is not None:
-            under = {
-                **private["spec"],
-                **{key: private.get(key) for key in paid},
-                "weights": weights_fingerprint(state),
-            }
+            paid = {key: private[key] for key in ("scope", "mechanism_id", "num_steps")}
+            under = {**private["spec"], **paid, "sha256": digest}
         record = {"path": str(path), "sha256": digest, "private": under, "is_public": checkpoint.get("data_is_public")}
         start = cls(weights, checkpoint["lora"], record, checkpoint.get("origins", []))
         name = codec.other_format(checkpoint["text_format"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -43,8 +43,6 @@ class LogicalBatchModule(LightningModule):
 
     #: Why this kind of model cannot be trained privately; None if it can.
     not_private_because: ClassVar[str | None] = None
-    #: Whether it trains through a compiler, which has its own way with weights.
-    is_compiled: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,8 +110,6 @@ class LogicalBatchModule(LightningModule):
 
     def half_weights(self) -> AbstractContextManager[None]:
         """Under autocast linear layers multiply by copies of their weights in this block, which ends with a step."""
-        if self.is_compiled:
-            return nullcontext()
         self._half_weights = self._half_weights or HalfWeights(self)
         return self._half_weights.in_use()
 

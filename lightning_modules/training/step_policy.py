@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.profiler import record_function
 
-from doppel.compilation import compile_static
 from doppel.gradients import GradientReducer
 from doppel.privacy.private_step import closed_name
 
@@ -34,9 +32,6 @@ class StepPolicy(Protocol):
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
         """The name to log a metric under; None keeps it in the process."""
-
-    def compile(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-        """Compile what the model computes in training."""
 
     def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
         """Make the gradients of this rank's micro-batches those that the optimiser takes."""
@@ -62,11 +57,6 @@ class PlainStep:
     def metric_name(self, name: str, is_public: bool) -> str | None:
         """The name itself."""
         return name
-
-    def compile(self, function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-        """One graph for each shape."""
-        compiled: Callable[..., Any] = compile_static(function, backend)
-        return compiled
 
     def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
         """The sum over ranks, divided."""

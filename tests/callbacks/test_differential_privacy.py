@@ -77,7 +77,7 @@ def test_dialogue_unit_is_accounted_and_trained(tmp_path: Path, tiny_model: str,
     callback = privacy(tmp_path)
     fit(tmp_path, model, data_module(corpus, unit="dialogue", batch_size=4), [callback])
     assert callback.spec is not None
-    assert (callback.spec.unit, callback.spec.num_units) == ("dialogue", 20)
+    assert (callback.spec.budget.unit, callback.spec.num_units) == ("dialogue", 20)
     assert callback.spec.sample_rate == 0.2
 
 
@@ -209,12 +209,12 @@ def test_training_ends_with_the_budget_and_no_callback_prolongs_it(
         with pytest.raises(_Crash):
             run(folder, [_StopAt(5)])
     ledger = Ledger(tmp_path / "as it is" / "ledger.jsonl")
-    room = ledger.affordable("default/fit")
+    room = ledger.remaining("default/fit")
     assert run(tmp_path / "as it is", []).global_step == room < 10
     with pytest.raises(BudgetExceededError):
         run(tmp_path / "longer", [Longer()])
     other = Ledger(tmp_path / "longer" / "ledger.jsonl")
-    assert other.spent_steps("default/fit") == ledger.spent_steps("default/fit") == 5 + room
+    assert other.mechanisms["default/fit"].done_steps == ledger.mechanisms["default/fit"].done_steps == 5 + room
     assert other.epsilon("default") <= 8.0
 
 
@@ -228,10 +228,13 @@ def test_a_training_that_lost_steps_leaves_room_for_the_histogram_of_its_plan(
     with pytest.raises(_Crash):
         run(_StopAt(5))
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    everything = ledger.affordable("default/fit")
+    everything = ledger.remaining("default/fit")
     steps = run().global_step
     assert 0 < steps < everything, "nothing is left for the histogram"
-    assert compute_epsilon([*ledger.spent("default"), Mechanism(1.0, 0.7, 1)], 1e-3, "rdp") <= 8.0
+    assert (
+        compute_epsilon([*(own.mechanism() for own in ledger.spent("default")), Mechanism(1.0, 0.7, 1)], 1e-3, "rdp")
+        <= 8.0
+    )
 
 
 def test_empty_batch_takes_a_noise_only_step(tmp_path: Path, tiny_model: str) -> None:
@@ -348,7 +351,7 @@ def test_a_unit_with_many_rows_moves_the_gradient_by_at_most_the_clipping_norm(
         fit(tmp_path / name, model, data, [callback], max_epochs=1)
         steps.append((weights(model) - start) * units)
     assert callback.spec is not None
-    assert (callback.spec.unit, callback.spec.max_rows_per_unit) == ("user", 3)
+    assert (callback.spec.budget.unit, callback.spec.max_rows_per_unit) == ("user", 3)
     assert 0.045 < (steps[1] - steps[0]).norm() <= 0.05 * (1 + 1e-5)
     scope = Ledger(tmp_path / "with" / "ledger.jsonl").summary()["scopes"]["default"]
     assert "one user (all their turns, however many; each step uses at most 3 of them" in scope["protects"]

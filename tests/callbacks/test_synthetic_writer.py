@@ -18,6 +18,7 @@ from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.loggers import WandbLogger
 from tiny_sampling import NUM_SAMPLES, PromptData, TinyModel, read, sample
 
+from callbacks import synthetic_writer
 from datamodules.prompt_data_module import PromptDataModule
 from datamodules.turn import Field
 from doppel.errors import UserError
@@ -72,13 +73,21 @@ def output(tmp_path: Path) -> Path:
 
 def part_line(index: int, record: dict[str, Any]) -> str:
     """A sample as a rank writes it."""
-    weights = weights_fingerprint(TinyModel().state_dict())
-    line = {"index": index, "finished": True, "valid": True, "weights": weights, "record": record}
-    return json.dumps(line) + "\n"
+    line = {"index": index, "finished": True, "valid": True, "faults": [], "dropped": False, "num_slots": [0, 0, 0]}
+    return json.dumps(line | {"record": record}) + "\n"
+
+
+def write_part(output: Path, rank: int, lines: list[str], weights: str | None = None) -> Path:
+    """The part of a rank whose model is a new one, or is said to be another one."""
+    header = {"stage": "tree", "weights": weights or weights_fingerprint(TinyModel().state_dict())}
+    part = output.with_name(f"trees.jsonl.rank{rank}.jsonl.part")
+    output.parent.mkdir(exist_ok=True)
+    part.write_text("".join([json.dumps(header) + "\n", *lines]))
+    return part
 
 
 def read_parts(output: Path) -> dict[int, str]:
-    return {line["index"]: line["record"]["parse"] for path in output.parent.iterdir() for line in read(path)}
+    return {line["index"]: line["record"]["parse"] for path in output.parent.iterdir() for line in read(path)[1:]}
 
 
 def test_records_metrics_and_table(output: Path) -> None:
@@ -142,13 +151,82 @@ def test_a_finished_file_is_not_sampled_again(output: Path, caplog: pytest.LogCa
     assert f"{output} is finished" in caplog.text
 
 
+def by_hand_with_other_weights(output: Path) -> None:
+    other = TinyModel()
+    other.model.lm_head.weight.data[3, 0] += 1e-3
+    sample(output, model=other)
+
+
+def by_hand_with_other_prompts(output: Path) -> None:
+    data = PromptData([None] * NUM_SAMPLES)
+    data.prompts_digest = "f00d" * 16
+    sample(output, data=data)
+
+
+def by_hand_under_a_grammar(output: Path) -> None:
+    table, model = output.parent.with_name("names.csv"), TinyModel()
+    table.write_text("Quetzalcoatl,Person\n")
+    model.sampling = SamplingArguments(grammar=str(table))  # type: ignore[assignment]
+    sample(output, model=model)
+
+
+def edited(output: Path) -> None:
+    sample(output)
+    output.write_bytes(output.read_bytes().replace(b"(Yield)", b"(Other)"))
+
+
+def by_no_sampling(output: Path) -> None:
+    output.parent.mkdir()
+    output.write_text('{"utterance": null, "parse": "(Yield)", "stage": "tree"}\n' * NUM_SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("put", "why"),
+    [
+        (by_hand_with_other_weights, "holds samples of other weights"),
+        (by_hand_with_other_prompts, "holds samples of other prompts"),
+        (by_hand_under_a_grammar, "holds samples of other grammar"),
+        (edited, "is not what a sampling wrote"),
+        (by_no_sampling, "is not what a sampling wrote"),
+    ],
+)
+def test_a_file_that_others_put_into_its_place_is_refused(output: Path, put: Callable[[Path], None], why: str) -> None:
+    put(output)
+    content, model = output.read_bytes(), TinyModel()
+    with pytest.raises(UserError, match=why):
+        sample(output, model=model)
+    assert model.asked == [] and output.read_bytes() == content
+
+
+@pytest.mark.parametrize("written", ["nothing", "output", "metrics"])
+def test_a_kill_while_the_parts_are_merged_loses_nothing(
+    output: Path, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = output.with_name("whole.jsonl")
+    sample(whole)
+    name = {"nothing": "write_json_lines", "output": "write_json", "metrics": "rank_zero_warn"}[written]
+
+    def kill(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(synthetic_writer, name, kill)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            sample(output)
+    assert sample(output).asked == []
+    told = json.loads(output.with_name("trees.jsonl.metrics.json").read_text())
+    assert output.read_bytes() == whole.read_bytes()
+    assert told["sha256"] == hashlib.sha256(output.read_bytes()).hexdigest()
+    assert not list(output.parent.glob("*.part"))
+
+
 def test_samples_that_were_written_but_not_merged_are_merged(output: Path) -> None:
     sample(output)
     content = output.read_bytes()
     lines = [part_line(i, record) for i, record in enumerate(read(output))]
     output.unlink()
-    output.with_name("trees.jsonl.rank0.jsonl.part").write_text("".join(lines[::2]))
-    output.with_name("trees.jsonl.rank1.jsonl.part").write_text("".join(lines[1::2]))
+    write_part(output, 0, lines[::2])
+    write_part(output, 1, lines[1::2])
     assert sample(output).asked == []
     assert output.read_bytes() == content
 
@@ -289,11 +367,9 @@ def test_parts_under_another_grammar_are_refused(output: Path, tmp_path: Path) -
     assert told["grammar"] == [hashlib.sha256(table.read_bytes()).hexdigest()]
 
 
-def test_parts_without_a_fingerprint_are_refused_even_if_they_are_complete(output: Path) -> None:
-    output.parent.mkdir()
-    part = output.with_name("trees.jsonl.rank0.jsonl.part")
-    lines = [json.loads(part_line(i, {"parse": "(Yield)", "stage": "tree"})) for i in range(NUM_SAMPLES)]
-    part.write_text("".join(json.dumps({k: v for k, v in x.items() if k != "weights"}) + "\n" for x in lines))
+def test_parts_of_others_are_refused_even_if_they_are_complete(output: Path) -> None:
+    lines = [part_line(i, {"parse": "(Yield)", "stage": "tree"}) for i in range(NUM_SAMPLES)]
+    part = write_part(output, 0, lines, weights="cafe" * 16)
     with pytest.raises(UserError, match="samples of other weights"):
         sample(output)
     assert not output.exists() and part.exists()
@@ -330,10 +406,9 @@ def two_ranks() -> LogicalBatchDDPStrategy:
 @pytest.mark.ddp
 def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> None:
     # One sample came from the third rank of an earlier run; its second was torn.
-    output.parent.mkdir()
     record = {"utterance": None, "parse": "(Yield)", "stage": "tree"}
     line = part_line(3, record)
-    output.with_name("trees.jsonl.rank2.jsonl.part").write_text(line + line[:20].replace("3", "4"))
+    write_part(output, 2, [line, line[:20].replace("3", "4")])
     seed_everything(1)
     sample(output, strategy=two_ranks(), devices=2)
     texts = [r["parse"] for r in read(output)]
@@ -346,10 +421,8 @@ def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> No
 @pytest.mark.ddp
 @pytest.mark.slow
 def test_a_rank_without_work_waits_for_the_others(output: Path) -> None:
-    output.parent.mkdir()
     record = {"utterance": None, "parse": "(Yield)", "stage": "tree"}
-    part = output.with_name("trees.jsonl.rank0.jsonl.part")
-    part.write_text("".join(part_line(i, record) for i in range(NUM_SAMPLES) if i != 5))
+    part = write_part(output, 0, [part_line(i, record) for i in range(NUM_SAMPLES) if i != 5])
     data = PromptDataModule(num_samples=NUM_SAMPLES, batch_size=4)
     sample(output, strategy=two_ranks(), devices=2, data=data)
     assert [r["parse"] == "(Yield)" for r in read(output)].count(True) >= NUM_SAMPLES - 1

@@ -22,7 +22,7 @@ def run_dir(tmp_path: Path) -> Path:
     spec = plan(2000, 100, [1, 4], 6.0, delta=1e-5, accountant="rdp")
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for stage, planned, done in (("trees", 20, 20), ("utterances", 80, 7)):
-        name = ledger.open_mechanism(
+        name = ledger.open(
             scope="two_stage",
             stage=stage,
             spec=spec,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from datamodules.batch import IGNORE_INDEX
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns
-from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches, fixed_length
+from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
 from datamodules.tables import read_turns
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
@@ -116,30 +116,6 @@ def test_a_limit_takes_the_first_units() -> None:
     assert len(units) == 2
     assert units.rows(0).tolist() == [0, 2]
     assert units.rows(1).tolist() == [1]
-
-
-@settings(max_examples=60, deadline=None)
-@given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=30), budget=st.integers(40, 300))
-def test_fixed_shapes_are_few_and_change_no_unit(lengths: list[int], budget: int) -> None:
-    units = EncodedUnits(encoded(lengths, [i // 2 for i in range(len(lengths))]))
-    sampled = (0, range(len(units)), 7.0)
-    plain = LogicalBatches(units, Ids(), budget, 2, seed=1).make(*sampled)  # type: ignore[arg-type]
-    fixed = LogicalBatches(units, Ids(), budget, 2, seed=1, fixed_shapes=True).make(*sampled)  # type: ignore[arg-type]
-
-    assert (fixed.num_units, fixed.expected_num_units) == (plain.num_units, 7.0)
-    for mb in fixed.micro_batches:
-        num_rows, width = mb.input_ids.shape
-        assert width in (16, 24, 32, 40)
-        assert mb.num_units == max(1, budget // (mb.rows_per_unit * width)), "the shape follows from the width alone"
-        assert num_rows == mb.num_units * mb.rows_per_unit
-        is_filling = (mb.input_ids == Ids.pad_id).all(1)
-        assert (mb.labels[is_filling] == IGNORE_INDEX).all()
-    found = [unit for unit in rows_of(fixed) if any(unit)]
-    assert sorted(found) == sorted(rows_of(plain))
-
-
-def test_fixed_lengths() -> None:
-    assert [fixed_length(n, 100) for n in (1, 16, 17, 25, 33, 65, 97, 100)] == [16, 16, 24, 32, 48, 96, 100, 100]
 
 
 def test_the_secret_behind_the_choice_of_rows_is_in_no_copy() -> None:

@@ -32,8 +32,8 @@ def test_sigma_is_that_of_the_tables(num_units: int, place: int, epsilon: float)
     assert spec.noise_multiplier == pytest.approx(TABLE[num_units][place], abs=0.01)
     assert (spec.sample_rate, spec.max_grad_norm, spec.stage_steps) == (1.0, 1.0, (10,))
     accountant = PLDAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(spec.noise_multiplier), 10))
-    assert accountant.get_epsilon(spec.delta) == pytest.approx(epsilon, rel=2e-3)
-    assert delta_of(math.sqrt(10) / spec.noise_multiplier, epsilon) <= spec.delta * (1 + 1e-6), "by a direct sum"
+    assert accountant.get_epsilon(spec.budget.delta) == pytest.approx(epsilon, rel=2e-3)
+    assert delta_of(math.sqrt(10) / spec.noise_multiplier, epsilon) <= spec.budget.delta * (1 + 1e-6), "by a direct sum"
 
 
 @pytest.mark.parametrize("num_units", BESIDE)
@@ -42,16 +42,16 @@ def test_rounds_leave_room_for_rows_of_attributes(num_units: int, place: int, ep
     alone = plan_votes(PrivacyArguments(epsilon, 1 / (num_units * math.log(num_units))), num_units, 10, "utterance")
     mu = math.sqrt(10) / alone.noise_multiplier
     beside = 1 / math.sqrt(0.1) / mu
-    room = PrivacyArguments(epsilon, alone.delta, histogram_noise_multiplier=beside)
-    share = PrivacyArguments(epsilon, alone.delta, histogram_share=0.1)
+    room = PrivacyArguments(epsilon, alone.budget.delta, histogram_noise_multiplier=beside)
+    share = PrivacyArguments(epsilon, alone.budget.delta, histogram_share=0.1)
     for given, paid in (
         (room, ()),
         (share, ()),
-        (PrivacyArguments(epsilon, alone.delta), (Mechanism(1.0, beside, 1),)),
+        (PrivacyArguments(epsilon, alone.budget.delta), (Mechanism(1.0, beside, 1),)),
     ):
         spec = plan_votes(given, num_units, 10, "utterance", paid)
         assert spec.noise_multiplier == pytest.approx(BESIDE[num_units][place], abs=0.01)
-        assert spec.allows([*spec.mechanisms(), *paid])
+        assert spec.budget.allows([*spec.mechanisms(), *paid])
 
 
 def test_votes_beside_a_training_get_what_it_leaves() -> None:
@@ -60,14 +60,15 @@ def test_votes_beside_a_training_get_what_it_leaves() -> None:
     spec = plan_votes(PrivacyArguments(4.0), 5000, 2, "utterance", [training])
     event = SelfComposedDpEvent(PoissonSampledDpEvent(0.05, GaussianDpEvent(1.2)), 60)
     votes = SelfComposedDpEvent(GaussianDpEvent(spec.noise_multiplier), 2)
-    assert PLDAccountant().compose(event).compose(votes).get_epsilon(spec.delta) == pytest.approx(4.0, rel=5e-3)
+    assert PLDAccountant().compose(event).compose(votes).get_epsilon(spec.budget.delta) == pytest.approx(4.0, rel=5e-3)
     assert spec.noise_multiplier > plan_votes(PrivacyArguments(4.0), 5000, 2, "utterance").noise_multiplier
 
 
 def test_another_accountant_calibrates_itself() -> None:
     exact = plan_votes(PrivacyArguments(2.0), 5000, 4, "user").noise_multiplier
     rdp = plan_votes(PrivacyArguments(2.0, accountant="rdp"), 5000, 4, "user")
-    assert rdp.noise_multiplier > exact and rdp.accountant == "rdp" and rdp.allows(rdp.mechanisms())
+    assert rdp.noise_multiplier > exact and rdp.budget.accountant == "rdp"
+    assert rdp.budget.allows(rdp.mechanisms())
 
 
 def test_what_no_noise_can_keep_is_refused() -> None:

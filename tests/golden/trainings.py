@@ -186,10 +186,10 @@ def _ledger(path: Path) -> Iterator[str]:
     fingerprints: dict[str, int] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        for name in ("time", "chain", "identity"):
+        for name in ("time", "chain"):
             record.pop(name, None)
         for name in record:
-            if name.endswith("fingerprint"):
+            if name in ("data_fingerprint", "sha256"):
                 record[name] = fingerprints.setdefault(str(record[name]), len(fingerprints))
         yield json.dumps({n: float(f"{v:.6g}") if isinstance(v, float) else v for n, v in record.items()})
 

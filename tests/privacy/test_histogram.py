@@ -70,9 +70,9 @@ def test_dp_accounting_itself_composes_histogram_and_training_to_the_target() ->
     accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-3)
     step = PoissonSampledDpEvent(spec.sample_rate, GaussianDpEvent(spec.noise_multiplier))
     accountant.compose(SelfComposedDpEvent(step, spec.steps))
-    alone = accountant.get_epsilon(spec.delta)
+    alone = accountant.get_epsilon(spec.budget.delta)
     accountant.compose(GaussianDpEvent(10.0))  # one release in which a unit has norm 1
-    assert alone < accountant.get_epsilon(spec.delta) == pytest.approx(3.0, rel=5e-3)
+    assert alone < accountant.get_epsilon(spec.budget.delta) == pytest.approx(3.0, rel=5e-3)
     without = plan(10_060, 512, [1, 2], 3.0).noise_multiplier
     assert 1.001 < spec.noise_multiplier / without < 1.01  # what the histogram costs
 
@@ -81,7 +81,7 @@ def test_dp_accounting_itself_composes_histogram_and_training_to_the_target() ->
 @pytest.mark.parametrize("sigma", [2.0, 20.0])
 def test_training_and_histogram_together_meet_the_target(accountant: Accountant, sigma: float) -> None:
     spec = plan(2000, 100, [1, 2], 3.0, accountant=accountant, histogram_noise_multiplier=sigma)
-    together = compute_epsilon(spec.mechanisms(), spec.delta, accountant)
+    together = compute_epsilon(spec.mechanisms(), spec.budget.delta, accountant)
     assert 2.98 < together <= 3.0
     assert spec.noise_multiplier > plan(2000, 100, [1, 2], 3.0, accountant=accountant).noise_multiplier
 
@@ -96,12 +96,10 @@ def test_a_histogram_that_costs_the_whole_target_is_refused() -> None:
 def test_the_ledger_takes_one_histogram_beside_the_training_and_no_second_one(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     spec = plan(2000, 100, 1, 1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
-    fit = ledger.open_mechanism(scope="labels", stage="labels", spec=spec, planned_steps=20, data_fingerprint="f00d")
+    fit = ledger.open(scope="labels", stage="labels", spec=spec, planned_steps=20, data_fingerprint="f00d")
     terms = PrivacyArguments(1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
     own = terms.plan_histogram(2000, "utterance")
-    name = ledger.open_mechanism(
-        scope="labels", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND
-    )
+    name = ledger.open(scope="labels", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=KIND)
     for _ in range(20):
         ledger.spend(fit)
     ledger.spend(name)
@@ -116,15 +114,13 @@ def test_a_caveat_is_kept_and_a_voiding_one_takes_epsilon_away(tmp_path: Path) -
         spec = plan(2000, 100, 1, 3.0, accountant="rdp")
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for scope in ("labels", "two_stage"):
-        ledger.spend(
-            ledger.open_mechanism(scope=scope, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d")
-        )
-    ledger.add_caveat("two_stage", "rows were shuffled", voids=False)
+        ledger.spend(ledger.open(scope=scope, stage="fit", spec=spec, planned_steps=20, data_fingerprint="f00d"))
+    ledger.caveat("two_stage", "rows were shuffled", voids=False)
     spent = Ledger(tmp_path / "ledger.jsonl").summary()
     assert spent["epsilon"] is not None
     assert "NOTE, two_stage: rows were shuffled." in spent["statement"]
     for _ in range(2):
-        ledger.add_caveat("labels", "the exact histogram was released", voids=True)
+        ledger.caveat("labels", "the exact histogram was released", voids=True)
     spent = Ledger(tmp_path / "ledger.jsonl").summary()
     assert spent["epsilon"] is None
     assert spent["scopes"]["labels"]["epsilon"] is None

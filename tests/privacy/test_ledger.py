@@ -8,24 +8,22 @@ import math
 import multiprocessing
 import os
 import stat
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from doppel.privacy.accounting import Mechanism, compute_epsilon
-from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError
-from doppel.privacy.spec import PrivacySpec, plan
+from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, Release
+from doppel.privacy.spec import DPPlan, plan
 
 SPEC = plan(2000, 100, [1, 4], 6.0, delta=1e-5, max_grad_norm=0.1)  # 20 + 80 steps
 
 
-def opened(path: Path, stage: str = "trees", scope: str = "two_stage", spec: PrivacySpec = SPEC, steps: int = 20):
+def opened(path: Path, stage: str = "trees", scope: str = "two_stage", spec: DPPlan = SPEC, steps: int = 20):
     ledger = Ledger(path)
-    return ledger, ledger.open_mechanism(
-        scope=scope, stage=stage, spec=spec, planned_steps=steps, data_fingerprint="f00d"
-    )
+    return ledger, ledger.open(scope=scope, stage=stage, spec=spec, planned_steps=steps, data_fingerprint="f00d")
 
 
 def spend(ledger: Ledger, name: str, steps: int) -> None:
@@ -45,15 +43,17 @@ def lines(path: Path) -> list[dict]:
 def test_every_mechanism_is_recorded_in_full_and_for_the_owner_alone(path):
     ledger, tree_id = opened(path)
     ledger.spend(tree_id)
-    assert [line["type"] for line in lines(path)] == ["ledger", "budget", "mechanism", "spend"]
+    assert [line["type"] for line in lines(path)] == ["budget", "mechanism", "spend"]
     fields = (
         "scope stage unit sample_rate noise_multiplier max_grad_norm batch_size num_units planned_steps "
-        "data_fingerprint delta target_epsilon accountant time"
+        "data_fingerprint kind time v chain"
     )
-    assert set(fields.split()) <= lines(path)[2].keys()
+    assert set(fields.split()) <= lines(path)[1].keys()
+    assert {"target_epsilon", "delta", "accountant", "unit"} <= lines(path)[0].keys()
     modes = {p: stat.S_IMODE(p.stat().st_mode) for p in (path, path.parent, path.parent.parent)}
     assert list(modes.values()) == [0o600, 0o700, 0o700]
-    assert {stat.S_IMODE(Path(f"{path}{end}").stat().st_mode) for end in (".lock", ".head")} == {0o600}
+    assert stat.S_IMODE(Path(f"{path}.lock").stat().st_mode) == 0o600
+    assert {p.name for p in path.parent.iterdir()} == {"ledger.jsonl", "ledger.jsonl.lock"}
 
 
 def test_two_stages_cost_what_one_run_of_all_steps_costs(path):
@@ -61,24 +61,23 @@ def test_two_stages_cost_what_one_run_of_all_steps_costs(path):
     spend(ledger, trees, 20)
     other, utterances = opened(path, "utterances", steps=80)
     spend(other, utterances, 80)
-    whole = compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 100)], SPEC.delta)
-    assert ledger.epsilon("two_stage") == other.epsilon() == whole <= SPEC.target_epsilon
-    assert whole <= ledger.epsilon("two_stage", fast=True) <= 1.01 * whole
+    whole = compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 100)], SPEC.budget.delta)
+    assert ledger.epsilon("two_stage") == other.epsilon() == whole <= SPEC.budget.target_epsilon
 
 
 def test_a_step_past_the_budget_is_refused_and_nothing_is_written(path):
     ledger, name = opened(path, steps=100)
     spend(ledger, name, 100)
-    while ledger.affordable(name):  # what rounding left over
+    while ledger.remaining(name):  # what rounding left over
         ledger.spend(name)
     before = path.read_bytes()
     with pytest.raises(BudgetExceededError, match=r"'two_stage' .* 5\.9\d* .* 6\.0\d*, .* 6 ") as error:
         ledger.spend(name)
     assert "\n" not in str(error.value) and error.value.about == str(path)
     assert path.read_bytes() == before
-    assert ledger.epsilon("two_stage") <= SPEC.target_epsilon
+    assert ledger.epsilon("two_stage") <= SPEC.budget.target_epsilon
     fresh, same = opened(path, steps=100)
-    assert fresh.affordable(same) == 0
+    assert fresh.remaining(same) == 0
     with pytest.raises(BudgetExceededError):
         fresh.spend(same)
 
@@ -86,42 +85,42 @@ def test_a_step_past_the_budget_is_refused_and_nothing_is_written(path):
 def test_affordable_steps_are_exactly_those_that_spend_allows(path):
     ledger, name = opened(path, steps=100)
     spend(ledger, name, 60)
-    room = ledger.affordable(name)
+    room = ledger.remaining(name)
     assert 40 <= room < 100
     spend(Ledger(path), name, room)
     with pytest.raises(BudgetExceededError):
         Ledger(path).spend(name)
-    assert ledger.affordable(name) == 0 and ledger.spent_steps(name) == 60 + room
+    assert ledger.remaining(name) == 0 and ledger.mechanisms[name].done_steps == 60 + room
 
 
 def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     spec = plan(2000, 100, [1, 4], 6.0, delta=1e-5, histogram_noise_multiplier=5.0)
     ledger, name = opened(path, spec=spec, steps=100)
-    assert ledger.affordable(name, later=spec.histogram) == 100, "the plan has room for both"
+    assert ledger.remaining(name, later=spec.histogram) == 100, "the plan has room for both"
     spend(ledger, name, 60)  # 20 of these are lost to a crash
-    room = ledger.affordable(name, later=spec.histogram)
-    assert 0 < room < ledger.affordable(name)
+    room = ledger.remaining(name, later=spec.histogram)
+    assert 0 < room < ledger.remaining(name)
     spend(ledger, name, room)
-    histogram = ledger.open_mechanism(
+    histogram = ledger.open(
         scope="two_stage",
         stage="histogram",
-        spec=replace(spec, noise_multiplier=5.0, batch_size=2000),
+        spec=replace(spec, noise_multiplier=5.0, expected_batch_size=2000),
         planned_steps=1,
         data_fingerprint="f00d",
     )
     ledger.spend(histogram)
     assert ledger.epsilon("two_stage") <= 6.0
-    assert ledger.affordable(name, later=spec.histogram) == ledger.affordable(name), "it is made"
+    assert ledger.remaining(name, later=spec.histogram) == ledger.remaining(name), "it is made"
 
 
 def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(path):
     ledger, name = opened(path)
     spend(ledger, name, 15)
     resumed, same = opened(path)  # a checkpoint of step 10 is loaded: the ledger does not go back
-    assert same == name and resumed.spent_steps(same) == 15
+    assert same == name and resumed.mechanisms[same].done_steps == 15
     for _ in range(10):
         resumed.spend(same)
-    assert resumed.spent_steps(same) == 25
+    assert resumed.mechanisms[same].done_steps == 25
     assert [line["type"] for line in lines(path)].count("mechanism") == 1
 
 
@@ -130,8 +129,8 @@ def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(
     [
         ({"spec": replace(SPEC, noise_multiplier=2.0)}, "noise_multiplier"),
         ({"spec": replace(SPEC, max_grad_norm=1.0)}, "max_grad_norm"),
-        ({"spec": replace(SPEC, target_epsilon=9.0)}, "target_epsilon"),
-        ({"spec": replace(SPEC, unit="dialogue"), "stage": "other"}, "unit"),
+        ({"spec": replace(SPEC, budget=replace(SPEC.budget, target_epsilon=9.0))}, "target_epsilon"),
+        ({"spec": replace(SPEC, budget=replace(SPEC.budget, unit="dialogue")), "stage": "other"}, "unit"),
         ({"steps": 21}, "planned_steps"),
         ({"spec": replace(SPEC, max_rows_per_unit=3)}, "max_rows_per_unit"),
     ],
@@ -156,15 +155,15 @@ def test_scopes_have_their_own_budgets_and_the_whole_composes(path):
     assert (
         summary["epsilon"]
         == ledger.epsilon()
-        == compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 200)], SPEC.delta)
+        == compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 200)], SPEC.budget.delta)
     )
-    assert "one utterance" in summary["statement"] and summary["delta"] == SPEC.delta
+    assert "one utterance" in summary["statement"] and summary["delta"] == SPEC.budget.delta
 
 
 def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
     ledger, name = opened(path)
-    histogram = replace(SPEC, batch_size=2000, noise_multiplier=20.0, max_grad_norm=1.0)
-    extra = ledger.open_mechanism(
+    histogram = replace(SPEC, expected_batch_size=2000, noise_multiplier=20.0, max_grad_norm=1.0)
+    extra = ledger.open(
         scope="two_stage",
         stage="labels",
         spec=histogram,
@@ -175,11 +174,11 @@ def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
     spend(ledger, name, 20)
     ledger.spend(extra)
     expected = [Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 20), Mechanism(1.0, 20.0, 1)]
-    assert ledger.epsilon("two_stage") == compute_epsilon(expected, SPEC.delta)
+    assert ledger.epsilon("two_stage") == compute_epsilon(expected, SPEC.budget.delta)
 
 
 def test_the_statement_says_how_many_rows_of_a_unit_are_used_if_all_stages_say_so(path):
-    spec = replace(SPEC, unit="dialogue")
+    spec = replace(SPEC, budget=replace(SPEC.budget, unit="dialogue"))
     opened(path, "trees", spec=replace(spec, max_rows_per_unit=2))
     ledger, _ = opened(path, "utterances", spec=replace(spec, max_rows_per_unit=4))
     words = "one dialogue (all its turns, however many; each step uses at most 4 of them, chosen uniformly)"
@@ -192,7 +191,7 @@ def test_the_statement_says_how_many_rows_of_a_unit_are_used_if_all_stages_say_s
 def test_unlike_units_have_no_common_epsilon(path):
     ledger, name = opened(path)
     ledger.spend(name)
-    opened(path, scope="by_dialogue", spec=replace(SPEC, unit="dialogue"))
+    opened(path, scope="by_dialogue", spec=replace(SPEC, budget=replace(SPEC.budget, unit="dialogue")))
     with pytest.raises(LedgerError, match="dialogue, utterance"):
         ledger.epsilon()
     assert ledger.summary()["epsilon"] is None and ledger.epsilon("two_stage") > 0
@@ -203,12 +202,10 @@ SPEND = b'{"type": "spend", "mechanism": "two_stage/trees", "steps": 1, "time": 
 
 def next_line(path: Path, name: str) -> bytes:
     """The line that the next step would write, without its end."""
-    head = Path(f"{path}.head")
-    before = path.read_bytes(), head.read_bytes()
+    before = path.read_bytes()
     Ledger(path).spend(name)
     line = path.read_bytes().splitlines()[-1]
-    path.write_bytes(before[0])
-    head.write_bytes(before[1])
+    path.write_bytes(before)
     return line
 
 
@@ -233,25 +230,90 @@ def test_a_line_torn_by_a_crash_counts_as_one_step_and_the_ledger_goes_on(path, 
     with path.open("ab") as file:
         file.write(fragment)
     reader = Ledger(path)
-    assert (reader.spent_steps(name), reader.spent_steps(other)) == (5, others), "a reader counts it"
+    assert [reader.mechanisms[own].done_steps for own in (name, other)] == [5, others], "a reader counts it"
     before = path.read_bytes()
     ledger.spend(name)
-    settled = ledger.spent_steps(name)
-    assert settled == Ledger(path).spent_steps(name) >= 6, "a writer settles it, and never takes it back"
-    assert ledger.spent_steps(other) == others
+    settled = ledger.mechanisms[name].done_steps
+    assert settled == Ledger(path).mechanisms[name].done_steps == 6, "a writer ends it, and never takes it back"
+    assert ledger.mechanisms[other].done_steps == others
     assert path.read_bytes().startswith(before), "the file is only ever appended to"
     Ledger(path).spend(name)
-    assert Ledger(path).spent_steps(name) == settled + 1
+    assert Ledger(path).mechanisms[name].done_steps == settled + 1
 
 
-def test_a_repair_that_is_torn_too_loses_nothing(path):
+def test_lines_torn_one_after_another_are_charged_one_by_one(path):
     ledger, name = opened(path)
     spend(ledger, name, 4)
     with path.open("ab") as file:
-        file.write(SPEND[:66] + b'\n{"type": "repair", "char')
-    assert Ledger(path).spent_steps(name) == 6
+        file.write(SPEND[:66] + b'\n{"v": 3, "type": "cav')
+    assert Ledger(path).mechanisms[name].done_steps == 6
     Ledger(path).spend(name)
-    assert Ledger(path).spent_steps(name) == 7
+    assert Ledger(path).mechanisms[name].done_steps == 7
+
+
+def test_numbers_are_paid_and_released_in_one_line_and_files_after_their_steps(path):
+    ledger, name = opened(path)
+    sums = {"round": 1, "sums": [1.5, -2.25]}
+    ledger.spend(name, sums)
+    with pytest.raises(LedgerError, match="1 are spent"):
+        ledger.release(name, sha256="ab" * 32, steps=2)
+    ledger.spend(name)
+    for _ in range(2):  # a file is named once, however often it is saved
+        ledger.release(name, sha256="ab" * 32)
+    ledger.release(name, content={"marginal": [0]})
+    found = Ledger(path).releases(name)
+    assert found == [Release(1, content=sums), Release(2, "ab" * 32), Release(2, content={"marginal": [0]})]
+    assert ledger.unpaid_reason("ab" * 32, "two_stage") is None
+    assert "has paid for it" in str(ledger.unpaid_reason("ab" * 32, "one_stage"))
+    assert "no release of it" in str(ledger.unpaid_reason("cd" * 32, "two_stage"))
+    assert ledger.releases("two_stage/none") == []
+
+
+def test_a_release_that_cannot_be_paid_is_not_written(path):
+    ledger, name = opened(path, spec=replace(SPEC, budget=replace(SPEC.budget, target_epsilon=0.01)))
+    before = path.read_bytes()
+    with pytest.raises(BudgetExceededError):
+        ledger.spend(name, {"sums": [1.0]})
+    assert path.read_bytes() == before and ledger.releases(name) == []
+
+
+@pytest.mark.parametrize("cut", range(1, 200, 7))
+def test_a_torn_line_of_numbers_is_charged_and_holds_no_numbers(path, cut):
+    ledger, name = opened(path)
+    ledger.spend(name)
+    before = len(path.read_bytes())
+    ledger.spend(name, {"sums": list(range(20))})
+    path.write_bytes(path.read_bytes()[: before + cut])
+    torn = Ledger(path)
+    assert torn.mechanisms[name].done_steps == 2 and torn.releases(name) == []
+
+
+def test_a_ledger_of_the_second_form_is_shown_and_not_gone_on_with(path):
+    path.parent.mkdir(parents=True)
+    terms = asdict(SPEC.budget)
+    mechanism = {"kind": "poisson_subsampled_gaussian", "planned_steps": 20, "data_fingerprint": "f00d", **terms}
+    mechanism |= {"max_rows_per_unit": None, "sample_rate": SPEC.sample_rate, "batch_size": 100, "num_units": 2000}
+    mechanism |= {"noise_multiplier": SPEC.noise_multiplier, "max_grad_norm": 0.1}
+    names = {"id": "two_stage/trees", "scope": "two_stage", "stage": "trees"}
+    written = since = b""
+    for record in (
+        {"type": "ledger", "version": 2, "identity": "ab" * 16},
+        {"type": "budget", "scope": "two_stage", **terms},
+        {"type": "mechanism", **names, **mechanism},
+        {"type": "spend", "mechanism": "two_stage/trees", "steps": 1},
+        {"type": "weights", "mechanism": "two_stage/trees", "steps": 1, "fingerprint": "00"},
+    ):
+        body = json.dumps({**record, "time": "2026-01-01T00:00:00+00:00"}).encode()[:-1]
+        chain = hashlib.sha256(since + body).hexdigest().encode()
+        written += body + b', "chain": "' + chain + b'"}\n'
+        since = chain
+    path.write_bytes(written)
+    assert Ledger(path).summary()["scopes"]["two_stage"]["steps_done"] == 1
+    with pytest.raises(LedgerError, match="earlier version"):
+        Ledger(path).spend("two_stage/trees")
+    with pytest.raises(LedgerError, match="earlier version"):
+        opened(path)
+    assert path.read_bytes() == written
 
 
 def append_chained(path: Path, text: str) -> None:
@@ -265,11 +327,13 @@ def append_chained(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "not json\n" + SPEND.decode() + "\n",
         '{"type": "spend", "mechanism": "two_stage/trees"}\n',
         '{"type": "spend", "mechanism": "elsewhere", "steps": 1}\n',
         '{"type": "spend", "mechanism": "two_stage/trees", "steps": -5}\n',
         '{"type": "repair", "charged": {"two_stage/trees": -5}}\n',
+        '{"v": 3, "type": "release", "mechanism": "two_stage/trees", "steps": 2, "sha256": "00"}\n',
+        '{"v": 3, "type": "release", "mechanism": "two_stage/trees", "steps": 1}\n',
+        '{"v": 4, "type": "caveat", "scope": "two_stage", "text": "", "voids": false}\n',
         '{"type": "refund"}\n',
     ],
 )
@@ -277,7 +341,7 @@ def test_damage_in_the_middle_is_an_error_with_its_line(path, line):
     ledger, name = opened(path)
     ledger.spend(name)
     append_chained(path, line)
-    places = {f"{path}, line {number}" for number in (5, 6)}
+    places = {f"{path}, line 4"}
     with pytest.raises(LedgerError) as error:
         Ledger(path).summary()
     assert error.value.about in places
@@ -333,7 +397,7 @@ def test_an_epsilon_that_is_no_number_admits_no_step(path, monkeypatch):
     monkeypatch.setattr("doppel.privacy.spec.compute_epsilon", lambda *a, **k: math.nan)
     with pytest.raises(BudgetExceededError):
         ledger.spend(name)
-    assert ledger.spent_steps(name) == 0
+    assert ledger.mechanisms[name].done_steps == 0
 
 
 def test_spending_does_not_account_anew_at_every_step(path, monkeypatch):
@@ -378,20 +442,19 @@ def test_a_torn_step_fixes_the_terms_too(path):
     ledger.spend(name)
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])  # the crash came while the line of the only step was written
-    Path(f"{path}.head").unlink()
     with pytest.raises(LedgerError, match="opened with"):
         opened(path, spec=OTHER)
-    assert Ledger(path).spent_steps(name) == 1
+    assert Ledger(path).mechanisms[name].done_steps == 1
 
 
 def test_a_process_of_the_old_terms_takes_no_step_under_the_new_ones(path):
     """Its noise is that of the old terms, and the line would say that of the new ones."""
     old, name = opened(path)
-    assert old.affordable(name) == 20
+    assert old.remaining(name) == 20
     new, _ = opened(path, spec=OTHER, steps=10)
     with pytest.raises(LedgerError, match="declared"):
         old.spend(name)
-    assert new.spent_steps(name) == 0
+    assert new.mechanisms[name].done_steps == 0
     new.spend(name)
     with pytest.raises(LedgerError, match="opened with"):
         opened(path)
@@ -400,10 +463,10 @@ def test_a_process_of_the_old_terms_takes_no_step_under_the_new_ones(path):
 def test_what_an_old_budget_affords_says_nothing_of_a_new_one(path):
     """One ledger object that outlives the change counts by the promise that holds now."""
     ledger, name = opened(path)
-    assert ledger.affordable(name) == 20
-    tight = replace(SPEC, target_epsilon=0.05)
-    ledger.open_mechanism(scope="two_stage", stage="trees", spec=tight, planned_steps=20, data_fingerprint="f00d")
-    room = ledger.affordable(name)
+    assert ledger.remaining(name) == 20
+    tight = replace(SPEC, budget=replace(SPEC.budget, target_epsilon=0.05))
+    ledger.open(scope="two_stage", stage="trees", spec=tight, planned_steps=20, data_fingerprint="f00d")
+    room = ledger.remaining(name)
     assert room < 20
     spend(ledger, name, room)
     with pytest.raises(BudgetExceededError):

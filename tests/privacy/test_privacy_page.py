@@ -71,7 +71,7 @@ def test_the_page_says_who_may_read_each_file_that_a_step_leaves(name: str, more
         ("metrics", "anybody"),
         ("report", "anybody"),
     }
-    assert all(reader(file.path) == "who holds the run" for file in files if file.role == "checkpoint" and file.scope)
+    assert all(reader(file.path) == "who holds the run" for file in files if file.role == "checkpoint" and file.budget)
 
 
 def test_the_page_says_who_may_read_each_file_of_an_evolution() -> None:

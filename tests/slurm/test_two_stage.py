@@ -60,7 +60,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     assert {"epsilon", "delta", "unit", "accountant", "noise_multiplier"} <= privacy.keys()
     assert 7 < privacy["epsilon"] <= 8
     assert privacy["epsilon_if_all_systems_are_released"] > privacy["epsilon"]
-    assert report["card"]["signed"], report["card"]["prevents"]
+    assert report["card"]["verified"], report["card"]["reasons"]
     assert report["metrics"]["one_stage"]["function_overlap"] is None
     assert report["metrics"]["two_stage"]["num_trees"] == 30
     assert not [name for system in report["metrics"].values() for name in system if name.startswith("private/")]
@@ -152,9 +152,7 @@ def test_a_failed_start_binds_nobody_and_one_step_does(
     (run / "configs").mkdir(parents=True)
     write_experiment(run / "experiment.yaml", **{**yaml.safe_load(experiment.read_text()), "name": "tiny"})
     ledger, terms = Ledger(run / "ledger.jsonl"), spec(8.0)
-    mechanism = ledger.open_mechanism(
-        scope="one_stage", stage="one_stage", spec=terms, planned_steps=20, data_fingerprint="f00d"
-    )
+    mechanism = ledger.open(scope="one_stage", stage="one_stage", spec=terms, planned_steps=20, data_fingerprint="f00d")
     if left == "a step":
         ledger.spend(mechanism)
     elif left != "nothing":

@@ -6,13 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import wide_dtype
-from doppel.privacy.clipping.compiled import CompiledFunction
 from doppel.privacy.clipping.observer import ModelObserver, ObserveGradient, reentrant_checkpoint_error
 from doppel.privacy.clipping.registry import build_rules
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
@@ -48,7 +46,6 @@ class PerSampleClipper:
     dropout, padding                              exact
     :class:`.head.HeadLoss`                       exact; the logits are never all held
     activation checkpointing (not reentrant)      exact, but inputs and output gradients of trained layers are held
-    ``torch.compile``                             exact, through :meth:`compile`
     a loss that depends on no parameter of ours   norm 0
     inf or nan in a unit                          that unit contributes zero; see :attr:`num_nonfinite`
     any other shared parameter                    exact, unit by unit
@@ -57,7 +54,7 @@ class PerSampleClipper:
     mixes rows, keeps a state
     BatchNorm (trainable or not)                  :class:`UnsupportedLayerError` on construction
     a module called twice in one capture          exact; the generic rule takes it for good when the second call comes.
-                                                  :class:`UnsupportedLayerError` in a compiled function or a HeadLoss
+                                                  :class:`UnsupportedLayerError` in a HeadLoss
     a weight used outside its module's forward    :class:`UnsupportedLayerError` in the first capture
     a layer's input or output changed in place    :class:`UnsupportedLayerError`
     ============================================  ===========================================================
@@ -198,42 +195,6 @@ class PerSampleClipper:
     def _reset(self) -> None:
         for rule in self.rules:
             rule.reset()
-
-    # -------------------------------------------------------------------------------- compiled
-    def compile(
-        self, function: Callable[..., Any], backend: str = "inductor", mode: str | None = None
-    ) -> CompiledFunction:
-        """Compile a part of the model, with its book-keeping, into one graph.
-
-        Call what comes back in the place of ``function``, inside and outside of captures::
-
-            trunk = clipper.compile(lambda input_ids: model.transformer(input_ids, use_cache=False).last_hidden_state)
-            with clipper.capture(num_units=32):
-                HeadLoss(model.lm_head)(trunk(input_ids), labels).sum().backward()
-            norms = clipper.accumulate()
-
-        Args:
-            function: Computes what the loss is a function of, with modules of the model; the layers that it does not
-                call are observed as ever. Every shape of its arguments is compiled anew: keep them few.
-            backend: Backend of ``torch.compile``.
-            mode: Mode of ``torch.compile``; ``reduce-overhead`` uses CUDA graphs.
-
-        Raises:
-            UnsupportedLayerError: If the model checkpoints its activations.
-        """
-        if any(getattr(module, "gradient_checkpointing", False) for module in self._model.modules()):
-            raise UnsupportedLayerError(
-                "the model checkpoints its activations, which cannot be compiled with its book-keeping: switch one off"
-            )
-        return CompiledFunction(
-            function,
-            self.rules,
-            lambda: self._layout if self._is_active else None,
-            lambda: self._is_audited,
-            self._observer.paused,
-            backend,
-            mode,
-        )
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()

@@ -38,23 +38,12 @@ class EmbeddingRule(LayerRule):
             output = output.expand(layout.num_rows, *output.shape[1:])
         return super().expand_output(output, layout)
 
-    def reset(self) -> None:
-        super().reset()
-        self.ids: Tensor | None = None  # known in the forward pass, for a tied head that is fused with its loss
-
-    def record(self, inputs: Tensor, layout: UnitLayout) -> None:
-        super().record(inputs, layout)
-        self.ids = inputs.expand(layout.num_rows, *inputs.shape[1:])
-
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        ids = self.keep_inputs(inputs, layout)["ids"]
+        ids = inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)
         D = gemm_operand(layout.split(grads, grads.shape[-1]))
         if self.padding_idx is not None:
             D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
         return same_id_inner(D, ids), {"ids": ids, "grads": D}
-
-    def keep_inputs(self, inputs: Tensor, layout: UnitLayout) -> dict[str, Tensor]:
-        return {"ids": inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)}
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
         ids, D = self.kept["ids"], self.kept["grads"]

@@ -150,13 +150,6 @@ class GenericRule(LayerRule):
         self._calls.append(call)
         return call
 
-    def refuse_fused_head(self) -> None:
-        """A :class:`~.head.HeadLoss` would use the weight where no call shows it."""
-        raise UnsupportedLayerError(self._refusal(
-            "is called twice or shares its weight with other layers than one Embedding, so it cannot be fused with its "
-            "loss: call it and compute the loss from its output, or untie it"
-        ))  # fmt: skip
-
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
         if isinstance(self.module, nn.Embedding):
             refuse_flat_ids(self.name, output)
@@ -170,10 +163,7 @@ class GenericRule(LayerRule):
         return output
 
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        raise UnsupportedLayerError(
-            f"module '{self.name}' ({type(self.module).__name__}) has a generic clipping rule, which does not compile: "
-            "call it outside of the compiled function, or do not compile"
-        )
+        raise NotImplementedError("the calls of a layer are summed up in finish()")
 
     # -------------------------------------------------------------------------------- norms
     def finish(self) -> None:

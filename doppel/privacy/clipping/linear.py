@@ -22,7 +22,6 @@ from doppel.privacy.clipping.arithmetic import (
     wide_dtype,
 )
 from doppel.privacy.clipping.embedding import EmbeddingRule
-from doppel.privacy.clipping.head import FusedHead
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout
 
 #: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other.
@@ -73,17 +72,6 @@ class LinearRule(LayerRule):
     def matches(cls, module: nn.Module) -> bool:
         return super().matches(module) or is_conv1d(module)
 
-    def reset(self) -> None:
-        super().reset()
-        self._fused_head: FusedHead | None = None
-
-    def start_fused_head(self, layout: UnitLayout) -> FusedHead:
-        """What a :class:`~.head.HeadLoss` shows its chunks to: it has taken the module, whose forward is not called."""
-        self.start(layout)
-        ids = None if self._embedding is None else self._embedding.ids
-        self._fused_head = FusedHead(self, layout, None if ids is None else ids.reshape(layout.num_units, -1))
-        return self._fused_head
-
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         G = layout.split(grads, grads.shape[-1])
         if not self.trains_weight:
@@ -113,20 +101,11 @@ class LinearRule(LayerRule):
         if self._embedding is None or self._embedding.squared_norms is None or self.squared_norms is None:
             return None
         ids, D = self._embedding.kept["ids"], self._embedding.kept["grads"]
-        if self._fused_head is not None:
-            return 2.0 * self._fused_head.cross_product(D)
         A, G = self.kept["inputs"], self.kept["grads"]
         G_at_ids = G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1))
         return 2.0 * cross_inner(G_at_ids, A.to(D.dtype), D)
 
-    def erase(self, units: Tensor) -> None:
-        super().erase(units)
-        if self._fused_head is not None:
-            self._fused_head.erase(units)
-
     def add_clipped(self, factors: Tensor, scale: float) -> None:
-        if self._fused_head is not None:
-            self._fused_head.add_clipped(factors, scale)
         self.add_formed(factors, scale)
         if "grads" not in self.kept:
             return

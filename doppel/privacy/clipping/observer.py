@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils.hooks import RemovableHandle
 
 from doppel.privacy.clipping.generic import GenericRule
-from doppel.privacy.clipping.head import START_FUSED_HEAD
-from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError, called_twice_error, first_input
 
@@ -56,8 +53,6 @@ class ModelObserver:
 
     def __init__(self, rules: list[LayerRule]) -> None:
         self._rules = rules
-        self._layout = UnitLayout(1, 1)
-        self._hooks: list[RemovableHandle] = []
         self._running_modules: list[nn.Module] = []  # as their calls are nested
         self._audit: ParameterUseAudit | None = None
 
@@ -69,18 +64,13 @@ class ModelObserver:
             layout: Units and rows of the micro-batch.
             audited: (name, parameter) whose use outside their own modules is looked for; empty to leave that out.
         """
-        self._layout = layout
         stack.callback(self._running_modules.clear)
-        stack.callback(self._remove_hooks)
-        self._add_hooks()
+        for index, rule in enumerate(self._rules):
+            hook = partial(self._on_forward, index, layout)
+            stack.callback(rule.module.register_forward_hook(hook, with_kwargs=True).remove)
         for rule in self._rules:
-            if isinstance(rule, LinearRule):
-                setattr(rule.module, START_FUSED_HEAD, partial(rule.start_fused_head, layout))
-                stack.callback(delattr, rule.module, START_FUSED_HEAD)
-            elif isinstance(rule, GenericRule):
+            if isinstance(rule, GenericRule):
                 stack.enter_context(rule.watched())
-                setattr(rule.module, START_FUSED_HEAD, rule.refuse_fused_head)
-                stack.callback(delattr, rule.module, START_FUSED_HEAD)
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer without calling its parts
         if audited:
@@ -91,24 +81,6 @@ class ModelObserver:
             self._audit = ParameterUseAudit(audited, owners, followed, self._running_modules)
             stack.callback(setattr, self, "_audit", None)
             stack.enter_context(self._audit)
-
-    def _add_hooks(self) -> None:
-        for index, rule in enumerate(self._rules):
-            hook = partial(self._on_forward, index, self._layout)
-            self._hooks.append(rule.module.register_forward_hook(hook, with_kwargs=True))
-
-    def _remove_hooks(self) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Without hooks: a compiled part of the model brings its own observation."""
-        self._remove_hooks()
-        try:
-            yield
-        finally:
-            self._add_hooks()
 
     def _on_forward_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self._running_modules.append(module)
@@ -168,8 +140,6 @@ class ModelObserver:
             new.group, new.bound, new.ran_without_grad = after, old.bound, old.ran_without_grad
             if old.first_call is not None:
                 old.handed_over = new.adopt_call(old.layout, *old.first_call)
-            if isinstance(old, LinearRule):
-                setattr(old.module, START_FUSED_HEAD, new.refuse_fused_head)
             self._rules[self._rules.index(old)] = new
 
 

@@ -49,7 +49,7 @@ class LayerRule(ABC):
 
     A rule is used once per micro-batch, in this order: :meth:`prepare_output` in the forward pass, :meth:`observe` in
     the backward pass, then (norms known) :meth:`add_clipped` and :meth:`reset`. The mathematics is in
-    :meth:`summarise`, which has no side effect, so that a compiler can trace it.
+    :meth:`summarise`.
 
     Args:
         name: The module's name in the model, for messages.
@@ -59,8 +59,8 @@ class LayerRule(ABC):
         squared_norms: Squared norms of the units' gradients, once observed, and what rounding may hide of them, [2, U].
         kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
         tied_to: The rule of the module whose weight this one's is too, if there is a formula for both.
-        first_call: Where the module was called: device, autocast and its dtype. None if no call was seen: not yet, in a
-            compiled graph, or in a loss.
+        first_call: Where the module was called: device, autocast and its dtype. None if no call was seen: not yet, or
+            in a loss.
         handed_over: What takes the module's gradient instead, since it was called again.
         bound: The clipping norm, rounded up to a power of two (1 if it is infinite): float16 holds what is clipped in
             parts of it.
@@ -143,7 +143,7 @@ class LayerRule(ABC):
     def receive(
         self, layout: UnitLayout, squared_norms: Tensor, kept: dict[str, Tensor], operand_dtype: torch.dtype
     ) -> None:
-        """Take what a backward pass has formed: of a layer, of one in a compiled graph, or of a head in its loss.
+        """Take what a backward pass has formed: of a layer, or of a head in its loss.
 
         Args:
             layout: That of the capture whose backward pass it is; another one was given up, and is not heard.
@@ -173,10 +173,6 @@ class LayerRule(ABC):
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared norms [2, U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
 
-    def keep_inputs(self, inputs: Tensor, layout: UnitLayout) -> dict[str, Tensor]:
-        """What is kept that has no gradient dtype: integers, which the inputs alone give."""
-        return {}
-
     # -------------------------------------------------------------------------------- clipped sum
     def erase(self, units: Tensor) -> None:
         """Make the ``units`` marked true contribute exactly zero, even where they hold inf or nan."""
@@ -203,6 +199,6 @@ def called_twice_error(rule: LayerRule) -> UnsupportedLayerError:
     """A module was used twice in one capture, and the generic rule cannot take both uses."""
     return UnsupportedLayerError(
         f"module '{rule.name}' ({type(rule.module).__name__}) was called twice in one capture, after a backward "
-        "pass, in a compiled function or fused with its loss, where both calls cannot be clipped together: run one "
+        "pass or fused with its loss, where both calls cannot be clipped together: run one "
         "forward and one backward per capture, call it plainly, use a module of its own for each call, or freeze it"
     )

@@ -34,7 +34,7 @@ def ledger_line(run: Path, scope: str) -> None:
     spec = terms.plan_histogram(UNITS, "utterance")
     ledger = Ledger(run / "ledger.jsonl")
     fields: dict[str, Any] = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": KIND}
-    ledger.spend(ledger.open_mechanism(scope=scope, stage="histogram", spec=spec, **fields))
+    ledger.spend(ledger.open(scope=scope, stage="histogram", spec=spec, **fields))
 
 
 def labels(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> None:

@@ -75,12 +75,12 @@ def test_one_ledger_pays_for_rows_trees_and_texts_as_dp_accounting_says(run: Pat
     assert 0 < SHARE < 1 and sum(1 / line["sigma"] ** 2 for line in releases) < table["noise_multiplier"] ** -2
 
 
-def test_it_is_signed_its_page_counts_functions_and_every_file_has_readers(run: Path) -> None:
+def test_it_is_verified_its_page_counts_functions_and_every_file_has_readers(run: Path) -> None:
     assert cli.main(["verify", str(run)]) == 0
     assert cli.main(["page", str(run)]) == 0
     assert read_release(RunRecord(run), SYSTEM, ["(Yield)"]) is None, "no function has a released share"
     page = (run / "report.html").read_text()
-    assert "2-stage, by attributes" in page and "Gaussian marginals" in page and "Signed off" in page
+    assert "2-stage, by attributes" in page and "gaussian marginals" in page and "VERIFIED on" in page
     assert ">Attribute</th>" not in page and ">Request</th>" in page
     assert {reader(str(p.relative_to(run))) for p in run.rglob("*") if p.is_file()} == {"anybody", "who holds the run"}
 

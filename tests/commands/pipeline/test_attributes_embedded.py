@@ -70,7 +70,7 @@ def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:delta")
-def test_from_the_embedded_grammar_to_a_signed_report(
+def test_from_the_embedded_grammar_to_a_verified_report(
     tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runner = started(tmp_path, settings(tmp_path, tiny_model))
@@ -78,7 +78,7 @@ def test_from_the_embedded_grammar_to_a_signed_report(
     told = json.loads((tmp_path / "run" / "report.json").read_text())
     metrics = told["metrics"]["attributes"]
     assert 0 <= metrics["attribute_jsd_length"] <= 1 and metrics["attribute_adherence_length"] is not None
-    assert told["privacy"]["unit"] == "dialogue" and told["card"]["signed"], told["card"]["prevents"]
+    assert told["privacy"]["unit"] == "dialogue" and told["card"]["verified"], told["card"]["reasons"]
     assert "adherence" in (page := (tmp_path / "run" / "report.html").read_text()) and "Area: calendar" in page
     assert "JSD of attributes" in capsys.readouterr().out
 

@@ -83,13 +83,14 @@ def test_the_commands_of_a_run_given_again_spend_nothing_and_write_the_same(tmp_
 
 def test_killed_while_it_measures_it_goes_on_with_what_it_has(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        kill_at(patch, ledger_module.Ledger, "note_weights", 3)  # the second release is on disk, and not noted
+        kill_at(patch, ledger_module.Ledger, "release", 2, after=True)
         with pytest.raises(Killed):
             make_run(tmp_path, **fields(tmp_path))
-    kept = (tmp_path / "run" / "evolution" / "rows.csv.releases.jsonl").read_text().splitlines()
+    ledger = Ledger(tmp_path / "run" / "ledger.jsonl")
+    kept = ledger.releases("evolution/marginals")
     run = make_run(tmp_path, **fields(tmp_path))
-    released = (run / "evolution" / "rows.csv.releases.jsonl").read_text().splitlines()
-    assert released[: len(kept)] == kept and len(released) > len(kept) == 3
+    released = ledger.releases("evolution/marginals")
+    assert released[: len(kept)] == kept and len(released) > len(kept) == 3  # what was asked, and two
     assert (spent(run, "marginals"), spent(run)) == (1, 2)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from callbacks.synthetic_writer import MANY_CUT_OFF, cut_off_warning
+from callbacks.sample_metrics import MANY_CUT_OFF, cut_off_warning
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.lengths import USUAL_LENGTH, foreign
 from commands.pipeline.synthesis import steps_of

@@ -53,10 +53,11 @@ def test_a_file_is_followed_back_to_its_checkpoint(run: Path) -> None:
     chain = manifest.upstream("synthetic.jsonl")
     assert [entry.path for entry in chain] == ["synthetic.jsonl", WEIGHTS.path, "trees.jsonl"]
     (trees,) = manifest.find("prompts", "two_stage", "predict", "trees")
-    assert (trees.scope, trees.verb, trees.folder) == ("two_stage", "predict", "sample_trees")
+    assert (trees.budget, trees.verb, trees.folder) == ("two_stage", "predict", "sample_trees")
     assert trees.sha256 == hashlib.sha256(b"{}\n").hexdigest()
     assert trees.inputs == {WEIGHTS.path: hashlib.sha256(b"weights").hexdigest()}
-    assert manifest.breaks("synthetic.jsonl") == [] == manifest.unmade()
+    assert manifest.stale_inputs("synthetic.jsonl") == []
+    assert manifest.unknown() == ["configs/ (3 files)"]
 
 
 def test_nothing_of_a_private_file_is_in_it_but_a_keyed_digest(
@@ -69,11 +70,18 @@ def test_nothing_of_a_private_file_is_in_it_but_a_keyed_digest(
     text = (run / "manifest.json").read_text()
     assert hashlib.sha256(private.read_bytes()).hexdigest() not in text
     entry = Manifest.read(run).files["data/parsed.jsonl"]
-    assert entry.is_sealed and entry.private_inputs == [str(private)]
+    assert entry.is_private and entry.private_inputs == [str(private)]
     assert Manifest.read(run).files[WEIGHTS.path].private_inputs == ["data/parsed.jsonl"], "though no step said so"
     monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / "another.key"))
     end_step(run, "annotate", ["predict"], [parsed], private=str(private))
     assert Manifest.read(run).files["data/parsed.jsonl"].sha256 != entry.sha256
+
+
+def test_what_read_private_text_and_what_paid_for_it_is_told_of_each_file(run: Path, private: Path) -> None:
+    end_step(run, "model", ["fit"], [WEIGHTS], private=str(private), mechanisms=["two_stage/model"])
+    told = {path: (e.reads_private, e.mechanisms) for path, e in Manifest.read(run).files.items()}
+    unpaid: tuple[bool, tuple[str, ...]] = (False, ())
+    assert told == {WEIGHTS.path: (True, ("two_stage/model",)), TREES.path: unpaid, SAMPLES.path: unpaid}
 
 
 def test_the_length_of_a_private_file_does_not_show(run: Path, private: Path) -> None:
@@ -135,7 +143,7 @@ def other_public_file(run: Path) -> None:
 )
 def test_where_a_chain_is_not_whole_is_said(run: Path, change, said: str) -> None:
     change(run)
-    breaks = Manifest.read(run).breaks("synthetic.jsonl")
+    breaks = Manifest.read(run).stale_inputs("synthetic.jsonl")
     assert any(said in text for text in breaks), breaks
 
 
@@ -143,7 +151,7 @@ def test_a_step_that_runs_again_replaces_what_it_left(run: Path) -> None:
     made_anew(run)
     write(run / SAMPLES.path, "[]\n")
     end_step(run, "samples", ["predict"], [SAMPLES], [WEIGHTS.path, TREES.path])
-    assert Manifest.read(run).breaks("synthetic.jsonl") == []
+    assert Manifest.read(run).stale_inputs("synthetic.jsonl") == []
     end_step(run, "samples", ["predict"], [File("synthetic_shuffled.jsonl", "release")], [])
     assert "synthetic.jsonl" not in Manifest.read(run).files
 
@@ -151,16 +159,25 @@ def test_a_step_that_runs_again_replaces_what_it_left(run: Path) -> None:
 def test_a_finished_file_that_a_sampling_left_alone_is_not_said_to_be_of_new_prompts(run: Path) -> None:
     made_anew(run)
     end_step(run, "samples", ["predict"], [SAMPLES], [WEIGHTS.path, TREES.path])
-    assert Manifest.read(run).breaks("synthetic.jsonl"), "its mark was deleted, and the file was not"
+    assert Manifest.read(run).stale_inputs("synthetic.jsonl"), "its mark was deleted, and the file was not"
 
 
-def test_lines_that_no_step_made_are_found(run: Path) -> None:
-    write(run / "evaluation" / "more.jsonl", "{}\n")
-    write(run / "synthetic_pool.jsonl.gz", "")
+@pytest.mark.parametrize("name", ["private.txt", "audit/private.csv", "model/notes", "model/more.ckpt", ".hidden.txt"])
+def test_whatever_no_step_has_made_is_found(run: Path, name: str) -> None:
+    """Whatever its ending or place; a folder of such files alone stands for all of them."""
+    write(run / "code" / "a.py", "1")
     write(run / "code" / "tests" / "data.jsonl", "{}\n")
-    write(run / "audit" / "canaries.jsonl", "{}\n")
     write(run / "ledger.jsonl", "{}\n")
-    assert Manifest.read(run).unmade() == ["synthetic_pool.jsonl.gz", "evaluation/more.jsonl"]
+    write(run / name, "lunch with Ana")
+    (run / "elsewhere").symlink_to(run.parent)
+    assert sorted(Manifest.read(run).unknown()) == sorted([name, "code/ (2 files)", "configs/ (3 files)", "elsewhere"])
+
+
+def test_a_checkpoint_under_another_name_is_not_unknown(run: Path) -> None:
+    """Lightning links last.ckpt to the file of its last step."""
+    (run / WEIGHTS.path).rename(run / "model" / "checkpoints" / "step=3.ckpt")
+    (run / WEIGHTS.path).symlink_to("step=3.ckpt")
+    assert Manifest.read(run).unknown() == ["configs/ (3 files)"]
 
 
 def test_what_a_system_wrote_is_not_what_was_chosen_of_it(run: Path) -> None:
@@ -178,7 +195,7 @@ def test_jobs_that_end_together_are_all_entered(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "commands.pipeline.run_stage", "tool"]
     jobs = [subprocess.Popen([*words, str(tmp_path / ".done" / f"step{n}"), "true"], cwd=ROOT) for n in range(6)]
     assert [job.wait(60) for job in jobs] == [0] * 6
-    assert len(Manifest.read(tmp_path).files) == 6 and Manifest.read(tmp_path).unmade() == []
+    assert len(Manifest.read(tmp_path).files) == 6
 
 
 def test_a_stage_enters_what_it_left_if_it_ends_well_and_before_its_mark(tmp_path: Path) -> None:
@@ -205,7 +222,7 @@ def no_maker(content: dict) -> None:
 
 
 def later(content: dict) -> None:
-    content["version"] = 2
+    content["version"] += 1
 
 
 @pytest.mark.parametrize("spoil", [outside, no_role, no_maker, later])

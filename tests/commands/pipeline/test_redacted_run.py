@@ -72,13 +72,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Itera
         yield run
 
 
-def test_the_run_is_signed_for_the_epsilon_of_its_training_alone(finished: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_run_is_verified_for_the_epsilon_of_its_training(finished: Path, capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["verify", str(finished)]) == 0
     card = json.loads((finished / "privacy_card.json").read_text())
-    assert card["signed"] and list(card["scopes"]) == ["one_stage"]
+    assert card["verified"] and list(card["budgets"]) == ["one_stage"]
     (mechanism,) = Ledger(finished / "ledger.jsonl").summary()["mechanisms"]
     assert mechanism["kind"] == "poisson_subsampled_gaussian" and mechanism["num_units"] == 60
-    assert card["scopes"]["one_stage"]["epsilon"] == mechanism["epsilon"] <= 3
+    assert card["budgets"]["one_stage"]["epsilon"] == mechanism["epsilon"] <= 3
     told = capsys.readouterr().out
     assert "what redaction hides (redact): it is no part of the guarantee" in told
     assert "redact" not in (finished / "ledger.jsonl").read_text()

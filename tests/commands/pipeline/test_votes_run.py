@@ -1,4 +1,4 @@
-"""`calibration.of=votes` in a run: training, votes and samples under one ε, signed, and drawn from again."""
+"""`calibration.of=votes` in a run: training, votes and samples under one ε, verified, and drawn from again."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_one_calibration_of_the_noise_covers_trainings_and_votes(run: Path, scop
     assert found == pytest.approx(accountant.get_epsilon(DELTA), rel=5e-3) and 0.97 * EPSILON < found <= EPSILON
 
 
-def test_the_run_is_signed_and_nobody_reads_of_clusters(run: Path) -> None:
+def test_the_run_is_verified_and_nobody_reads_of_clusters(run: Path) -> None:
     assert cli.main(["verify", str(run)]) == 0
     assert cli.main(["page", str(run)]) == 0
     assert "cluster 1" not in (run / "report.html").read_text()

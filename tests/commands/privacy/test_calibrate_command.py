@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from commands.privacy.sealed_release import SealedRelease
 
 import cli
 from commands.privacy import calibrate as calibrate_command
 from commands.privacy import counted
 from commands.privacy import histogram as histogram_command
-from commands.privacy.sealed_release import SealedRelease
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
@@ -43,9 +43,7 @@ def trained(run: Path, sigma: float | None, private: bool = True) -> None:
     if private:
         spec = plan(1000, 100, 1, 8.0, accountant="rdp", histogram_noise_multiplier=sigma)
         ledger = Ledger(run / "ledger.jsonl")
-        name = ledger.open_mechanism(
-            scope="two_stage", stage="parse_tree", spec=spec, planned_steps=10, data_fingerprint="f00d"
-        )
+        name = ledger.open(scope="two_stage", stage="parse_tree", spec=spec, planned_steps=10, data_fingerprint="f00d")
         for _ in range(10):
             ledger.spend(name)
         privacy = {"target_epsilon": 8.0, "accountant": "rdp", "scope": "two_stage"}

@@ -19,7 +19,6 @@ from dp_accounting.pld import PLDAccountant
 
 import cli
 from commands.privacy import ballots, evolve
-from commands.privacy.sealed_release import SealedRelease
 from doppel.evolution.generators import answers
 from doppel.evolution.votes import Electorate
 from doppel.grammar import generate
@@ -27,7 +26,7 @@ from doppel.privacy import ledger as ledger_module
 from doppel.privacy.gdp import delta_of, mu_of
 from doppel.privacy.ledger import Ledger
 from tests.evolution.openai_server import serve
-from tests.evolving import SECRET, call, everything, samples, spent, words_alone, write_private, write_rows
+from tests.evolving import SECRET, call, everything, released, samples, spent, words_alone, write_private, write_rows
 from tests.killed import Killed, kill_at
 
 #: So that two runs can be compared: the noise of each round is always the same.
@@ -104,13 +103,6 @@ def test_the_same_command_again_spends_nothing_and_writes_the_same(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json*")} == before and spent(tmp_path) == 2
 
 
-def torn(path: Path, record: object) -> None:
-    """A crash while a line is written."""
-    with path.open("ab") as file:
-        file.write(json.dumps(record).encode()[:50])
-    raise Killed
-
-
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 @pytest.mark.parametrize(
     "where",
@@ -123,12 +115,8 @@ def torn(path: Path, record: object) -> None:
         lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2, after=True),
         lambda patch: kill_at(patch, Electorate, "sums", 2, after=True),
         lambda patch: kill_at(patch, ballots.histogram, "add_noise", 1, after=True),
-        lambda patch: kill_at(patch, ledger_module.Ledger, "note_weights", 1, after=True),
-        lambda patch: kill_at(patch, ballots, "append_json_line", 1),
-        lambda patch: kill_at(patch, ballots, "append_json_line", 2, after=True),
-        lambda patch: patch.setattr(ballots, "append_json_line", torn),
-        lambda patch: kill_at(patch, SealedRelease, "seal", 1, after=True),
-        lambda patch: kill_at(patch, SealedRelease, "discard", 3),
+        lambda patch: kill_at(patch, ledger_module.Ledger, "release", 1),
+        lambda patch: kill_at(patch, ledger_module.Ledger, "release", 1, after=True),
         lambda patch: kill_at(patch, evolve, "write_json", 1),
         lambda patch: kill_at(patch, evolve, "whole_file", 1),
     ],
@@ -146,49 +134,34 @@ def test_killed_anywhere_the_budget_is_the_same_and_no_round_is_drawn_twice(
             call(cut, write_private(cut), privacy=FIXED)
     assert call(cut, cut / "private.jsonl", privacy=FIXED) == 0
     assert spent(cut) == 2 and mechanism(cut)["planned_steps"] == 2
-    rounds = [json.loads(line)["round"] for line in (cut / "evolution" / "votes.jsonl").read_bytes().splitlines()]
-    assert rounds == [1, 2] and not (cut / "evolution" / "votes.sealed").exists()
+    assert [record["round"] for record in released(cut)] == [1, 2]
     assert samples(cut) == samples(whole)
     assert call(cut, cut / "private.jsonl", privacy=FIXED) == 0 and spent(cut) == 2
 
 
-def test_what_is_sealed_cannot_be_read_before_the_ledger_pays(tmp_path: Path, private: Path) -> None:
+def test_votes_are_nowhere_before_the_ledger_pays(tmp_path: Path, private: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, ledger_module.Ledger, "spend", 1)
         with pytest.raises(Killed):
             call(tmp_path, private)
-    sealed = tmp_path / "evolution" / "votes.sealed"
-    assert sealed.stat().st_mode & 0o077 == 0 and b"sums" not in sealed.read_bytes() and spent(tmp_path) == 0
-    release, ledger = SealedRelease(sealed), Ledger(tmp_path / "ledger.jsonl")
-    assert release.open(ledger.opens("evolution")) is None and release.open(["00" * 32, "no key"]) is None
-    assert call(tmp_path, private) == 0 and spent(tmp_path) == 2 and not sealed.exists()
-    key = release.seal({"sums": [1.5]})
-    assert release.open([*ledger.opens("evolution"), key]) == {"sums": [1.5]} and len(ledger.opens("evolution")) == 2
-    sealed.write_bytes(sealed.read_bytes()[:-1] + b"x")
-    assert release.open([key]) is None
+    private_lines = private.read_text()
+    private.unlink()
+    assert "sums" not in everything(tmp_path) and spent(tmp_path) == 0
+    private.write_text(private_lines)
+    assert call(tmp_path, private) == 0 and spent(tmp_path) == 2 == len(released(tmp_path))
 
 
 def test_a_line_of_the_ledger_that_a_crash_tore_is_a_lost_round(tmp_path: Path, private: Path) -> None:
-    """The step counts, and its key is gone."""
+    """The step counts, and what it released is gone."""
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, ledger_module.Ledger, "spend", 1, after=True)
         with pytest.raises(Killed):
             call(tmp_path, private)
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(path.read_bytes()[:-90])
-    (tmp_path / "ledger.jsonl.head").unlink()
     assert call(tmp_path, private) == 0
     told = json.loads((tmp_path / "synthetic_evolution.jsonl.evolution.json").read_text())
     assert (told["num_rounds"], told["num_lost_rounds"]) == (1, 1) and len(samples(tmp_path)) == 12
-
-
-def test_a_line_of_votes_that_is_gone_is_a_lost_round(tmp_path: Path, private: Path) -> None:
-    assert call(tmp_path, private) == 0
-    path = tmp_path / "evolution" / "votes.jsonl"
-    content = path.read_bytes()
-    path.write_bytes(content[:-20])
-    assert call(tmp_path, private) == 0 and spent(tmp_path) == 2
-    assert path.read_bytes() == content.splitlines(keepends=True)[0]
 
 
 def test_a_killed_process_asks_no_question_twice(tmp_path: Path, private: Path) -> None:
@@ -233,13 +206,13 @@ def test_a_longer_schedule_than_was_calibrated_is_refused_before_anything_is_dra
     tmp_path: Path, private: Path, capsys: pytest.CaptureFixture
 ) -> None:
     assert call(tmp_path, private) == 0
-    votes = (tmp_path / "evolution" / "votes.jsonl").read_bytes()
+    votes = (tmp_path / "ledger.jsonl").read_bytes()
     for rounds in (5, 1):
         assert call(tmp_path, private, rounds=rounds) == 2
         assert "planned_steps = 2, now" in capsys.readouterr().err
     assert call(tmp_path, private, privacy={"target_epsilon": 9.0}) == 2
     assert "target_epsilon = 8.0, now 9.0" in capsys.readouterr().err
-    assert spent(tmp_path) == 2 and (tmp_path / "evolution" / "votes.jsonl").read_bytes() == votes
+    assert spent(tmp_path) == 2 and (tmp_path / "ledger.jsonl").read_bytes() == votes
 
 
 def test_sigma_comes_from_the_ledger_where_a_step_is_on_file(tmp_path: Path, private: Path) -> None:
@@ -254,8 +227,7 @@ def test_sigma_comes_from_the_ledger_where_a_step_is_on_file(tmp_path: Path, pri
             halved = partial(lambda known, *args: replace(known(*args), noise_multiplier=sigma / 2), known)
             patch.setattr(ballots, name, halved)
         assert call(tmp_path, private) == 0
-    records = [json.loads(line) for line in (tmp_path / "evolution" / "votes.jsonl").read_bytes().splitlines()]
-    assert [record["noise_multiplier"] for record in records] == [sigma, sigma] and spent(tmp_path) == 2
+    assert [record["noise_multiplier"] for record in released(tmp_path)] == [sigma, sigma] and spent(tmp_path) == 2
 
 
 def test_votes_and_sizes_of_labels_are_one_budget(tmp_path: Path, private: Path) -> None:

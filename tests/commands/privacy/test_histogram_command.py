@@ -36,9 +36,7 @@ def trained(run: Path, sigma: float | None, private: bool = True, source: str | 
     if private:
         spec = plan(1000, 100, 1, 8.0, accountant="rdp", histogram_noise_multiplier=sigma)
         ledger = Ledger(run / "ledger.jsonl")
-        name = ledger.open_mechanism(
-            scope="labels", stage="labels", spec=spec, planned_steps=10, data_fingerprint="f00d"
-        )
+        name = ledger.open(scope="labels", stage="labels", spec=spec, planned_steps=10, data_fingerprint="f00d")
         for _ in range(10):
             ledger.spend(name)
         privacy = {"target_epsilon": 8.0, "delta": None, "accountant": "rdp", "scope": "labels"}

@@ -49,9 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pool.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in pool))
     spec = plan(UNITS, 40, 1, EPSILON, delta=1e-5, unit="user", histogram_noise_multiplier=SIGMA)
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    name = ledger.open_mechanism(
-        scope="one_stage", stage="one_stage", spec=spec, planned_steps=10, data_fingerprint="f00d"
-    )
+    name = ledger.open(scope="one_stage", stage="one_stage", spec=spec, planned_steps=10, data_fingerprint="f00d")
     for _ in range(10):
         ledger.spend(name)
     privacy: dict[str, Any] = {"target_epsilon": EPSILON, "delta": 1e-5, "scope": "one_stage"}

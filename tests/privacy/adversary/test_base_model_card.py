@@ -111,7 +111,7 @@ def test_a_private_base_adds_up_unless_the_same_ledger_has_paid(
     own_private_run: Path, tiny_model: str, corpus: str, tmp_path: Path
 ) -> None:
     configure(own_private_run / "fit", tiny_model)
-    Ledger(own_private_run / "ledger.jsonl").add_caveat("default", "of this the base says nothing", voids=False)
+    Ledger(own_private_run / "ledger.jsonl").caveat("default", "of this the base says nothing", voids=False)
     base = str(export(own_private_run / "fit", tmp_path / "out"))
     elsewhere = caveats(tmp_path / "run", UtteranceLM(base_model=base), corpus)
     assert "another ledger has paid" in elsewhere and "of this the base says nothing" in elsewhere
@@ -126,7 +126,7 @@ def test_a_scope_without_an_epsilon_gives_its_weights_to_no_other(
     own_private_run: Path, tiny_model: str, corpus: str
 ) -> None:
     ledger = Ledger(own_private_run / "ledger.jsonl")
-    ledger.add_caveat("default", "privacy.seed of fit was fixed", voids=True)
+    ledger.caveat("default", "privacy.seed of fit was fixed", voids=True)
     caveats(own_private_run, UtteranceLM(base_model=tiny_model, init_weights=str(own_private_run / "fit")), corpus)
     assert ledger.summary()["scopes"]["second"]["epsilon"] is None
 

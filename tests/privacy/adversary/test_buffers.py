@@ -41,7 +41,7 @@ class Replaces(Keeps):
 
 
 class Unseen(Keeps):
-    """PyTorch does not count these writes."""
+    """PyTorch's own counter of writes does not see these."""
 
     def keep(self, inputs: Tensor) -> None:
         self.kept.data.add_(inputs.mean(0))
@@ -197,7 +197,7 @@ class InTrained(Keeps):
 
 
 def test_what_a_step_writes_to_a_trained_weight_is_refused_before_it_is_kept(tmp_path: Path) -> None:
-    refused(tmp_path, InTrained(), "^InTrained: a step writes to the trained parameter 'head.bias'")
+    refused(tmp_path, InTrained(), "^InTrained: a step changes the trained parameter 'head.bias'")
     assert spent_steps(tmp_path) == 1
 
 
@@ -205,5 +205,5 @@ def test_made_up_rows_tell_that_a_trained_weight_is_written_to(tmp_path: Path) -
     class WithRows(InTrained, Checked):
         pass
 
-    refused(tmp_path, WithRows(), "a made-up row .* writes to the trained parameter 'head.bias'")
+    refused(tmp_path, WithRows(), "a made-up row .* changes the trained parameter 'head.bias'")
     assert spent_steps(tmp_path) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +11,15 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ModelCheckpoint
 from private_training import STEP_6, data_module, fit, privacy
-from run_folders import write_ledger
 
 from callbacks.differential_privacy import PrivateTrainingError
 from doppel.errors import UserError
-from doppel.privacy.checkpoint import privacy_state, read_checkpoint, weights_fingerprint
-from doppel.privacy.ledger import Ledger, LedgerError
-from doppel.privacy.spec import PrivacySpec
+from doppel.files import sha256_of
+from doppel.privacy.checkpoint import privacy_state, read_checkpoint
+from doppel.privacy.ledger import Ledger, Release
+from doppel.privacy.spec import DPPlan, PrivacyBudget
 from lightning_modules.causal_lm import UtteranceLM
+from tests.killed import Killed, kill_at
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -36,32 +36,33 @@ def run(own_private_run: Path) -> Path:
     return own_private_run
 
 
-def test_a_checkpoint_carries_mechanism_scope_steps_and_the_ledger(run: Path) -> None:
-    checkpoint = read_checkpoint(run / STEP_6)
-    state = privacy_state(checkpoint)
+def test_a_checkpoint_carries_mechanism_scope_and_steps_and_the_ledger_names_its_file(run: Path) -> None:
+    state = privacy_state(read_checkpoint(run / STEP_6))
     assert state is not None
     assert (state["mechanism_id"], state["scope"], state["num_steps"]) == ("default/fit", "default", 6)
     ledger = Ledger(run / "ledger.jsonl")
-    assert ledger.gap(state, weights_fingerprint(checkpoint["state_dict"])) is None
-    assert state["ledger"]["identity"] == ledger.anchor["identity"]
+    assert Release(6, sha256_of(run / STEP_6)) in ledger.releases("default/fit")
+    assert ledger.unpaid_reason(sha256_of(run / STEP_6), "default") is None
 
 
 def _another_run(folder: Path) -> None:
     """The ledger of a run of as many steps of the same mechanism."""
     state: Any = privacy_state(read_checkpoint(folder / STEP_6))
+    terms = dict(state["spec"])
+    budget = PrivacyBudget(*(terms.pop(name) for name in ("target_epsilon", "delta", "accountant", "unit")))
+    plan = DPPlan(budget, expected_batch_size=terms.pop("batch_size"), **terms)
     recorded = Ledger(folder / "ledger.jsonl").summary()["mechanisms"][0]
     other = Ledger(folder / "other" / "ledger.jsonl")
-    name = other.open_mechanism(
+    name = other.open(
         scope="default",
         stage="fit",
-        spec=PrivacySpec(**state["spec"]),
+        spec=plan,
         planned_steps=10,
         data_fingerprint=recorded["data_fingerprint"],
     )
     for _ in range(9):
         other.spend(name)
-    for end in ("", ".head"):
-        shutil.copy(f"{other.path}{end}", f"{folder / 'ledger.jsonl'}{end}")
+    shutil.copy(other.path, folder / "ledger.jsonl")
 
 
 def _deleted(folder: Path) -> None:
@@ -74,26 +75,17 @@ def _emptied(folder: Path) -> None:
 
 
 def _cut(folder: Path) -> None:
-    """Its last eight lines and the head are gone: two steps are left."""
+    """Its last eight lines are gone."""
     path = folder / "ledger.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-8]))
-    (folder / "ledger.jsonl.head").unlink()
 
 
-@pytest.mark.parametrize(
-    ("attack", "error", "said"),
-    [
-        (_deleted, PrivateTrainingError, "paid from another ledger"),
-        (_emptied, LedgerError, "lines are gone"),
-        (_cut, PrivateTrainingError, "no longer holds the line that was its last"),
-        (_another_run, PrivateTrainingError, "paid from another ledger"),
-    ],
-)
+@pytest.mark.parametrize("attack", [_deleted, _emptied, _cut, _another_run])
 def test_steps_that_the_ledger_does_not_show_are_not_gone_on_from(
-    run: Path, tiny_model: str, corpus: str, attack: Callable[[Path], None], error: type[UserError], said: str
+    run: Path, tiny_model: str, corpus: str, attack: Callable[[Path], None]
 ) -> None:
     attack(run)
-    with pytest.raises(error, match=said) as refused:
+    with pytest.raises(PrivateTrainingError, match="has no release of it") as refused:
         train(run, tiny_model, corpus, [privacy(run)], run / STEP_6)
     assert "\n" not in str(refused.value)
 
@@ -161,60 +153,53 @@ def test_weights_that_another_ledger_paid_for_are_a_start_that_is_noted(
         assert ("whose private training another ledger has paid for" in caveats) == is_noted
 
 
-def test_a_checkpoint_that_does_not_say_which_ledger_has_paid_is_not_gone_on_from(
-    run: Path, tiny_model: str, corpus: str
-) -> None:
-    path = run / STEP_6
-    checkpoint = torch.load(path, weights_only=True)
-    del checkpoint["callbacks"]["DifferentialPrivacy"]["ledger"]
-    torch.save(checkpoint, path)
-    with pytest.raises(PrivateTrainingError, match="does not say which ledger has paid"):
-        train(run, tiny_model, corpus, [privacy(run)], path)
-
-
 def exchange_weights(path: Path) -> None:
     """Put other weights into a checkpoint, and leave all else."""
     checkpoint = torch.load(path, weights_only=True)
-    state = {name: value + 1 for name, value in checkpoint["state_dict"].items()}
+    state = {name: value * 1.01 for name, value in checkpoint["state_dict"].items()}
     torch.save({**checkpoint, "state_dict": state}, path)
 
 
-def forget_weights(folder: Path) -> None:
-    """Leave the ledger as an earlier version wrote it; its chains fit, and so do the anchors before the first step."""
-    path = folder / "ledger.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    write_ledger(path, "".join(line for line in lines if json.loads(line)["type"] != "weights"))
-
-
-def test_every_checkpoint_has_its_weights_in_the_ledger_once_and_the_trial_has_not(run: Path) -> None:
-    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_bytes().splitlines()]
-    noted = [(line["steps"], line["fingerprint"]) for line in lines if line["type"] == "weights"]
+def test_every_checkpoint_is_in_the_ledger_once_and_the_trial_is_not(run: Path) -> None:
     files = {n: run / f"fit/checkpoints/{'last' if n == 10 else f'step={n}'}.ckpt" for n in (3, 6, 9, 10)}
-    assert noted == [(n, weights_fingerprint(read_checkpoint(file)["state_dict"])) for n, file in files.items()]
-    assert all(len(fingerprint) == 64 for _, fingerprint in noted)
+    found = Ledger(run / "ledger.jsonl").releases("default/fit")
+    assert found == [Release(n, sha256_of(file)) for n, file in files.items()]
+
+
+def test_killed_between_the_ledger_and_the_name_there_is_no_checkpoint_and_the_next_one_is_whole(
+    tiny_model: str, corpus: str, tmp_path: Path
+) -> None:
+    """And before the ledger: what has its name on disk is always named by the ledger, too."""
+    for after in (False, True):
+        folder = tmp_path / str(after)
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, Ledger, "release", 2, after)
+            with pytest.raises(Killed):
+                train(folder, tiny_model, corpus, [privacy(folder)])
+        ledger, written = Ledger(folder / "ledger.jsonl"), sorted(folder.glob("*.ckpt"))
+        assert [path.name for path in written] == ["step=3.ckpt"]
+        assert all(ledger.unpaid_reason(sha256_of(path), "default") is None for path in written)
+        train(folder, tiny_model, corpus, [privacy(folder)], written[0])
+        assert Ledger(folder / "ledger.jsonl").unpaid_reason(sha256_of(folder / "step=6.ckpt"), "default") is None
+        assert not list(folder.glob("*.partial"))
 
 
 def test_other_weights_under_a_paid_checkpoint_are_not_gone_on_from(run: Path, tiny_model: str, corpus: str) -> None:
     exchange_weights(run / STEP_6)
     before = (run / "ledger.jsonl").read_bytes()
-    with pytest.raises(PrivateTrainingError, match="its weights are not those that default/fit had after 6 steps"):
+    with pytest.raises(PrivateTrainingError, match="has no release of it"):
         train(run, tiny_model, corpus, [privacy(run)], run / STEP_6)
     assert (run / "ledger.jsonl").read_bytes() == before
 
 
-def test_other_weights_under_a_paid_checkpoint_are_no_start(run: Path, tiny_model: str, corpus: str) -> None:
+def test_other_weights_under_a_paid_checkpoint_are_no_start_that_this_ledger_pays_for(
+    run: Path, tiny_model: str, corpus: str
+) -> None:
     exchange_weights(run / STEP_6)
     model = UtteranceLM(base_model=tiny_model, init_weights=str(run / STEP_6))
-    with pytest.raises(PrivateTrainingError, match="its weights are not those that default/fit had after 6 steps"):
-        fit(run, model, data_module(corpus), [privacy(run, scope="second")], max_epochs=1)
-
-
-def test_weights_that_an_earlier_version_saved_are_bound_by_nothing(run: Path) -> None:
-    checkpoint = read_checkpoint(run / "fit/checkpoints/step=3.ckpt")
-    forget_weights(run)
-    state: Any = privacy_state(checkpoint)
-    gap = Ledger(run / "ledger.jsonl").gap(state, weights_fingerprint(checkpoint["state_dict"]))
-    assert gap is not None and "nothing binds its weights" in gap
+    fit(run, model, data_module(corpus), [privacy(run, scope="second")], max_epochs=1)
+    caveats = " ".join(Ledger(run / "ledger.jsonl").summary()["scopes"]["second"]["caveats"])
+    assert "whose private training another ledger has paid for" in caveats
 
 
 def test_averaged_weights_are_bound_as_they_are_on_disk(tiny_model: str, corpus: str, tmp_path: Path) -> None:
@@ -222,5 +207,4 @@ def test_averaged_weights_are_bound_as_they_are_on_disk(tiny_model: str, corpus:
     checkpoint = read_checkpoint(tmp_path / "step=6.ckpt")
     names = checkpoint["state_dict"].keys()
     assert any(not torch.equal(checkpoint["state_dict"][n], checkpoint["current_model_state"][n]) for n in names)
-    state: Any = privacy_state(checkpoint)
-    assert Ledger(tmp_path / "ledger.jsonl").gap(state, weights_fingerprint(checkpoint["state_dict"])) is None
+    assert Ledger(tmp_path / "ledger.jsonl").unpaid_reason(sha256_of(tmp_path / "step=6.ckpt"), "default") is None

@@ -37,7 +37,7 @@ def _site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(run: Path, scope: str = "mine") -> tuple[Ledger, str]:
     ledger = Ledger(run / "ledger.jsonl")
     terms = {"planned_steps": 20, "data_fingerprint": "f00d"}
-    return ledger, ledger.open_mechanism(scope=scope, stage="fit", spec=spec(3.0), **terms)
+    return ledger, ledger.open(scope=scope, stage="fit", spec=spec(3.0), **terms)
 
 
 def spend(run: Path, steps: int) -> Ledger:
@@ -197,5 +197,5 @@ def test_a_ledgers_name_leads_to_no_other_folder(tmp_path: Path) -> None:
     body = json.dumps({"type": "ledger", "version": 2, "identity": "../../elsewhere", "time": "now"}).encode()[:-1]
     path.write_bytes(body + f', "chain": "{hashlib.sha256(body).hexdigest()}"}}\n'.encode())
     with pytest.raises(LedgerError, match="name"):
-        Ledger(path).add_caveat("a", "text", voids=False)
+        Ledger(path).caveat("a", "text", voids=False)
     assert list(tmp_path.rglob("elsewhere*")) == []

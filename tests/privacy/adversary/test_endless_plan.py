@@ -16,4 +16,4 @@ def test_a_plan_of_a_million_epochs_takes_seconds_and_keeps_its_promise() -> Non
     assert time.process_time() - start < 20  # minutes before
     assert spec.steps == 65_226_563 and "65,226,563" in text
     assert "epsilon by pld is a Rényi bound" in text
-    assert 7.9 < compute_epsilon(spec.mechanisms(), spec.delta, "rdp") <= 8.1
+    assert 7.9 < compute_epsilon(spec.mechanisms(), spec.budget.delta, "rdp") <= 8.1

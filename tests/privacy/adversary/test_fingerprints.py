@@ -92,7 +92,7 @@ def test_a_run_goes_on_whatever_ledger_is_named_and_another_key_is_named_as_what
 
     def go_on() -> None:
         found = content_digest(str(private))
-        ledger.spend(ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=found))
+        ledger.spend(ledger.open(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=found))
 
     go_on()
     monkeypatch.setenv("DOPPEL_LEDGER", str(tmp_path / "site.jsonl"))
@@ -114,7 +114,7 @@ def test_an_empty_key_is_refused(private: Path, tmp_path: Path, monkeypatch: pyt
 def test_a_ledger_holds_no_plain_hash_even_if_a_data_module_gives_one(private: Path, tmp_path: Path) -> None:
     spec = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
     plain, ledger = content_digest(str(private)), Ledger(tmp_path / "ledger.jsonl")
-    ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=plain)
+    ledger.open(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=plain)
     assert plain[:8] not in ledger.path.read_text()
     assert [m["data_fingerprint"] for m in ledger.summary()["mechanisms"]] == [fingerprint_of(private)]
 
@@ -130,7 +130,7 @@ def test_nothing_that_a_data_module_gives_stands_in_the_ledger_as_it_is(tmp_path
         ledger = Ledger(tmp_path / name / "ledger.jsonl")
         spec = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
         for _ in range(2):  # the second time it is known again
-            ledger.open_mechanism(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=given)
+            ledger.open(scope="a", stage="fit", spec=spec, planned_steps=20, data_fingerprint=given)
         assert not given or given not in ledger.path.read_text()
         found += [m["data_fingerprint"] for m in ledger.summary()["mechanisms"]]
     assert found[0] == found[1] == keyed_fingerprint(given) and len(found[0]) == 32

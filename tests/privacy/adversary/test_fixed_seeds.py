@@ -74,5 +74,5 @@ def test_a_void_scope_does_not_hide_in_what_all_scopes_spend(tmp_path: Path, tin
     assert summary["statement"].startswith(
         "Everything recorded here (default) but fixed, which is NOT PRIVATE, released"
     )
-    ledger.add_caveat("default", "an exact count was released", voids=True)
+    ledger.caveat("default", "an exact count was released", voids=True)
     assert ledger.summary()["statement"].startswith("No epsilon holds for anything that is recorded here.")

@@ -22,7 +22,7 @@ from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.private_step import PrivateStep
 from doppel.privacy.sampling import PoissonSampler
 from doppel.privacy.secret import KeyedStream, keyed_words
-from doppel.privacy.spec import PrivacySpec
+from doppel.privacy.spec import DPPlan
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 SEED = bytes(range(32))
@@ -35,7 +35,7 @@ def words(message: str, num: int) -> np.ndarray:
 
 
 def private_step(seed: int | None) -> PrivateStep:
-    spec = cast(PrivacySpec, SimpleNamespace(max_grad_norm=1.0, noise_multiplier=1.0, batch_size=4))
+    spec = cast(DPPlan, SimpleNamespace(max_grad_norm=1.0, noise_multiplier=1.0, expected_batch_size=4))
     return PrivateStep(nn.Linear(2, 2), spec, seed=seed)
 
 

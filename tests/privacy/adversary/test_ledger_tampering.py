@@ -1,4 +1,4 @@
-"""The attacker edits the ledger of a run, so that it tells of fewer steps than were taken."""
+"""Somebody edits the ledger of a run, by a slip or on purpose: what was changed in the middle is noticed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SPEC = plan(2000, 100, 2, 6.0, delta=1e-5, accountant="rdp")
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger of 9 lines: its name, a budget, a mechanism, five steps and a caveat."""
+    """A ledger of 8 lines: a budget, a mechanism, five steps and a caveat."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    name = ledger.open_mechanism(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
+    name = ledger.open(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
     for _ in range(5):
         ledger.spend(name)
-    ledger.add_caveat("one_stage", "the exact histogram was released", voids=True)
+    ledger.caveat("one_stage", "the exact histogram was released", voids=True)
     return ledger.path
 
 
@@ -35,24 +35,21 @@ def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
         pytest.param(lambda lines: lines[:4] + lines[5:], ", line 5", id="a-step-is-removed"),
         pytest.param(lambda lines: lines[:3] + lines[6:], ", line 4", id="three-steps-are-removed"),
         pytest.param(lambda lines: lines[1:], ", line 1", id="the-first-line-is-removed"),
-        pytest.param(lambda lines: lines[:-1], "", id="the-caveat-is-removed-from-the-end"),
-        pytest.param(lambda lines: lines[:-3], "", id="the-last-steps-are-removed"),
-        pytest.param(lambda lines: [], "", id="the-file-is-emptied"),
         pytest.param(lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], ", line 4", id="two-lines-swap"),
-        pytest.param(lambda lines: [*lines, lines[3]], ", line 10", id="a-line-is-copied"),
+        pytest.param(lambda lines: [*lines, lines[3]], ", line 9", id="a-line-is-copied"),
         pytest.param(
             lambda lines: [line.replace('"num_units": 2000', '"num_units": 9000') for line in lines],
-            ", line 3",
+            ", line 2",
             id="a-number-is-changed",
         ),
         pytest.param(
             lambda lines: [line.replace('"voids": true', '"voids": false') for line in lines],
-            ", line 9",
+            ", line 8",
             id="a-caveat-is-softened",
         ),
         pytest.param(
             lambda lines: [*lines, '{"type": "spend", "mechanism": "one_stage/fit", "steps": 1}\n'],
-            ", line 10",
+            ", line 9",
             id="a-line-is-written-by-hand",
         ),
     ],
@@ -69,53 +66,20 @@ def test_a_ledger_that_was_edited_is_refused_with_the_place(
     assert again.value.about == error.value.about
 
 
-def test_a_ledger_that_was_deleted_does_not_begin_anew(path: Path) -> None:
-    path.unlink()
-    with pytest.raises(LedgerError, match=r"ledger\.jsonl\.head"):
-        Ledger(path).open_mechanism(scope="a", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
-    assert not path.exists()
-
-
-def test_a_ledger_put_back_from_an_older_copy_is_refused(path: Path) -> None:
-    before = path.read_bytes()
-    Ledger(path).spend("one_stage/fit")
-    path.write_bytes(before)
-    with pytest.raises(LedgerError, match=r"ledger\.jsonl\.head"):
-        Ledger(path).summary()
-
-
-def test_a_ledger_of_another_run_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
-    other = Ledger(tmp_path / "other" / "ledger.jsonl")
-    name = other.open_mechanism(scope="one_stage", stage="fit", spec=SPEC, planned_steps=40, data_fingerprint="f00d")
-    for _ in range(10):
-        other.spend(name)
-    path.write_bytes(other.path.read_bytes())
-    with pytest.raises(LedgerError, match=r"ledger\.jsonl\.head"):
-        Ledger(path).summary()
-
-
-@pytest.mark.parametrize("has_head", [True, False])
-def test_a_ledger_without_its_chains_is_refused(path: Path, has_head: bool) -> None:
+def test_a_ledger_without_its_chains_is_refused(path: Path) -> None:
     def unchained(line: str) -> str:
         record = json.loads(line)
         del record["chain"]
         return f"{json.dumps(record)}\n"
 
-    edit(path, lambda lines: [unchained(line) for line in lines[:-3]])
-    if not has_head:
-        path.with_name("ledger.jsonl.head").unlink()
-    for lines in (path.read_text(), "".join(path.read_text().splitlines(keepends=True)[1:])):  # with its name, without
-        path.write_text(lines)
-        with pytest.raises(LedgerError):
-            Ledger(path).summary()
+    edit(path, lambda lines: [unchained(line) for line in lines])
+    with pytest.raises(LedgerError):
+        Ledger(path).summary()
 
 
-def test_a_head_that_is_behind_its_ledger_is_what_a_crash_leaves(path: Path) -> None:
-    head = path.with_name("ledger.jsonl.head")
-    before = head.read_text()
-    Ledger(path).spend("one_stage/fit")
-    for text in (before, ""):
-        head.write_text(text)
-        assert Ledger(path).spent_steps("one_stage/fit") == 6
-    Ledger(path).spend("one_stage/fit")
-    assert head.read_text() != before
+@pytest.mark.parametrize("num_lines", range(3, 9))
+def test_lines_that_are_missing_at_the_end_take_their_releases_with_them(path: Path, num_lines: int) -> None:
+    """So what was saved after them counts as paid by nobody, and no training goes on from it."""
+    Ledger(path).release("one_stage/fit", sha256="ab" * 32)
+    edit(path, lambda lines: lines[:num_lines])
+    assert Ledger(path).unpaid_reason("ab" * 32, "one_stage") is not None

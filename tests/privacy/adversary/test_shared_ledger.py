@@ -11,8 +11,9 @@ import pytest
 
 import cli
 from commands.pipeline.run_record import RunRecord
-from commands.privacy.attestation import attested
+from commands.privacy.coverage import covered_summary
 from doppel.console.ledger import find, tables
+from doppel.files import sha256_of
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, join
 from doppel.privacy.spec import plan
@@ -29,14 +30,14 @@ def shared(tmp_path: Path) -> Path:
 def train(run: Path, steps: int = 20, scope: str = "two_stage") -> Ledger:
     """What a training does to the ledger of its run folder."""
     ledger = Ledger(run / "ledger.jsonl")
-    name = ledger.open_mechanism(scope=scope, stage="fit", spec=SPEC, planned_steps=20, data_fingerprint="f00d")
+    name = ledger.open(scope=scope, stage="fit", spec=SPEC, planned_steps=20, data_fingerprint="f00d")
     for _ in range(steps):
         ledger.spend(name)
     return ledger
 
 
 def epsilon(steps: int) -> float:
-    return compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, steps)], SPEC.delta, "rdp")
+    return compute_epsilon([Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, steps)], SPEC.budget.delta, "rdp")
 
 
 def test_runs_of_one_ledger_keep_their_scopes_apart_and_add_up(tmp_path: Path, shared: Path) -> None:
@@ -57,7 +58,7 @@ def test_a_folder_of_runs_tells_what_all_of_them_spend(tmp_path: Path, capsys: p
     assert cli.main(["ledger", str(tmp_path / "grid")]) == 0
     told = capsys.readouterr().out
     mechanism = Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 40)
-    assert f"on the same people: epsilon = {compute_epsilon([mechanism], SPEC.delta):.4g}" in told
+    assert f"on the same people: epsilon = {compute_epsilon([mechanism], SPEC.budget.delta):.4g}" in told
     assert "seed=1" in told and "seed=2" in told
 
 
@@ -97,7 +98,7 @@ def test_a_caveat_of_one_run_voids_what_all_spend_and_not_the_other(tmp_path: Pa
     for name in ("first", "second"):
         join(tmp_path / name / "ledger.jsonl", shared)
         ledger = train(tmp_path / name)
-    ledger.add_caveat("two_stage", "a count was released", voids=True)
+    ledger.caveat("two_stage", "a count was released", voids=True)
     assert ledger.summary()["epsilon"] is None
     other = Ledger(tmp_path / "first" / "ledger.jsonl").summary()
     assert other["epsilon"] == epsilon(20) and other["everything"]["epsilon"] is None
@@ -134,13 +135,14 @@ def test_checkpoints_of_another_run_are_not_paid_for_though_the_ledger_is_one(tm
         join(tmp_path / name / "ledger.jsonl", shared)
         train(tmp_path / name)
         sample(tmp_path / name, "two_stage")
-    second = RunRecord(tmp_path / "second")
-    told = attested(second)
+    told = covered_summary(RunRecord(tmp_path / "second"))
     assert told is not None and told["epsilon"] == epsilon(20)
     mine, theirs = (tmp_path / name / "model_two_stage/checkpoints/last.ckpt" for name in ("second", "first"))
     shutil.copy(theirs, mine)
-    told = attested(second)
-    assert told is not None and told["epsilon"] is None and " first-" in told["statement"]
+    told = covered_summary(RunRecord(tmp_path / "second"))
+    assert told is not None and told["epsilon"] is None and "last.ckpt was changed after" in told["statement"]
+    assert Ledger(tmp_path / "second" / "ledger.jsonl").unpaid_reason(sha256_of(mine), "two_stage") is not None
+    assert Ledger(tmp_path / "first" / "ledger.jsonl").unpaid_reason(sha256_of(mine), "two_stage") is None
 
 
 def test_a_folder_in_no_ledger_is_told_so_and_not_what_its_neighbour_spent(tmp_path: Path) -> None:

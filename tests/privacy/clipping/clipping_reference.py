@@ -110,14 +110,14 @@ def summed_losses(model: nn.Module, batch: Batch) -> Tensor:
     return mean_losses(model, batch) * num_labels / 16
 
 
-def head_losses(chunk_tokens: int, recompute: bool = False, divisor: float | None = None) -> Losses:
+def head_losses(divisor: float | None = None) -> Losses:
     """The same losses by :class:`HeadLoss`; with a divisor, :func:`summed_losses`."""
 
     def losses(model: nn.Module, batch: Batch) -> Tensor:
         trunk = getattr(model, model.base_model_prefix)  # type: ignore[call-overload]
         hidden = trunk(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
         labels = F.pad(batch["labels"][:, 1:], (0, 1), value=-100)
-        return HeadLoss(model.get_output_embeddings(), chunk_tokens, recompute, divisor)(hidden, labels)  # type: ignore
+        return HeadLoss(model.get_output_embeddings(), divisor)(hidden, labels)  # type: ignore
 
     return losses
 

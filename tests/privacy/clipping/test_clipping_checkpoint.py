@@ -1,4 +1,4 @@
-"""Activation checkpointing stays exact, and a head that is formed again saves memory.
+"""Activation checkpointing stays exact.
 
 Hugging Face's RMSNorm computes in float32, whose rounding differs between the runs of a checkpointed block; where
 1e-12 is asked for, it is replaced by ``torch.nn.RMSNorm``.
@@ -7,7 +7,6 @@ Hugging Face's RMSNorm computes in float32, whose rounding differs between the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,13 +28,10 @@ from clipping_reference import (
     trained,
 )
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from doppel.privacy.clipping import PerSampleClipper, UnsupportedLayerError
-from doppel.privacy.clipping.head import HeadLoss
+from doppel.privacy.clipping import UnsupportedLayerError
 
 
 def enable(model: PreTrainedModel) -> None:
@@ -61,7 +57,7 @@ def test_checkpointing_is_exact(name: str) -> None:
     for rows_per_unit in (1, 3):
         bound, expected = median_bound(model, batch, rows_per_unit)
         enable(model)
-        for losses in (mean_losses, head_losses(25, recompute=True)):
+        for losses in (mean_losses, head_losses()):
             assert_close(clipped(model, batch, bound, rows_per_unit, (1,), losses), expected)
         model.gradient_checkpointing_disable()
 
@@ -92,11 +88,11 @@ def test_checkpointing_a_partly_frozen_model_is_exact(frozen: str) -> None:
         parameter.requires_grad_(not any(part in name for part in frozen.split("|")))
     bound, expected = median_bound(model, batch)
     enable(model)
-    for losses in (mean_losses, head_losses(25)):
+    for losses in (mean_losses, head_losses()):
         assert_close(clipped(model, batch, bound, losses=losses), expected)
 
 
-@pytest.mark.parametrize("losses", [mean_losses, head_losses(25, recompute=True)])
+@pytest.mark.parametrize("losses", [mean_losses, head_losses()])
 def test_checkpointing_with_dropout_uses_the_same_masks_in_both_runs(losses: Losses) -> None:
     """Σ gᵢ is that of the masks drawn first; and a unit alone stays within the bound, which it would not if its norm
     belonged to other masks than its gradient."""
@@ -125,7 +121,7 @@ def test_nonfinite_unit_inside_checkpointed_blocks_contributes_zero(factor: floa
     expected, rest = naive(model, rows_of(batch, [0, 1, 3]), 1.0)
     enable(model)
     weights = torch.tensor([1.0, 1.0, factor, 1.0], dtype=torch.float64)
-    for losses in (mean_losses, head_losses(25), head_losses(25, recompute=True)):
+    for losses in (mean_losses, head_losses()):
         found, norms = clipped(model, batch, 1.0, losses=lambda m, b, losses=losses: weights * losses(m, b))  # type: ignore[misc]
         assert torch.isfinite(norms).tolist() == [True, True, False, True]
         assert_close((found, norms[[0, 1, 3]]), (expected, rest))
@@ -143,48 +139,12 @@ def test_nonfinite_activation_inside_checkpointed_blocks_contributes_zero(value:
     expected, rest = naive(model, rows_of(batch, [0, 1, 3]), 1.0)
     enable(model)
     with model.transformer.drop.register_forward_hook(spoil):
-        for losses in (mean_losses, head_losses(25), head_losses(25, recompute=True)):
+        for losses in (mean_losses, head_losses()):
             found, norms = clipped(model, batch, 1.0, losses=losses)
             assert all(torch.isfinite(grad).all() for grad in found)
             if not math.isfinite(value):
                 assert torch.isfinite(norms).tolist() == [True, True, False, True]
                 assert_close((found, norms[[0, 1, 3]]), (expected, rest))
-
-
-# ------------------------------------------------------------------------------ recomputed head
-class LargestTensor(TorchDispatchMode):
-    """Remembers how many elements the largest tensor that any operation made had."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self.size = max(self.size, leaf.untyped_storage().nbytes() // leaf.element_size())
-        return result
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_recomputed_head_never_holds_all_logits(tied: bool) -> None:
-    """Neither in the forward pass, nor in the backward pass, nor in the clipped sum."""
-    torch.manual_seed(0)
-    num_rows, length, width, vocab, chunk = 16, 10, 8, 300, 20
-    embedding, head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
-    if tied:
-        head.weight = embedding.weight
-    model = nn.ModuleList([embedding, head])
-    ids = torch.randint(0, vocab, (num_rows, length))
-    clipper = PerSampleClipper(model, 0.01)
-    sizes = {}
-    for recompute in (False, True):
-        with LargestTensor() as largest:
-            with clipper.capture(num_rows):
-                HeadLoss(head, chunk, recompute)(embedding(ids), ids.roll(-1, 1)).sum().backward()
-            clipper.accumulate()
-        sizes[recompute] = largest.size
-    assert sizes[False] >= num_rows * length * vocab
-    assert sizes[True] <= chunk * vocab
 
 
 # ------------------------------------------------------------------------------ refused

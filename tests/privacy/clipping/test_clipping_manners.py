@@ -67,8 +67,8 @@ def new_tensors() -> Iterator[Callable[[], list[Tensor]]]:
     ("losses", "is_checkpointed"),
     [
         (mean_losses, False),
-        (head_losses(25), True),
-        (head_losses(25, recompute=True), False),
+        (head_losses(), True),
+        (head_losses(), False),
     ],
 )
 def test_everything_is_freed_after_accumulate(
@@ -95,7 +95,7 @@ def test_everything_is_freed_after_a_capture_that_fails(new_tensors: Callable[[]
     clipper = PerSampleClipper(model, 1.0)
     assert not new_tensors()
     with contextlib.suppress(KeyError), clipper.capture(4):
-        head_losses(25)(model, batch).sum().backward()
+        head_losses()(model, batch).sum().backward()
         raise KeyError
     assert not new_tensors()
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -110,7 +110,7 @@ def test_two_captures_without_accumulate_are_refused() -> None:
         pass
 
 
-@pytest.mark.parametrize("losses", [mean_losses, head_losses(25)])
+@pytest.mark.parametrize("losses", [mean_losses, head_losses()])
 def test_the_backward_pass_of_a_capture_that_was_given_up_is_not_heard_in_the_next(losses: Losses) -> None:
     found = []
     for gives_up in (True, False):

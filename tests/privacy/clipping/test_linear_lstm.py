@@ -53,7 +53,7 @@ def plain_losses(model: nn.Module, batch: Batch) -> Tensor:
 
 def fused_losses(model: nn.Module, batch: Batch) -> Tensor:
     states = model.states(batch["input_ids"][:, :-1])
-    return HeadLoss(model.decoder, 25, divisor=16.0)(states, batch["labels"][:, 1:])
+    return HeadLoss(model.decoder, divisor=16.0)(states, batch["labels"][:, 1:])
 
 
 def ours(dtype: torch.dtype = torch.float64, dropout: float = 0.0, layers: int = 2, scale: float = 3.0) -> NextWord:

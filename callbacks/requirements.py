@@ -1,16 +1,20 @@
-"""What a private run refuses before anything is computed: settings that would break the guarantee."""
+"""What a private run refuses before a step is spent: settings that break the guarantee, and a disk that is full."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import cast
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from datamodules.private_data import PrivateData, missing_members
+from doppel.errors import UserError
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
@@ -26,8 +30,7 @@ def refusals(trainer: pl.Trainer, module: pl.LightningModule, logs_private: bool
     """
     data = getattr(trainer, "datamodule", None)
     reasons = [*_of_module(module), *_of_data(data), *_of_trainer(trainer)]
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        reasons += _of_monitor(callback, data)
+    reasons += [why for callback in trainer.callbacks for why in _of_monitor(callback, data)]  # type: ignore[attr-defined]
     if logs_private and "WANDB_SWEEP_ID" in os.environ:
         reasons.append(
             "a sweep chooses among runs by what they log, and log_private_diagnostics logs exact private figures; "
@@ -47,6 +50,29 @@ def refuse_scheduler(trainer: pl.Trainer) -> None:
             "ReduceLROnPlateau lowers the learning rate by a metric, and a step has none that is not private: give "
             "lr_scheduler a schedule of steps, such as torch.optim.lr_scheduler.CosineAnnealingLR"
         )
+
+
+def refuse_full_disk(trainer: pl.Trainer) -> None:
+    """Refuse to train where no checkpoint has room: weights, and two moments of each trained one, as Adam keeps.
+
+    Raises:
+        UserError: There is none; nothing was spent.
+    """
+    keepers = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.dirpath]
+    if not keepers or not trainer.is_global_zero:
+        return
+    folder = Path(str(keepers[0].dirpath))
+    values = [*trainer.lightning_module.parameters(), *trainer.lightning_module.buffers()]
+    size = sum(value.nbytes + (8 * value.numel() if value.requires_grad else 0) for value in values)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        raise UserError(
+            f"a checkpoint cannot be kept in {folder} ({error.strerror}): free some space there, or give another "
+            "folder; no step was spent"
+        ) from error
 
 
 def _of_monitor(callback: object, data: object) -> list[str]:
@@ -83,18 +109,12 @@ def _of_module(module: pl.LightningModule) -> list[str]:
         ]
     if module.not_private_because is not None:
         return [f"{name} cannot be trained privately, for {module.not_private_because}"]
-    return _undefined(module)
-
-
-def _undefined(module: LogicalBatchModule) -> list[str]:
-    """Against a module that does not say what its first step, which would be paid for, needs."""
     kind = type(module)
     own = {name for part in kind.__mro__[: kind.__mro__.index(LogicalBatchModule)] for name in vars(part)}
     if own & {"training_step", "losses", "row_losses"}:
         return []
     return [
-        f"{kind.__name__} does not say its losses; define losses(self, batch), which gives one for each row, of "
-        "shape [rows]"
+        f"{name} does not say its losses; define losses(self, batch), which gives one for each row, of shape [rows]"
     ]
 
 

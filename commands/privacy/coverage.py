@@ -1,0 +1,143 @@
+"""What the ledger of a run covers, from ledger and manifest alone: no checkpoint and no private file is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from commands.pipeline.manifest import Entry, Manifest
+from commands.pipeline.run_record import RunRecord
+from commands.pipeline.steps import RELEASED
+from commands.pipeline.systems import system
+from commands.pipeline.yaml_files import public_names
+from doppel.console.ledger import FILE_NAME
+from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, cross_check
+from doppel.privacy.ledger import Ledger
+
+#: The command that lets samples evolve by private votes.
+EVOLVE = "evolve"
+
+
+def ledger_of(record: RunRecord) -> Ledger:
+    """The ledger of a run, which may not be there."""
+    return Ledger(record.folder / FILE_NAME)
+
+
+def covered_summary(
+    record: RunRecord, systems: Collection[str] = (), archived: Collection[str] = ()
+) -> dict[str, Any] | None:
+    """Summary of a run's ledger, in which a budget is void where the ledger does not cover what was sampled under it.
+
+    Args:
+        record: The run.
+        systems: Those that something is to be said of: void where no step has made samples of one.
+        archived: Budgets of which an earlier report vouched: their samples need not be there any more.
+
+    Returns:
+        As :meth:`~doppel.privacy.ledger.Ledger.summary`; None where there is no ledger.
+
+    Raises:
+        UserError: The ledger or the manifest is damaged.
+    """
+    ledger, manifest = ledger_of(record), record.manifest
+    if not ledger.exists():
+        return None
+    voids: dict[str, list[str]] = {}
+    for made in manifest.released():
+        voids.setdefault(made.budget or made.path, []).extend(gaps(manifest, ledger, made))
+    for name in systems:
+        if (budget := system(name).scope) not in archived and name not in manifest.samples():
+            text = f"no step of this run has made samples of {name}, so that nothing tells what they came from"
+            voids.setdefault(budget, []).append(text)
+    return ledger.summary({budget: list(dict.fromkeys(texts)) for budget, texts in voids.items() if texts})
+
+
+def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
+    """Why no budget covers a file, in words; nothing where the budget of the file does.
+
+    Formal guarantees:
+        Every step behind the file that read private text names mechanisms, the ledger has spent steps of each, and all
+        of them stand in the budget of the file: so what the steps learnt is in its ε, whatever else the budget has
+        paid for. Every checkpoint of a private training, and what evolved by votes, is a release of that budget by its
+        SHA-256; and every file is the one that the next step read, as its own step made it, or is gone. All other steps
+        read public text and what these have made: post-processing. A private file that a step has made is followed no
+        further, for whoever reads it names what paid for that.
+    """
+    found: list[str] = []
+    chain = manifest.upstream(made.path, through_private=False)
+    for entry in chain:
+        budget = made.budget or entry.budget
+        if entry.is_private:
+            found.append(f"{entry.path} holds private text")
+        if entry.budget not in (None, budget):
+            found.append(
+                f"{made.path}, which {budget} pays for, was made of {entry.path}, which {entry.budget} pays for"
+            )
+        if entry.reads_private and not entry.mechanisms:
+            names = ", ".join(public_names(entry.private_inputs))
+            found.append(f"{entry.path}: {entry.step} read private text ({names}), and no mechanism has paid for that")
+        found += [
+            f"{entry.path}: {entry.step} is to be paid for by {name}, of which the ledger has no step in {budget}"
+            for name in entry.mechanisms
+            if not _is_spent(ledger, name, budget)
+        ]
+        is_trained = entry.role == "checkpoint" and (entry.budget is not None or entry.reads_private)
+        if is_trained or (entry.verb == EVOLVE and entry.role in RELEASED):
+            reason = ledger.unpaid_reason(entry.sha256, str(budget))
+            found += [] if reason is None else [f"{entry.path}: {reason}"]
+        found += manifest.changes(entry.path, may_be_gone=True)
+    if made.role in RELEASED and not any(entry.mechanisms for entry in chain):
+        found.append(f"{made.path} was made of nothing that a mechanism has paid for: {made.step} read no checkpoint")
+    return [text.replace(f"{manifest.folder.resolve()}/", "") for text in found]
+
+
+def _is_spent(ledger: Ledger, name: str, budget: str | None) -> bool:
+    scope, _, stage = name.rpartition("/")
+    known = ledger.mechanisms.get(ledger.mechanism_id(scope, stage))
+    return scope == budget and known is not None and known.done_steps > 0
+
+
+def check_budget(summary: Mapping[str, Any], name: str) -> tuple[dict[str, float], list[str]]:
+    """ε of a budget by two accountants, computed anew, and why it does not hold.
+
+    Args:
+        summary: Of the ledger.
+        name: The budget.
+
+    Returns:
+        ε by each accountant, that of the budget first; empty where it cannot be computed or the budget is void. And
+        what is wrong, in words.
+    """
+    scope = summary["scopes"][name]
+    own = [m for m in summary["mechanisms"] if m["scope"] == name]
+    wrong = list(scope["voids"])
+    if len({m["num_units"] for m in own}) > 1:
+        wrong.append(f"{' and '.join(m['stage'] for m in own)} were given different numbers of units")
+    first: Accountant = scope["accountant"]
+    spent = [Mechanism(m["sample_rate"], m["noise_multiplier"], m["done_steps"]) for m in own]
+    try:
+        found, contradiction = cross_check(spent, scope["delta"], first)
+    except CalibrationError as error:
+        return {}, [*wrong, str(error)]
+    wrong += [contradiction] if contradiction else []
+    if found[first] > scope["target_epsilon"] * (1 + 1e-6):
+        wrong.append(f"ε is {found[first]:.4g} by {first}, above its target {scope['target_epsilon']:g}")
+    return {} if scope["voids"] else found, wrong
+
+
+def taken_as_given(bases: Iterable[str | None], versions: Iterable[str | None]) -> list[str]:
+    """What no card checks, in words that follow "not checked".
+
+    Args:
+        bases: Base models of the trainings, and generators of texts.
+        versions: Commits of the code that ran.
+    """
+    named = ", ".join(dict.fromkeys("/".join(name.split("/")[-2:]) for name in bases if name))
+    code = ", ".join(dict.fromkeys(name for name in versions if name))
+    return [
+        "that all lines of one person are one unit of the private file",
+        f"that the base model ({named or 'not named'}) and its tokenizer are public",
+        f"that the code which ran ({code or 'of unknown version'}) is Doppel's as it was published, with the settings "
+        "on file",
+        "that nobody forged the files of the run",
+    ]

@@ -1,0 +1,138 @@
+"""Marginals of a private table: paid for once, measured within the budget, and kept in the ledger one by one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from tqdm import tqdm
+
+from doppel.errors import DataError, UserError
+from doppel.files import read_json_lines, write_json_lines
+from doppel.privacy.ledger import Ledger
+from doppel.tables.marginals import MODEL_SEED, Measurement, Table
+
+if TYPE_CHECKING:
+    from doppel.tables.mixture import Mixture
+
+Method = Literal["aim", "independent"]
+_BAR = "{desc}: {n:.0f} % of the budget |{bar}| {elapsed}"
+
+
+class Marginals:
+    """What a ledger holds of one table: what was asked of it, and the marginals and choices that were released.
+
+    Formal guarantees:
+        What is asked stands in the line that pays; each release stands in a line under it before anybody sees it. So a
+        process that is killed at any moment goes on with what it has released, draws no release a second time under
+        other noise, and pays once (:mod:`doppel.privacy.ledger`).
+
+    Args:
+        ledger: What pays.
+        mechanism: Id of the mechanism there; it need not be declared yet.
+
+    Attributes:
+        terms: What was asked; None where nothing is paid.
+        records: Releases, in their order.
+    """
+
+    def __init__(self, ledger: Ledger, mechanism: str) -> None:
+        self.ledger, self.mechanism = ledger, mechanism
+        contents = [dict(own.content) for own in ledger.releases(mechanism) if own.content is not None]
+        self.terms = contents[0] if contents else None
+        self.records = contents[1:]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of the budget is used, so that nobody need open the table again."""
+        if self.terms is None:
+            return False
+        spent = sum(record.get("mu_squared", 0.0) for record in self.records)
+        return math.isclose(spent, self.terms["noise_multiplier"] ** -2, rel_tol=1e-9)
+
+    def pay(self, terms: dict[str, Any]) -> None:
+        """Pay for the table, unless that was done before; it must have been asked the same.
+
+        Raises:
+            DataError: It was asked something else.
+            BudgetExceededError: The ledger cannot pay; nothing was spent.
+        """
+        asked = json.loads(json.dumps({**terms, "model_seed": MODEL_SEED}))
+        if self.terms is None:
+            self.ledger.spend(self.mechanism, asked)
+            self.terms = asked
+        differ = [name for name, value in asked.items() if self.terms.get(name) != value]
+        if differ:
+            raise DataError(
+                f"it holds the releases of another command, which differs in {', '.join(differ)}, as {self.mechanism}: "
+                "give another --out, whose releases are paid for again",
+                about=self.ledger.path,
+            )
+
+    def fit(self, private: Table, mu: float, method: Method, noise_seed: int | None = None) -> Mixture:
+        """Measure a table within its budget, or go on with what was measured before, and fit a model to it.
+
+        Formal guarantees:
+            All that leaves the table goes through :class:`~doppel.tables.releases.Releases`, which stay within μ; each
+            is in the ledger before it is used. The model is post-processing.
+
+        Args:
+            private: The table.
+            mu: Budget.
+            method: aim measures pairs of columns that go together, independent each column alone.
+            noise_seed: For tests alone: the guarantee is void.
+        """
+        from doppel.privacy.secret import Secret  # need torch, which no --help waits for
+        from doppel.tables.aim import aim
+        from doppel.tables.independent import independent
+        from doppel.tables.releases import Releases
+
+        def keep(record: dict[str, Any]) -> None:
+            self.ledger.release(self.mechanism, content=record)
+            self.records.append(record)
+
+        def tell(share: float) -> None:
+            bar.update(100 * share - bar.n)
+
+        stream = Secret(noise_seed).stream("marginals")
+        with tqdm(total=100, desc="measured", unit="%", bar_format=_BAR, disable=None) as bar:
+            releases = Releases(private, mu, stream, done=list(self.records), keep=keep, tell=tell)
+            return (aim if method == "aim" else independent)(releases)
+
+    def write(self, path: Path) -> None:
+        """Write what was released as JSON lines, for readers: what was asked, then one release a line."""
+        write_json_lines(path, [self.terms or {}, *self.records])
+
+
+def fitted_again(terms: dict[str, Any], records: list[dict[str, Any]]) -> Mixture:
+    """The model by the releases of a table, which nobody opens: post-processing."""
+    from doppel.tables import aim, independent
+
+    refit = independent.refit if terms.get("method") == "independent" else aim.refit
+    return refit([len(values) for values in terms["columns"].values()], terms["num_units"], measurements(records))
+
+
+def measurements(records: list[dict[str, Any]]) -> list[Measurement]:
+    """The marginals among releases, in their order."""
+    found = [record for record in records if "marginal" in record]
+    return [Measurement(tuple(r["marginal"]), np.array(r["counts"]), r["sigma"]) for r in found]
+
+
+def releases_of(rows: Path) -> Path:
+    """Where the releases lie that rows were drawn by."""
+    return rows.with_name(f"{rows.name}.releases.jsonl")
+
+
+def read_releases(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What was asked of a table of attributes, and what was released of it, as :meth:`Marginals.write` has left it.
+
+    Raises:
+        UserError: It is not there.
+    """
+    if not path.is_file():
+        raise UserError(f"there are no releases at {path}: restore the file, or give the command that wrote it again")
+    terms, *records = (record for _, record in read_json_lines(path))
+    return terms, records
