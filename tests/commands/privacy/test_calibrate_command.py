@@ -166,7 +166,7 @@ def test_an_interrupted_reading_of_the_turns_spends_nothing(run: Path, monkeypat
 
 
 def test_turns_are_not_read_for_a_release_that_the_budget_refuses(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(run, sigma=5.0)
+    trained(run, sigma=1.0)
     ledger = Ledger(run / "ledger.jsonl")
     while ledger.remaining("two_stage/parse_tree"):  # as after crashes that rolled steps back
         ledger.spend("two_stage/parse_tree")
