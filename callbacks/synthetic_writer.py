@@ -25,7 +25,7 @@ from doppel.errors import UserError
 from doppel.files import parse_json, write_json, write_json_lines
 from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
-from doppel.privacy.fingerprint import sealed
+from doppel.privacy.fingerprint import keyed_fingerprint
 from lightning_modules.sampling import Sample
 
 #: What samples are made by: the first line of a part, and fields of ``OUTPUT.metrics.json``.
@@ -56,7 +56,8 @@ class SyntheticWriter(BasePredictionWriter):
     functions of what the model wrote. A data module that does not say that it reads such text
     (:func:`~datamodules.data_module.may_be_told`), such as the private utterances that a parser annotates, is written
     from in silence: no count and no share of it is computed, logged or said, no sample goes to Weights & Biases, and
-    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.sealed`). The lines themselves are then private.
+    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.keyed_fingerprint`). The lines themselves are
+    then private.
 
     *Metrics:* those of :func:`~callbacks.sample_metrics.sample_metrics`, and ``synthetic/samples_per_second`` of this
     run, over all ranks.
@@ -228,7 +229,7 @@ class SyntheticWriter(BasePredictionWriter):
     def _digest(self) -> str:
         """That of the output, keyed where its text is private."""
         digest = _sha256(self.output_path)
-        return digest if self._tells else sealed(digest)
+        return digest if self._tells else keyed_fingerprint(digest)
 
     def _parts(self) -> list[Path]:
         pattern = f"{glob.escape(self.output_path.name)}.rank*.jsonl.part"

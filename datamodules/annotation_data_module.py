@@ -5,9 +5,10 @@ from __future__ import annotations
 from datamodules.batch import PromptBatch
 from datamodules.columns import Columns
 from datamodules.data_module import PredictionDataModule
-from datamodules.sources import data_fingerprint, expand_path, is_embedded
+from datamodules.sources import content_digest, expand_path, is_embedded
 from datamodules.tables import read_turns
 from datamodules.turn import Turn, Unit
+from doppel.privacy.fingerprint import keyed_fingerprint
 
 
 class AnnotationDataModule(PredictionDataModule):
@@ -43,7 +44,7 @@ class AnnotationDataModule(PredictionDataModule):
     def setup(self, stage: str) -> None:
         """Read the turns."""
         self._turns = read_turns(self.path, self.unit, with_trees=False, columns=self.columns)
-        self.prompts_digest = data_fingerprint(self.path, columns=self.columns)
+        self.prompts_digest = keyed_fingerprint(content_digest(self.path, columns=self.columns))
 
     @property
     def num_total(self) -> int:

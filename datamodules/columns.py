@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from doppel.errors import DataError
@@ -72,8 +75,12 @@ class Columns:
 
     @property
     def key(self) -> str:
-        """Names the columns in fingerprints; empty where all are the usual ones."""
+        """Names the columns in fingerprints, with the content of the attributes' file in place of its path; empty where
+        all are the usual ones."""
         names = self.as_dict()
+        schema = Path(os.path.expandvars(self.attributes or "")).expanduser()
+        if schema.is_file():
+            names["attributes"] = hashlib.sha256(schema.read_bytes()).hexdigest()
         return f"columns={json.dumps(names, sort_keys=True)}" if names else ""
 
     @property

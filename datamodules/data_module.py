@@ -138,8 +138,8 @@ class TrainingDataModule(DataModule, ABC):
     def load_evaluation(self, name: str, path: str) -> Batches[Any]:
         """Batches of a file, over all ranks; ``name`` is ``val`` or ``test``."""
 
-    def refuse_private(self, name: str, path: str) -> None:
-        """Refuse a file that is declared public and says what a private one does; ``name`` is ``val`` or ``test``."""
+    def refuse_private(self) -> None:
+        """Refuse what it has read of files that are declared public, if one of them is a private one."""
 
     @abstractmethod
     def empty_batch(self, name: str) -> Any:
@@ -163,11 +163,10 @@ class TrainingDataModule(DataModule, ABC):
         ):
             if stage in stages and name not in self.evaluation:
                 if path is not None:
-                    batches = self.load_evaluation(name, path)
-                    self.refuse_private(name, path)
-                    self.evaluation[name] = batches
+                    self.evaluation[name] = self.load_evaluation(name, path)
                 elif stage != "fit":
                     raise DataError(f"there is nothing to {stages[-1]} on: set {name}_path")
+        self.refuse_private()
 
     def val_dataloader(self) -> Loader[Any] | list[Any]:
         """Validation batches, sharded by rank; empty without ``val_path``."""

@@ -13,11 +13,11 @@ from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.encoded_turns import load_encoded
 from datamodules.loader import Loader
 from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
-from datamodules.overlap import Source, refuse_overlap
+from datamodules.overlap import Named, Source, refuse_private
 from datamodules.redaction import Redaction
 from datamodules.selection import Selection
 from datamodules.shuffling import ShuffledBatches
-from datamodules.sources import data_fingerprint, expand_path, is_embedded
+from datamodules.sources import content_digest, expand_path, is_embedded
 from datamodules.turn import Unit
 from doppel.errors import DataError
 from doppel.privacy.spec import usual_batch_size
@@ -26,10 +26,6 @@ log = logging.getLogger(__name__)
 
 #: Turns that represent a unit unless told otherwise.
 _DEFAULT_TURNS = {"utterance": 1, "dialogue": 4, "user": 4}
-_PRIVATE_EVALUATION = (
-    "NAME_path is {path}, which says what the private file {private} does, in whatever form, but NAME_is_public (or "
-    "is_public) says that metrics on it may leave the process: name a file of other turns, or leave that out"
-)
 
 
 class DialogueDataModule(TrainingDataModule):
@@ -137,8 +133,6 @@ class DialogueDataModule(TrainingDataModule):
         """Read, tokenise and group the training turns."""
         if self.privacy_caveat:
             log.warning(self.privacy_caveat)
-        if self.selection.redact is not None:
-            self.selection.redact.refuse_private(self._private())
         unit = self.unit if self.is_public else self._given_unit
         encoded = load_encoded(self.train_path, self.require_codec(), unit, self.selection, self.columns, self.truncate)
         units = EncodedUnits(encoded, self.limit_train_units)
@@ -156,24 +150,22 @@ class DialogueDataModule(TrainingDataModule):
         encoded = load_encoded(path, codec, "utterance", columns=columns, truncate=self.truncate)
         return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
 
-    def refuse_private(self, name: str, path: str) -> None:
-        """Refuse an evaluation file whose metrics may leave the process, and which says what a private one does.
+    def refuse_private(self) -> None:
+        """Refuse an evaluation file whose metrics may leave the process, or a file that a redaction learns of, if it is
+        a private one.
 
         Raises:
-            DataError: It does, in whatever form (:func:`~datamodules.overlap.overlapping`).
+            UserError: It is, in whatever form (:func:`~datamodules.overlap.refuse_private`).
         """
-        if not self._tells(name):
-            return
-        columns = reference_columns(self.columns)
-        private = [*self._private(), *self.also_private]
-        refuse_overlap(path, columns, private, _PRIVATE_EVALUATION.replace("NAME", name))
-
-    def _private(self) -> list[Source]:
-        """Its files that are not declared public."""
+        columns, files = reference_columns(self.columns), {"val": self.val_path, "test": self.test_path}
+        public: list[Named] = [
+            (f"data.{name}_path", files[name], columns) for name in self.evaluation if self._tells(name)
+        ]
+        if self._is_loaded and self.selection.redact is not None:
+            public += self.selection.redact.public_files
         private: list[Source] = [] if self.is_public else [(self.train_path, self.columns)]
-        paths = {"val": self.val_path, "test": self.test_path}
-        others = [path for name, path in paths.items() if path is not None and not self._tells(name)]
-        return private + [(path, reference_columns(self.columns)) for path in others]
+        private += [(path, columns) for name, path in files.items() if path is not None and not self._tells(name)]
+        refuse_private(public, [*private, *self.also_private])
 
     def empty_batch(self, name: str) -> LogicalBatch:
         """Without rows."""
@@ -209,8 +201,8 @@ class DialogueDataModule(TrainingDataModule):
 
     @cached_property
     def data_fingerprint(self) -> str:
-        """Keyed hash of the training file's content and of what is selected from it."""
-        return data_fingerprint(self.train_path, self.selection, self.columns)
+        """Digest of the training file's content and of what is selected from it; never to be shown."""
+        return content_digest(self.train_path, self.selection, self.columns)
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""

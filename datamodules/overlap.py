@@ -12,15 +12,42 @@ from datamodules.columns import Columns
 from datamodules.hub import is_on_hub
 from datamodules.sources import expand_path, is_embedded, state_of
 from datamodules.tables import utterances_of
-from doppel.errors import DataError
+from doppel.errors import UserError
 
 #: A file, and what its columns are called.
 Source = tuple[str, Columns | None]
+#: A file that is to be public: the field or option that names it, its path (None: there is none) and its columns.
+Named = tuple[str, str | None, Columns | None]
 
 #: Of the long utterances of a file: the share, and how many above it, that another file may say too.
 SHARE, MORE = 0.2, 4
 #: Of all its utterances: the share at which it says nothing of its own.
 NEARLY_ALL = 0.9
+
+
+def refuse_private(public: Iterable[Named], private: Iterable[Source]) -> None:
+    """Refuse a file that is to be public and is a private one, in whatever form; nothing is told of either's text.
+
+    This is the one check of its kind. A run makes it of all files that it names, before anything is spent; a command
+    that is given a public file makes it at its start, also as a step of a run: a file may have changed since the run
+    began, and a run that goes on reads no private file again by itself.
+
+    Args:
+        public: The files that are to be public.
+        private: The files that are not.
+
+    Raises:
+        UserError: One is, see :func:`overlapping`.
+        DataError: A file cannot be read.
+    """
+    private = list(private)
+    for name, path, columns in public:
+        found = None if path is None else overlapping(path, columns, private)
+        if found is not None:
+            raise UserError(
+                f"{name} is {path}, which is to be public but says what the private file {found} does, in whatever "
+                "form: no noise would hide what it tells. Name a file of other texts, or do not declare this one public"
+            )
 
 
 def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -> str | None:
@@ -66,7 +93,7 @@ def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -
     Args:
         path: The file, which is to be public. The embedded grammar is, and overlaps with nothing.
         columns: What its columns are called.
-        private: Others; one that is not there, or embedded, is passed over.
+        private: Others; of one that is not there the path alone is compared, and one that is embedded is passed over.
 
     Returns:
         The other file as it is named there; None if there is none.
@@ -79,6 +106,8 @@ def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -
     path = expand_path(path)
     for name, others in private:
         other = expand_path(name)
+        if os.path.realpath(path) == os.path.realpath(other):
+            return name
         if is_embedded(other) or not (is_on_hub(other) or os.path.exists(other)):
             continue
         if state_of(path) == state_of(other):
@@ -90,21 +119,6 @@ def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -
             if common > SHARE * len(said.long) + MORE or common_of_all >= max(1, NEARLY_ALL * len(said)):
                 return name
     return None
-
-
-def refuse_overlap(path: str, columns: Columns | None, private: Iterable[Source], refusal: str) -> None:
-    """Refuse a file that is to be public and says what a private one does; nothing is told of either's text.
-
-    Args:
-        path: The file; likewise ``columns`` and ``private``, see :func:`overlapping`.
-        refusal: What to say, with ``{path}`` and ``{private}``.
-
-    Raises:
-        DataError: It does, or a file cannot be read.
-    """
-    found = overlapping(path, columns, private)
-    if found is not None:
-        raise DataError(refusal.format(path=path, private=found))
 
 
 def _common(ours: NDArray[np.uint64], theirs: NDArray[np.uint64]) -> int:

@@ -19,8 +19,8 @@ class PrivateData(Protocol):
         unit: What the guarantee protects, such as ``utterance`` or ``user``.
         sampling: ``poisson`` where each step draws every unit independently with probability B/N, from a secret that
             the ranks share and nobody else knows.
-        data_fingerprint: Tells this data set from others in the ledger, such as
-            :func:`~doppel.privacy.fingerprint.sealed` makes of a hash of the file.
+        data_fingerprint: Tells this data set from others, such as the SHA-256 of the file. The ledger writes down what
+            :func:`~doppel.privacy.fingerprint.keyed_fingerprint` makes of it, and nothing else may show it.
         max_rows_per_unit: Rows that represent a unit in a step, at most; None where it is not known.
         privacy_caveat: What ε does not cover, for the ledger; None if there is nothing to say.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from datamodules.overlap import Source, refuse_overlap
+from datamodules.overlap import Named
 from datamodules.sources import content_digest, expand_path, file_digest
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
-from doppel.privacy.fingerprint import sealed
+from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.redaction.mask import Ranker, Redactor
 from doppel.redaction.patterns import Pattern, rules_of
 from doppel.redaction.pseudonyms import pseudonyms
@@ -24,11 +24,6 @@ from doppel.redaction.rankers import learn_ranker
 
 #: Form of a bar over private rows, which tells no count of them.
 NO_COUNT = "{l_bar}{bar}|"
-_PRIVATE = (
-    "redact.{name} is {{path}}, which says what the private file {{private}} does: a ranker of private rows makes what "
-    "is hidden in one depend on the others, which costs an ε that nothing pays; name public files, or give lists and "
-    "patterns alone"
-)
 
 
 @dataclass(frozen=True)
@@ -99,31 +94,17 @@ class Redaction:
         return {name: plain[name] for name in values if values[name] != getattr(type(self), name)}
 
     @property
-    def public_files(self) -> list[str]:
-        """What the ranker learns of."""
-        return [path for path in (self.sensitive, self.safe) if path is not None]
+    def public_files(self) -> list[Named]:
+        """What the ranker learns of; one of private rows would have to be paid for, and is refused."""
+        given = {"redact.sensitive": self.sensitive, "redact.safe": self.safe}
+        return [(name, path, None) for name, path in given.items() if path is not None]
 
     @property
     def key(self) -> str:
-        """Names the redaction in fingerprints, with the content of its files."""
-        paths = [expand_path(path) for path in (self.words, self.sensitive, self.safe) if path is not None]
-        digests = [file_digest(Path(p)).hex() if Path(p).is_file() else content_digest(p) for p in paths]
-        return json.dumps([self.as_dict(), digests], sort_keys=True)
-
-    def refuse_private(self, private: Iterable[Source]) -> None:
-        """Refuse a ranker of private rows.
-
-        Args:
-            private: The private files.
-
-        Raises:
-            DataError: A file that it learns of says what one of them does.
-        """
-        private = list(private)
-        for name in ("sensitive", "safe"):
-            path = getattr(self, name)
-            if path is not None:
-                refuse_overlap(path, None, private, _PRIVATE.format(name=name))
+        """Names the redaction in fingerprints, with the content of its files in place of their paths."""
+        named = {name: expand_path(path) for name in ("words", "sensitive", "safe") if (path := getattr(self, name))}
+        digests = {n: file_digest(Path(p)).hex() if Path(p).is_file() else content_digest(p) for n, p in named.items()}
+        return json.dumps(self.as_dict() | digests, sort_keys=True)
 
     def prepare(self) -> None:
         """Read lists and public files, and learn of them, once in a process.
@@ -156,7 +137,7 @@ def _redactor(redaction: Redaction) -> Redactor:
     ranker: Ranker | None = None
     if redaction.sensitive is not None and redaction.safe is not None:
         ranker = learn_ranker(redaction.ranker, _texts(redaction.sensitive), _texts(redaction.safe))
-    return Redactor(rules, ranker, redaction.level, pseudonyms(sealed) if redaction.pseudonyms else None)
+    return Redactor(rules, ranker, redaction.level, pseudonyms(keyed_fingerprint) if redaction.pseudonyms else None)
 
 
 def _texts(path: str) -> list[str]:

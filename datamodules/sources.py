@@ -17,7 +17,6 @@ from datamodules.hub import hub_files, is_on_hub
 from datamodules.turn import Turn, Unit
 from doppel.errors import DataError
 from doppel.grammar import generate
-from doppel.privacy.fingerprint import sealed
 
 #: Arguments of an ``embedded:`` path, with their types.
 _EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
@@ -74,7 +73,9 @@ def file_digest(file: Path) -> bytes:
 def content_digest(path: str, selection: Keyed | None = None, columns: Columns | None = None) -> str:
     """SHA-256 of a path's bytes, or of the turns that an ``embedded:`` path stands for; never to be shown.
 
-    The same rows written in another form are another data set: what they cost is added up, never shared.
+    The same rows written in another form are another data set: what they cost is added up, never shared. Whatever
+    folder the files lie in, the digest is the same; :func:`~doppel.privacy.fingerprint.keyed_fingerprint` makes of it
+    what may be written down.
 
     Args:
         path: The file, or a folder, whose files with rows count.
@@ -97,11 +98,6 @@ def content_digest(path: str, selection: Keyed | None = None, columns: Columns |
             digest.update(file_digest(file))
     digest.update("".join(part.key for part in (selection, columns) if part is not None).encode())
     return digest.hexdigest()
-
-
-def data_fingerprint(path: str, selection: Keyed | None = None, columns: Columns | None = None) -> str:
-    """What tells a data set from others, in ledgers, reports and tables: its digest under a secret key."""
-    return sealed(content_digest(path, selection, columns))
 
 
 def state_of(path: str) -> Hashable:

@@ -26,7 +26,6 @@ from datamodules.logical_batches import choose
 from datamodules.turn import unit_name
 from doppel.errors import DataError
 from doppel.files import kind_of
-from doppel.privacy.fingerprint import sealed
 from doppel.privacy.secret import Secret
 from doppel.privacy.spec import usual_batch_size
 
@@ -158,7 +157,7 @@ class UnitDataModule(DataModule):
 
     @property
     def data_fingerprint(self) -> str:
-        """Keyed hash of all rows and whose they are, tensors and arrays in full; reads each row once.
+        """Digest of all rows and whose they are, tensors and arrays in full; reads each row once. Never to be shown.
 
         Raises:
             DataError: The first row is another one when it is read again.
@@ -174,7 +173,7 @@ class UnitDataModule(DataModule):
                     "these are set for each row",
                     about=type(self.dataset).__name__,
                 )
-            self._fingerprint = sealed(digest.hexdigest())
+            self._fingerprint = digest.hexdigest()
         return self._fingerprint
 
     def setup(self, stage: str) -> None:

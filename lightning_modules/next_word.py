@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.columns import Columns
-from datamodules.overlap import refuse_overlap
+from datamodules.overlap import refuse_private
 from datamodules.word_vocabulary import word_tokenizer
 from doppel.errors import UserError
 from doppel.privacy.clipping.head import HeadLoss
@@ -23,12 +23,6 @@ from lightning_modules.backbone.base_models import checked_divisor
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import PlainStep
 from lightning_modules.training.token_loss import MeanTokenLoss
-
-_PRIVATE_WORDS = (
-    "public_text is {path}, which says what the training file {private} does, in whatever form: a vocabulary of its "
-    "words would tell which of them somebody said, and no noise hides that. Name public text (or set data.is_public, "
-    "if the training file is)"
-)
 
 
 def sgd(params: Any) -> Optimizer:
@@ -121,11 +115,11 @@ class NextWordLSTM(LogicalBatchModule):
         """Refuse a vocabulary of private text.
 
         Raises:
-            DataError: ``public_text`` says what the training file does, and that is not public.
+            UserError: ``public_text`` says what the training file does, and that is not public.
         """
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if stage == "fit" and not getattr(data, "is_public", False) and hasattr(data, "train_path"):
-            refuse_overlap(self.public_text, self.columns, [(data.train_path, data.columns)], _PRIVATE_WORDS)
+            refuse_private([("model.public_text", self.public_text, self.columns)], [(data.train_path, data.columns)])
 
     def on_fit_start(self) -> None:
         """Refuse a rate that would follow private rows.

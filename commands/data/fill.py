@@ -12,9 +12,10 @@ from typing import Any
 from tqdm import tqdm
 
 from commands.lightning.trained_model import value_chooser
-from commands.pipeline.private_files import refuse_parser
+from commands.pipeline.private_files import learnt_from
 from datamodules.attribute_codes import AttributeCodes
 from datamodules.columns import Columns
+from datamodules.overlap import refuse_private
 from datamodules.redaction import NO_COUNT
 from datamodules.sources import content_digest, expand_path, is_embedded
 from datamodules.tables import head_of, read_records, read_turns
@@ -64,8 +65,7 @@ def fill(
             about=schema,
         )
     path = expand_path(table)
-    if parser is not None:
-        refuse_parser(parser, [(path, columns)], "--parser")
+    refuse_private(learnt_from("--parser", parser), [(path, columns)])
     terms = {
         "table": content_digest(path),
         "columns": [[c.name, str(c.by), c.ask, c.values] for c in known.filled],

@@ -15,19 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datamodules.columns import Columns
-from datamodules.overlap import refuse_overlap
-from datamodules.sources import data_fingerprint, expand_path
+from datamodules.overlap import refuse_private
+from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
 from doppel.files import write_json, write_json_lines
 from doppel.lispress import function_types, uses_function
+from doppel.privacy.fingerprint import keyed_fingerprint
 
 By = Literal["turn", "dialogue"]
-_PRIVATE_TEST = (
-    "--test is {path}, which says what --train does, {private}, in whatever form: private turns would be a public "
-    "test; name other turns, or leave it out and the test is cut off --train"
-)
 
 
 def partition(
@@ -69,8 +66,7 @@ def partition(
     """
     turns = _read(train, by, columns)
     tested = None if test is None else _read(test, by, columns)
-    if test is not None:
-        refuse_overlap(test, columns, [(train, columns)], _PRIVATE_TEST)
+    refuse_private([("--test", test, columns)], [(train, columns)])
     parts = split(
         turns,
         tested,
@@ -87,9 +83,11 @@ def partition(
     num_in_test = sum(_uses(turn, missing) for turn in parts.test)
     summary: dict[str, Any] = {
         "train": train,
-        "fingerprint": data_fingerprint(expand_path(train), columns=columns),
+        "fingerprint": keyed_fingerprint(content_digest(expand_path(train), columns=columns)),
         "test": test,
-        "test_fingerprint": None if test is None else data_fingerprint(expand_path(test), columns=columns),
+        "test_fingerprint": None
+        if test is None
+        else keyed_fingerprint(content_digest(expand_path(test), columns=columns)),
         "missing_function": missing,
         "public_share": public_share,
         "test_share": test_share,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from commands.pipeline.private_files import of_runs
 from datamodules.columns import Columns, reference_columns
-from datamodules.overlap import refuse_overlap
+from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from doppel.files import write_json_lines
@@ -15,10 +15,6 @@ from doppel.lispress.tree_names import names_in_trees, unseen_share
 
 #: Of the next public trees: the share that may call an unseen function.
 MOST_UNSEEN = 0.1
-_PRIVATE_REFERENCE = (
-    "--reference is {path}, which says what the private file {private} does, in whatever form: a grammar of its trees "
-    "would tell, without noise, which functions people have called; name a file of other human turns"
-)
 
 
 def public_trees(*, reference: str, out: Path, columns: Columns = Columns()) -> None:  # noqa: B008 (frozen)
@@ -41,7 +37,7 @@ def public_trees(*, reference: str, out: Path, columns: Columns = Columns()) -> 
         DataError: The reference cannot be read, or says what a private file does.
     """
     used = reference_columns(columns)
-    refuse_overlap(reference, used, of_runs(out), _PRIVATE_REFERENCE)
+    refuse_private([("--reference", reference, used)], of_runs(out))
     turns = read_turns(expand_path(reference), "utterance", columns=used)
     trees = [turn.parse for turn in turns if turn.parse is not None and is_valid(turn.parse)]
     unseen = unseen_share(trees)

@@ -27,9 +27,8 @@ from commands.lightning.hardware import check_hardware, settled_precision, uses_
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
-from commands.pipeline.private_files import of_data, of_runs
+from commands.pipeline.private_files import of_runs
 from commands.pipeline.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
-from commands.pipeline.stage_config import StageConfig
 from datamodules.data_module import TrainingDataModule, may_be_told
 from datamodules.overlap import Source
 from doppel.allocator import keep_freed_memory
@@ -178,8 +177,7 @@ class DoppelCLI(LightningCLI):
         checkpoint, run_dir = self._get(self.config_init, "ckpt_path"), self._get(self.config_init, "run_dir")
         stages = [Path(checkpoint).resolve().parents[1]] if checkpoint and Path(checkpoint).is_file() else []
         stages += [Path(os.path.expandvars(run_dir))] if run_dir else []
-        own = [StageConfig.read(stage).data for stage in stages if (stage / "config.yaml").is_file()]
-        return [*(source for data in own for source in of_data(data)), *of_runs(*stages)]
+        return of_runs(*stages)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """A trainer with the guarantee that is asked for, whose requeueing is left to Preemption.

@@ -11,7 +11,7 @@ from commands.pipeline.manifest import FILE, Manifest, ManifestError
 from commands.pipeline.steps import RELEASED, Role
 from datamodules.columns import Columns, reference_columns
 from datamodules.data_module import may_be_told
-from datamodules.overlap import Source, overlapping
+from datamodules.overlap import Source, refuse_private
 from doppel.errors import DataError, UserError
 
 #: Roles of lines that a model wrote, or that were drawn from such or by released shares.
@@ -48,7 +48,8 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
     if why is None:
         data.is_released = True
     elif path is not None and getattr(data, "is_public", False):
-        refuse_private(str(path), getattr(data, "columns", None), private())
+        name = "data.path" if prompts is None else "data.prompts_path"
+        refuse_private_lines(name, str(path), getattr(data, "columns", None), private())
     if may_be_told(data) or (prompts is None and not hasattr(model, "sampling")):
         return
     raise UserError(
@@ -59,18 +60,16 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
     )
 
 
-def refuse_private(path: str, columns: Columns | None, private: Iterable[Source]) -> None:
-    """Refuse a file that is declared public and is a private one, in whatever form."""
+def refuse_private_lines(name: str, path: str, columns: Columns | None, private: Iterable[Source]) -> None:
+    """Refuse a file of lines that is declared public and is a private one, in whatever form.
+
+    Raises:
+        UserError: It is.
+    """
     try:
-        found = overlapping(path, reference_columns(columns), private)
+        refuse_private([(name, path, reference_columns(columns))], private)
     except DataError:  # of trees or labels alone; what cannot be read is named when it is
         return
-    if found is not None:
-        raise UserError(
-            f"it is declared public (is_public), but says what {found} says, which is protected: leave is_public out, "
-            "or give another file",
-            about=path,
-        )
 
 
 def why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:

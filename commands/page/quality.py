@@ -21,7 +21,7 @@ from commands.pipeline.yaml_files import merge
 from commands.quality.measures import DOWN, INSTEAD, UP, Measure, human_value, judged, measure
 from datamodules.columns import Columns, reference_columns
 from datamodules.hub import is_on_hub
-from datamodules.overlap import refuse_overlap
+from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path, is_embedded
 from datamodules.tables import read_turns
 from doppel.errors import UserError
@@ -139,9 +139,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         if not is_embedded(path) and not is_on_hub(path) and not Path(path).exists():
             return [], f"the reference {given} is not there any more"
         columns = reference_columns(Columns.from_config(data))
-        refuse_overlap(
-            given, columns, of_runs(record.folder), "the reference says what the private file {private} does"
-        )
+        refuse_private([("reference", given, columns)], of_runs(record.folder))
         return [Sample(turn.utterance, turn.parse) for turn in read_turns(path, "utterance", columns=columns)], ""
     except UserError as error:
         return [], str(error)

@@ -53,7 +53,11 @@ def check_trees(run: Path, path: Path, is_public: bool) -> int:
     Raises:
         UserError: They are neither, or not trees; the message says which line.
     """
-    from commands.lightning.prompts import PROMPTS, refuse_private, why_not_released  # torch, for which no --help waits
+    from commands.lightning.prompts import (
+        PROMPTS,
+        refuse_private_lines,
+        why_not_released,
+    )  # torch, for which no --help waits
 
     if not path.is_file():
         raise DataError(f'there is no file {path}: give JSON lines with "parse"')
@@ -67,7 +71,7 @@ def check_trees(run: Path, path: Path, is_public: bool) -> int:
             about=path,
         )
     if why is not None:
-        refuse_private(str(path), None, of_runs(run))
+        refuse_private_lines("--trees", str(path), None, of_runs(run))
     lines = list(read_json_lines(path))
     for number, line in lines:
         if not isinstance(line.get("parse"), str) or not is_valid(line["parse"]):

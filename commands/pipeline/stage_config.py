@@ -56,17 +56,17 @@ class StageConfig:
         return [_arguments(entry) for entry in entries if str(entry.get("class_path")).endswith(kind)]
 
     def fingerprint(self) -> str:
-        """Fingerprint of the turns that it trained on, taken anew.
+        """Digest of the turns that it trained on, taken anew; never to be shown.
 
         Raises:
             DataError: The file is gone, or a variable in its path is not set.
         """
         from datamodules.columns import Columns
         from datamodules.selection import Selection
-        from datamodules.sources import data_fingerprint, expand_path
+        from datamodules.sources import content_digest, expand_path
 
         selection, columns = Selection.from_config(self.data), Columns.from_config(self.data)
-        return data_fingerprint(expand_path(self.data["train_path"]), selection, columns)
+        return content_digest(expand_path(self.data["train_path"]), selection, columns)
 
 
 def _arguments(part: Any) -> dict[str, Any]:

@@ -475,7 +475,7 @@ def _grammar(config: Settings) -> list[str]:
 def _redaction(data: Settings) -> tuple[list[str], str | None]:
     """Public files that a ranker of words learns of, and the list of hidden words, which may name people."""
     redaction = Redaction.from_config(data.get("redact"))
-    return ([], None) if redaction is None else (redaction.public_files, redaction.words)
+    return ([], None) if redaction is None else ([str(path) for _, path, _ in redaction.public_files], redaction.words)
 
 
 def _plain(number: float) -> float:

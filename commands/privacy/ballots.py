@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from datamodules.columns import Columns
 from datamodules.selection import Selection
-from datamodules.sources import data_fingerprint, expand_path
+from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError, UserError
@@ -86,7 +86,7 @@ class Ballots:
         self._turns = turns
         self.num_units = len({turn.unit for turn in turns})
         columns = Columns.from_config(data)
-        self._fingerprint = data_fingerprint(expand_path(data["train_path"]), Selection.from_config(data), columns)
+        self._fingerprint = content_digest(expand_path(data["train_path"]), Selection.from_config(data), columns)
         self._kept: list[dict[str, Any]] = []
         self.rounds, self.num_lost, self._votes = poll.rounds, 0, ""
         if ledger is not None and privacy is not None:
@@ -229,6 +229,4 @@ def read_private(data: Mapping[str, Any], needs_label: bool) -> list[Turn]:
     path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
     needs: tuple[Field, ...] = ("label",) if needs_label else ()
     columns, selection = Columns.from_config(data), Selection.from_config(data)
-    if selection.redact is not None:
-        selection.redact.refuse_private([(path, columns)])
     return selection.apply(read_turns(path, unit, needs=needs, columns=columns), path, unit)

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline.private_files import of_runs, refuse_parser
+from commands.pipeline.private_files import learnt_from, of_runs
+from commands.pipeline.stage_config import StageConfig
 from commands.privacy.counted import ClustersOf, Counted, ParsedTrees, TopicsOf, Trees
 from commands.privacy.histogram import read_shares, release
+from datamodules.columns import Columns, reference_columns
+from datamodules.overlap import refuse_private
 from datamodules.turn import Turn
 from doppel.calibration import draw, matrix, projected_weights
 from doppel.errors import DataError, UserError
@@ -74,8 +77,11 @@ def calibrate(
     ways = {"--parser": parser, "--num-topics": num_topics, "--num-clusters": num_clusters}
     if len(given := [way for way, value in ways.items() if value is not None]) > 1:
         raise UserError(f"{' and '.join(given)} count different things: give one of them")
-    if parser is not None:
-        refuse_parser(parser, of_runs(stage_dir, if_private=True), "--parser")
+    public = list(learnt_from("--parser", parser))
+    if texts is not None:
+        columns = reference_columns(Columns.from_config(StageConfig.read(stage_dir).data))
+        public.append(("--texts", texts, columns))
+    refuse_private(public, of_runs(stage_dir, if_private=True))
     counted: Counted = Trees() if parser is None else ParsedTrees(parser)
     if only is not None and (num_topics is None or shares is None):
         raise UserError("--only is a topic that was released: give --num-topics and --shares too")

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from commands.pipeline.private_files import of_data, of_runs
 from commands.pipeline.stage_config import StageConfig
 from datamodules.columns import Columns, reference_columns
-from datamodules.overlap import refuse_overlap
 from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
@@ -18,12 +16,6 @@ from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.topics import Codebook, Floats, make_codebook
-
-_PRIVATE_TEXTS = (
-    "--texts is {path}, which says what the private file {private} does, in whatever form, and topics are told without "
-    "noise: give public utterances, or leave it out and they come from the samples"
-)
-
 
 #: What votes are for; nobody reads them on a page.
 CLUSTERS = "clusters of samples"
@@ -122,12 +114,12 @@ class TopicsOf:
     Args:
         stage_dir: Folder of the trained model, where the codebook is kept.
         num_topics: Topics.
-        texts: File of public utterances that it is made of; None for the pool.
+        texts: File of public utterances that it is made of, which the caller has checked; None for the pool.
         encoder: Sentence encoder, if it is to be made.
         seed: Of k-means, likewise.
 
     Raises:
-        UserError: The codebook that there is has another number of topics, or ``texts`` are private ones.
+        UserError: The codebook that there is has another number of topics.
     """
 
     what, of, field, option = "topics", "utterances", "utterance", "--num-topics"
@@ -144,8 +136,6 @@ class TopicsOf:
                 f"{self.option} {found}; another release would be spent on top"
             )
         self._data = StageConfig.read(stage_dir).data
-        if texts is not None:
-            refuse_overlap(texts, self._columns, [*of_data(self._data), *of_runs(stage_dir)], _PRIVATE_TEXTS)
 
     @property
     def _columns(self) -> Columns | None:

@@ -20,7 +20,8 @@ from commands.privacy.counted import embed
 from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
 from datamodules.columns import Columns, control_code, reference_columns
-from datamodules.overlap import refuse_overlap
+from datamodules.overlap import refuse_private
+from datamodules.redaction import Redaction
 from datamodules.sources import expand_path
 from datamodules.tables import head_of, place_turns, read_records
 from doppel.errors import DataError, UserError
@@ -41,14 +42,6 @@ from doppel.tables.schema import as_word
 
 #: Texts of the reference that are read; and fewer say nothing.
 _PUBLIC, _FEW_TEXTS = 1000, 8
-PRIVATE_REFERENCE = (
-    "--reference is {path}, which says what the private file {private} does, in whatever form: its texts go to the "
-    "generator word by word; name a public file"
-)
-PRIVATE_EXAMPLES = (
-    "evolution.examples is {path}, which says what the private file {private} does, in whatever form: examples go "
-    "to the generator word by word; take what people gave out of the private file, or name a file of other texts"
-)
 
 
 def evolve(
@@ -86,6 +79,7 @@ def evolve(
         UserError: An input cannot be used, or the generator fails.
         BudgetExceededError: The budget does not afford a round.
     """
+    _refuse_private(data, settings, reference)
     names = read_labels(labels) if labels is not None and settings.per_label else None
     warnings.filterwarnings("ignore", r"delta \S+ is large", UserWarning)  # said when the files are read
     try_folder(folder)
@@ -102,7 +96,7 @@ def evolve(
         if ballots.num_lost:
             print(f"   {ballots.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
         public = read_public(reference, data)
-        donations = read_donations(settings.examples, data) or public
+        donations = read_donations(settings.examples) or public
         answers = Answers(folder / "answers.jsonl", _identity(settings))
         plan = Plan(
             num_samples,
@@ -142,6 +136,22 @@ def evolve(
             file.write(content)
     noise = "no noise: NOT PRIVATE" if ledger is None else f"noise of standard deviation {told['noise_multiplier']:.3f}"
     print(f"{out}: {len(found)} samples after {ballots.rounds} rounds ({noise})")
+
+
+def _refuse_private(data: Mapping[str, Any], settings: Evolution, reference: str | None) -> None:
+    """Refuse public files that are the private one.
+
+    Formal guarantees:
+        Texts of the reference and donated examples are shown to the generator word by word: they are out of what the
+        guarantee protects. What a redaction of the private texts learns of is public too.
+
+    Raises:
+        UserError: One is, in whatever form.
+    """
+    columns = Columns.from_config(data)
+    used, redaction = reference_columns(columns), Redaction.from_config(data.get("redact"))
+    public = [("--reference", reference, used), ("evolution.examples", settings.examples, used)]
+    refuse_private([*public, *(redaction.public_files if redaction else ())], [(data["train_path"], columns)])
 
 
 def _asked_with(prompt: Prompt, labels: Sequence[str] | None) -> dict[str, str | None]:
@@ -250,35 +260,25 @@ def read_rows(path: str | None) -> list[dict[str, str]]:
 def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
     """The first distinct texts of the public reference.
 
-    Formal guarantees:
-        As :func:`read_donations`, for these are shown to a generator too.
-
     Raises:
-        DataError: The file says what the private one does, or cannot be read.
+        DataError: The file cannot be read.
     """
     if path is None:
         return []
     columns = reference_columns(Columns.from_config(data))
-    refuse_overlap(path, columns, [(data["train_path"], Columns.from_config(data))], PRIVATE_REFERENCE)
     placed = islice(place_turns(expand_path(path), "utterance", with_trees=False, columns=columns), _PUBLIC)
     turns = {turn.utterance: turn for turn in (place.turn for place in placed) if turn is not None}
     return [Donation(text, {"label": turn.label} if turn.label else {}) for text, turn in turns.items()]
 
 
-def read_donations(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
+def read_donations(path: str | None) -> list[Donation]:
     """Texts that were given to be shown to a generator: rows of a table, each with a text.
 
-    Formal guarantees:
-        A file that says what the private one does is refused (:func:`~datamodules.overlap.overlapping`): a donated text
-        is taken out of what the guarantee protects.
-
     Raises:
-        DataError: It does, cannot be read, or has a row without text.
+        DataError: It cannot be read, or has a row without text.
     """
     if path is None:
         return []
-    columns = reference_columns(Columns.from_config(data))
-    refuse_overlap(path, columns, [(data["train_path"], Columns.from_config(data))], PRIVATE_EXAMPLES)
     found = []
     for where, values in read_records(expand_path(path)):
         text = values.get("text") or values.get("utterance")

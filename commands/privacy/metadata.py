@@ -15,7 +15,7 @@ from commands.pipeline.run_folder import hold
 from commands.privacy.marginals import Marginals, Method, fitted_again, releases_of
 from commands.privacy.rows_card import write_card
 from datamodules.attributes import Attributes
-from datamodules.sources import data_fingerprint, expand_path
+from datamodules.sources import content_digest, expand_path
 from datamodules.turn import Unit
 from doppel.console.ledger import FILE_NAME, SITE
 from doppel.errors import UserError
@@ -123,7 +123,7 @@ def metadata(
             found.pay(terms)
             model = fitted_again(found.terms or {}, found.records)
         else:
-            fingerprint = data_fingerprint(expand_path(table))
+            fingerprint = content_digest(expand_path(table))
             book.open(scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND)
             if noise_seed is not None:
                 text = f"the noise of {out.name} was drawn from a fixed seed: whoever reads it can subtract the noise"

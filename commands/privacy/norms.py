@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from commands.pipeline.configs import PUBLIC_TREES
 from commands.pipeline.experiment import load
-from commands.pipeline.settings import Experiment
-from commands.pipeline.steps import Step
+from commands.pipeline.private_files import of_experiment
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.values import read_values
+from datamodules.columns import Columns, reference_columns
+from datamodules.overlap import refuse_private
 from doppel.console.table import Table
 from doppel.errors import UserError
 
@@ -56,7 +57,8 @@ def norms(
         run_dir: Run of the experiment; its trained weights are taken in place of those that training starts from.
         num_units: Units to look at, the first ones of the file, at most.
         set: Any field of the experiment, as NAME=VALUE, as for `run`.
-        not_private: Take a file that the experiment protects. The figures are then not private, and say so.
+        not_private: Take any file, also one that the experiment protects. The figures then say that they are not
+            private.
 
     Raises:
         UserError: The file is one that the experiment protects, or there is nothing to clip.
@@ -70,12 +72,10 @@ def norms(
     path = public or given.reference
     if path is None:
         raise UserError(f"{experiment} names no reference: give a file of public turns as --public")
-    is_protected = protects(given, trainings, path)
-    if is_protected and not not_private:
-        raise UserError(
-            f"{path} is what the experiment protects, and its norms would be told without noise: give public turns as "
-            "--public, such as embedded:any?num=1000, or say --not-private where nobody else will see the figures"
-        )
+    if not not_private:
+        columns = reference_columns(Columns.from_config(given.section("data")))
+        name = "reference" if public is None else "--public"
+        refuse_private([(name, path, columns)], of_experiment(given.as_dict()))
     for stage in trainings:
         config = stage.config
         assert config is not None
@@ -88,25 +88,9 @@ def norms(
         now, advised = config["privacy"].get("max_grad_norm"), recommend(sizes, lengths)
         text += ["", choices(sizes, lengths, advised, now), ""]
         text += [
-            f"{_NOT_PRIVATE} may be released" if is_protected else f"recommended: privacy.max_grad_norm {advised:g}"
+            f"{_NOT_PRIVATE} may be released" if not_private else f"recommended: privacy.max_grad_norm {advised:g}"
         ]
         sys.stdout.write("\n".join([*text, "", ""]))
-
-
-def protects(experiment: Experiment, trainings: Iterable[Step], path: str) -> bool:
-    """Whether a file says what one does that an experiment protects, in whatever form; the embedded grammar is public.
-
-    See :func:`datamodules.overlap.overlapping`.
-    """
-    from commands.pipeline.private_files import of_data, of_experiment
-    from datamodules.columns import Columns, reference_columns
-    from datamodules.overlap import overlapping
-
-    private = of_experiment(experiment.as_dict())
-    for stage in trainings:
-        private += of_data((stage.config or {})["data"]["init_args"])
-    columns = reference_columns(Columns.from_config(experiment.section("data")))
-    return overlapping(path, columns, private) is not None
 
 
 def build(config: Mapping[str, Any]) -> CausalLM:

@@ -18,7 +18,7 @@ from commands.privacy.rows_card import write_card
 from datamodules.attribute_codes import check_schema
 from datamodules.columns import Columns
 from datamodules.selection import Selection
-from datamodules.sources import data_fingerprint, expand_path
+from datamodules.sources import content_digest, expand_path
 from doppel.files import try_folder
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
@@ -76,7 +76,7 @@ def rows(
             units = [turn.unit for turn in turns]
             spec = privacy.plan_histogram(len(set(units)), unit)
             table = Table.of_units([codes.read(turn.label or "") for turn in turns], units, codes.schema.sizes)
-            fingerprint = data_fingerprint(
+            fingerprint = content_digest(
                 expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(given)
             )
             book.open(

@@ -19,7 +19,7 @@ from commands.quality.labels import accuracy_table, label_accuracy
 from commands.quality.next_token import next_token_metrics
 from datamodules.attribute_codes import codes_of
 from datamodules.columns import Columns, reference_columns
-from datamodules.overlap import refuse_overlap
+from datamodules.overlap import refuse_private
 from datamodules.selection import Selection
 from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
@@ -32,10 +32,6 @@ from doppel.lispress import Counting
 from doppel.tables.schema import plain
 
 CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
-_PRIVATE_REFERENCE = (
-    "--reference is {path}, which says what the private file {private} does, in whatever form: figures of it are exact "
-    "and not private; name other human turns, and give private ones as --private, whose figures say so by their name"
-)
 _OF_LABELS_ALONE = {"balanced", "seeds"}
 _OF_LABELS = _OF_LABELS_ALONE | {
     "encoder",
@@ -125,8 +121,8 @@ def evaluate(
     check_options(evaluate, arguments, way, takes)
     columns_of_reference = reference_columns(columns)
     named = [] if private is None else [(private, columns_of_reference)]
-    runs = of_runs(*synthetic, *(path for path in (out, save_parsed, save_parsed_reference) if path is not None))
-    refuse_overlap(reference, columns_of_reference, [*named, *runs], _PRIVATE_REFERENCE)
+    runs = of_runs(*synthetic, out, save_parsed, save_parsed_reference)
+    refuse_private([("--reference", reference, columns_of_reference)], [*named, *runs])
     for path in (out, save_parsed, save_parsed_reference):  # before the long work, so that a bad path shows at once
         if path is not None:
             _make_folder(path)

@@ -18,7 +18,6 @@ from commands.privacy.coverage import covered_summary
 from commands.quality.measures import human_value, is_baseline
 from doppel.errors import UserError
 from doppel.files import write_text
-from doppel.privacy.fingerprint import sealed
 
 #: Starts the caveats of a system whose ε is void.
 VOID = "NOT PRIVATE"
@@ -205,9 +204,7 @@ def _caveats(told: Mapping[str, Any], has_ledger: bool) -> str | None:
 def _settings(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Settings of a whole run; what a report does not say must not be taken for equal."""
     data = report.get("data") or {}
-    known = data.get("fingerprint") or ""
-    known = sealed(known) if len(known) == 64 else known  # a plain SHA-256 in the report of an earlier version
-    fingerprint = known[:8] or f"unknown ({name})"
+    fingerprint = (data.get("fingerprint") or "")[:8] or f"unknown ({name})"
     return {
         "experiment": report.get("experiment") or f"unknown ({name})",
         "table": report.get("table"),

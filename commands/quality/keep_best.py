@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commands.lightning.trained_model import place_of
-from commands.pipeline.private_files import of_runs, refuse_parser
+from commands.pipeline.private_files import learnt_from, of_runs
 from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns, labels_of, reference_columns
-from datamodules.overlap import refuse_overlap
+from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from doppel.console.command import check_options
@@ -34,10 +34,6 @@ Worth = Sequence[tuple[float, ...]]
 """Of each text, by which the best is found; larger is better."""
 #: Share of human turns that are as fluent as need be.
 _FLUENT = 0.5
-_PRIVATE_REFERENCE = (
-    "--reference is {path}, which says what the private file {private} does: what is usual of private turns is not "
-    "private; name other human turns"
-)
 
 #: Temperature of a cosine, steps of the offsets towards the shares, how far each goes, and the least share.
 _TEMPERATURE, _STEPS, _PART, _LEAST = 0.02, 300, 0.7, 1e-9
@@ -105,11 +101,8 @@ def keep_best(
     if has_trees:
         takes = {"candidates", "prompts", "out", "parser", "reference", "seed", "columns"}
         check_options(keep_best, dict(locals()), "--parser or --reference", takes)
-    private = of_runs(candidates, prompts, out, if_private=True)
-    if parser is not None:
-        refuse_parser(parser, private, "--parser")
-    if reference is not None:
-        refuse_overlap(reference, reference_columns(columns), private, _PRIVATE_REFERENCE)
+    public = [("--reference", reference, reference_columns(columns)), *learnt_from("--parser", parser)]
+    refuse_private(public, of_runs(candidates, prompts, out, if_private=True))
     field = "parse" if has_trees else "label"
     wanted = [str(line.get(field)) for _, line in read_json_lines(prompts)]
     known = set(wanted)

@@ -8,17 +8,12 @@ from typing import Literal
 
 from commands.pipeline.private_files import of_runs
 from commands.quality.evaluate import format_value, read_synthetic
-from datamodules.overlap import refuse_overlap
+from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from doppel.console.table import Table
 from doppel.errors import DataError
 from doppel.files import write_json
-
-_PRIVATE_GOLD = (
-    "--gold is {path}, which says what the private file {private} does, in whatever form: figures of it are exact and "
-    "not private; name other turns with their trees"
-)
 
 
 def parser_metrics(
@@ -50,7 +45,7 @@ def parser_metrics(
     from doppel.metrics import SMCALFLOW_APIS, TREEDST_APIS, identical_trees
     from doppel.metrics import parser_metrics as compute
 
-    refuse_overlap(gold, None, of_runs(predicted, *([] if out is None else [out])), _PRIVATE_GOLD)
+    refuse_private([("--gold", gold, None)], of_runs(predicted, out))
     guesses, truths = read_synthetic(predicted), read_turns(expand_path(gold), unit="utterance")
     for number, (guess, truth) in enumerate(zip(guesses, truths, strict=False), start=1):
         if guess.utterance != truth.utterance:

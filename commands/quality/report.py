@@ -25,6 +25,7 @@ from commands.quality.report_text import render
 from commands.quality.wandb_report import log_report
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json
+from doppel.privacy.fingerprint import keyed_fingerprint
 
 PRIVACY_FIELDS = ("epsilon", "target_epsilon", "delta", "unit", "protects", "accountant", "noise_multiplier")
 PACKAGES = ("doppel", "torch", "lightning", "transformers", "opacus", "dp-accounting", "torchmetrics", "mauve-text")
@@ -153,7 +154,7 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     if mechanisms:
         data["fingerprint"] = mechanisms[0]["data_fingerprint"]
     elif first and record.split() is None:  # an adaptation has its own
-        data["fingerprint"] = first.fingerprint()
+        data["fingerprint"] = keyed_fingerprint(first.fingerprint())
     return data
 
 

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from doppel.privacy.accounting import calibrate_noise_multiplier
+from doppel.privacy.accounting import Mechanism, calibrate_noise_multiplier
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.histogram import KIND as HISTOGRAM
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import DPPlan, PrivacyArguments
 
 #: What the ledger calls a round of votes.
@@ -55,13 +54,12 @@ def plan_votes(
         exact = replace(draft, noise_multiplier=math.sqrt(rounds / left))
         if exact.budget.allows([*beside, Mechanism(1.0, exact.noise_multiplier, rounds)]):
             return exact
-    sigma = calibrate_noise_multiplier(
-        draft.budget.target_epsilon,
-        draft.budget.delta,
-        [(1.0, rounds)],
-        accountant=draft.budget.accountant,
-        beside=beside,
-    )
+
+    def mechanisms_of(sigma: float) -> list[Mechanism]:
+        return [*beside, Mechanism(1.0, sigma, rounds)]
+
+    budget = draft.budget
+    sigma = calibrate_noise_multiplier(mechanisms_of, budget.target_epsilon, budget.delta, budget.accountant)
     return replace(draft, noise_multiplier=sigma)
 
 

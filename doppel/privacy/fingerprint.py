@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import re
 import secrets
 from pathlib import Path
 
@@ -13,36 +12,22 @@ from filelock import FileLock
 from doppel.errors import DataError
 
 
-class Sealed(str):
-    """A fingerprint that was made with the key, and is not keyed again in this process."""
-
-    __slots__ = ()
-
-
-def sealed(fingerprint: str) -> Sealed:
-    """The keyed hash of a fingerprint, 32 hexadecimal digits; what this function gave stays as it is.
+def keyed_fingerprint(digest: str) -> str:
+    """HMAC-SHA256 of a digest, or of any other name of data, 32 hexadecimal digits.
 
     A plain hash of a private file is an exact membership test: who knows the other lines tries guesses of the last
-    one. Under a random key it tells nothing (HMAC is a pseudorandom function), but that two files are equal. That holds
-    whatever a data module calls its fingerprint, a SHA-256, an MD5 or a name: nothing but the type of what was returned
-    here is taken as keyed.
-
-    The key is a file outside of all run folders, see :func:`key_path`. Whoever shares a ledger shares the key. Without
-    it, fingerprints of the same data differ.
+    one. Under a random key it tells nothing (HMAC is a pseudorandom function), but that two files are equal. Whoever
+    writes a fingerprint down calls this once: the ledger, the manifest, a report.
 
     Raises:
         DataError: The key cannot be made or read.
     """
-    if isinstance(fingerprint, Sealed):
-        return fingerprint
-    is_digest = re.fullmatch("[0-9a-fA-F]{64}", fingerprint) is not None
-    told = bytes.fromhex(fingerprint) if is_digest else f"text {fingerprint}".encode()
-    return Sealed(hmac.digest(_key(), told, "sha256").hex()[:32])
+    return hmac.digest(_key(), digest.encode(), "sha256").hex()[:32]
 
 
 def key_path() -> Path:
-    """Where the key is: ``$DOPPEL_KEY``, else ``~/.config/doppel/key``, whatever the ledger, so that a run which began
-    under one key goes on under it. It is made when it is first needed."""
+    """Where the key is: ``$DOPPEL_KEY``, else ``~/.config/doppel/key``, outside of all run folders and whatever the
+    ledger, so that a run goes on under the key that it began under. It is made when it is first needed."""
     return Path(os.environ.get("DOPPEL_KEY") or "~/.config/doppel/key").expanduser()
 
 
@@ -53,7 +38,7 @@ def _key() -> bytes:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with FileLock(path.with_name(f"{path.name}.lock"), mode=0o600):
                 if not path.is_file():
-                    draft = path.with_name(f".{path.name}.{os.getpid()}")
+                    draft = path.with_name(f".{path.name}.draft")
                     draft.touch(0o600)
                     draft.write_text(f"{secrets.token_hex(32)}\n", encoding="ascii")
                     draft.replace(path)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from scipy.optimize import brentq
 from scipy.special import expit, log_ndtr, logit, ndtr, ndtri
 
+from doppel.privacy.accounting import CalibrationError
 from doppel.privacy.histogram import bernoulli_exp
-from doppel.privacy.mechanism import CalibrationError
 
 if TYPE_CHECKING:
     from doppel.privacy.secret import KeyedStream

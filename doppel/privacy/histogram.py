@@ -7,8 +7,6 @@ public model (`doppel.evolution`). Each is one mechanism in the ledger, its nois
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -135,8 +133,3 @@ def normalise(sums: Mapping[str, float]) -> dict[str, float]:
     positive = {label: max(0.0, value) for label, value in sums.items()}
     total = sum(positive.values())
     return {label: value / total if total > 0 else 1.0 / len(sums) for label, value in positive.items()}
-
-
-def fingerprint(sums: Mapping[str, float]) -> str:
-    """SHA-256 of noised sums by label, by which a file of them is told from another."""
-    return hashlib.sha256(json.dumps(dict(sums), sort_keys=True).encode()).hexdigest()

@@ -35,9 +35,8 @@ from typing import Any
 from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Release
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import common_terms, summarise
-from doppel.privacy.accounting import compute_epsilon
-from doppel.privacy.fingerprint import key_path, sealed
-from doppel.privacy.mechanism import Mechanism
+from doppel.privacy.accounting import Mechanism, compute_epsilon
+from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.spec import DPPlan, PrivacyBudget
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError", "MechanismRecord", "Release", "join"]
@@ -137,7 +136,7 @@ class Ledger:
         promise = asdict(spec.budget)
         numbers = {**spec.to_dict(), "sample_rate": spec.sample_rate}
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
-        steps = {"planned_steps": planned_steps, "data_fingerprint": sealed(data_fingerprint)}
+        steps = {"planned_steps": planned_steps, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
         fields = {"kind": kind, **{name: numbers[name] for name in _RECORDED}, **steps}
         with self._file.locked(self.lock_timeout):
             budget = self._file.promises.get(scope)

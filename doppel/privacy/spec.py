@@ -301,7 +301,7 @@ def plan(
     Raises:
         CalibrationError: If an input is not valid, or no noise reaches the target.
     """
-    rate = poisson_rate(num_units, batch_size)
+    poisson_rate(num_units, batch_size)  # refuses what is none, before steps are counted
     stages = [epochs] if isinstance(epochs, int | float) else list(epochs)
     if not stages:
         raise CalibrationError("epochs is empty: give one number per stage.")
@@ -319,13 +319,11 @@ def plan(
     note = note_on_delta(delta, num_units, unit)
     if note is not None:
         warnings.warn(note, stacklevel=2)
-    sigma = calibrate_noise_multiplier(
-        target_epsilon,
-        delta,
-        [(rate, steps) for steps in draft.stage_steps],
-        accountant=accountant,
-        beside=draft.histogram,
-    )
+
+    def mechanisms_of(sigma: float) -> tuple[Mechanism, ...]:
+        return replace(draft, noise_multiplier=sigma).mechanisms()
+
+    sigma = calibrate_noise_multiplier(mechanisms_of, target_epsilon, delta, accountant)
     return replace(draft, noise_multiplier=sigma)
 
 

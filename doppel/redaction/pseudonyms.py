@@ -17,7 +17,7 @@ def pseudonyms(keyed: Callable[[str], str]) -> Pseudonym:
     key can test a guess.
 
     Args:
-        keyed: A hash under a key that stays secret, such as :func:`doppel.privacy.fingerprint.sealed`.
+        keyed: A hash under a key that stays secret, such as :func:`doppel.privacy.fingerprint.keyed_fingerprint`.
 
     Returns:
         A function of kind (``person``, ``city``, ``venue``, ``email``, ``phone``, ``number``) and key of a name; None

@@ -48,7 +48,7 @@ def test_what_the_privacy_callback_asks_for(dialogues: str, codec: Codec) -> Non
     data.setup("fit")
     assert (data.num_units, data.unit, data.batch_size) == (20, "dialogue", 3)
     assert len(data.train_dataloader()) == math.ceil(20 / 3)
-    assert len(data.data_fingerprint) == 32
+    assert len(data.data_fingerprint) == 64
 
 
 def test_every_unit_is_drawn_with_probability_q_and_batches_may_be_empty(dialogues: str, codec: Codec) -> None:

@@ -13,7 +13,7 @@ import pytest
 import doppel.grammar
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns, load_encoded
-from datamodules.sources import data_fingerprint
+from datamodules.sources import content_digest
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -26,8 +26,8 @@ def test_a_missing_file_is_told_as_by_the_reader(codec: Codec, tmp_path: Path) -
 
 def test_embedded_paths_have_fingerprints_of_their_own() -> None:
     paths = ["embedded:train?num=10&seed=1", "embedded:train?num=10&seed=2", "embedded:train?num=11&seed=1"]
-    assert len({data_fingerprint(p) for p in paths}) == 3
-    assert data_fingerprint(paths[0]) == data_fingerprint("embedded:val?seed=1&num=10")
+    assert len({content_digest(p) for p in paths}) == 3
+    assert content_digest(paths[0]) == content_digest("embedded:val?seed=1&num=10")
 
 
 def test_the_fingerprint_of_the_embedded_corpus_is_that_of_its_turns(tmp_path: Path) -> None:
@@ -45,12 +45,12 @@ def test_the_fingerprint_of_the_embedded_corpus_is_that_of_its_turns(tmp_path: P
         code = (
             f"import doppel; doppel.__path__.insert(0, {str(copy.parent)!r}); import doppel.grammar; "
             f"assert doppel.grammar.__file__.startswith({str(copy)!r}); "
-            "from datamodules.sources import data_fingerprint; print(data_fingerprint('embedded:train?num=300&seed=1'))"
+            "from datamodules.sources import content_digest; print(content_digest('embedded:train?num=300&seed=1'))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    as_it_is = data_fingerprint("embedded:train?num=300&seed=1")
+    as_it_is = content_digest("embedded:train?num=300&seed=1")
     assert fingerprint_with("dialogue.py", '"""Dialogues of the', '"""Talks of the') == as_it_is
     assert fingerprint_with("lexicon/first_names.txt", "\n", "x\n") != as_it_is
     assert fingerprint_with("rules/dialogue.yaml", "  create: 40\n", "  create: 20\n") != as_it_is

@@ -75,12 +75,12 @@ def endpoint() -> Iterator[str]:
 def test_the_files_of_a_split_are_read_in_order_and_nothing_is_kept_on_disk(endpoint: str, tmp_path: Path) -> None:
     program = """
 import sys
-from datamodules.sources import data_fingerprint
+from datamodules.sources import content_digest
 from datamodules.tables import read_turns
 from doppel.errors import DataError
 for path in sys.argv[1:]:
     try:
-        print([turn.utterance for turn in read_turns(path, "utterance")], len(data_fingerprint(path)))
+        print([turn.utterance for turn in read_turns(path, "utterance")], len(content_digest(path)))
     except DataError as error:
         print(error)
 """

@@ -18,7 +18,7 @@ from commands.pipeline.sources import read_sources
 from commands.pipeline.steps import File, Step
 from datamodules.columns import Columns
 from datamodules.selection import Selection
-from datamodules.sources import content_digest, data_fingerprint
+from datamodules.sources import content_digest
 from datamodules.tables import read_turns, utterances_of
 from doppel.errors import DataError
 
@@ -51,8 +51,8 @@ def test_rows_and_fingerprints_of_every_form_come_of_one_reading(form: str, tmp_
     files.add(os.path.realpath(path))
     opened.clear()
     assert len(read_turns(path, "user")) == 9
-    found = {content_digest(path), data_fingerprint(path), content_digest(path, Selection(keep_share=0.5))}
-    assert len({*found, content_digest(path, columns=Columns(text="utterance"))}) == 4
+    found = {content_digest(path), content_digest(path, Selection(keep_share=0.5))}
+    assert len({*found, content_digest(path, columns=Columns(text="utterance"))}) == 3
     assert len(utterances_of(path)) == 9
     counts = [opened.count(file) for file in files if os.path.isfile(file)]
     assert counts and set(counts) == {1}
@@ -109,7 +109,7 @@ def test_the_check_the_fingerprint_and_the_manifest_of_a_run_open_each_private_f
     private, val, reference = map(str, paths)
     changes = {"systems": ["one_stage"], "data.train_path": private, "data.val_path": val, "reference": reference}
     read_sources(load(ROOT / "configs" / "experiments" / "own-data.yaml", changes))
-    data_fingerprint(private)
+    content_digest(private)
     for name in ("one", "two"):  # whoever executes all steps enters each of them
         step = Step(name, "tool", ("fit",), reads=(private,), protected=(private,), writes=(File(name, "data"),))
         (tmp_path / name).write_text(name)

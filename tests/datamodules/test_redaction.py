@@ -17,9 +17,9 @@ from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import load_encoded
 from datamodules.redaction import Redaction
 from datamodules.selection import Selection
-from datamodules.sources import data_fingerprint
+from datamodules.sources import content_digest
 from datamodules.turn import Turn
-from doppel.errors import DataError
+from doppel.errors import DataError, UserError
 from doppel.privacy.ledger import Ledger
 from doppel.redaction.mask import MASK
 from lightning_modules.causal_lm import UtteranceLM
@@ -107,11 +107,11 @@ def test_a_ranker_of_private_rows_is_refused(files: dict[str, str], utterances: 
     for sensitive in (files["private"], str(copied)):
         data = DialogueDataModule(files["private"], unit="utterance", redact=redaction(files, sensitive=sensitive))
         data.codec = utterances
-        with pytest.raises(DataError, match="redact.sensitive is .* costs an ε that nothing pays"):
+        with pytest.raises(UserError, match="redact.sensitive is .* is to be public"):
             data.setup("fit")
     held = DialogueDataModule(files["words"], val_path=files["private"], redact=redaction(files, safe=files["private"]))
     held.codec = utterances
-    with pytest.raises(DataError, match=r"redact.safe is .*private\.jsonl"):
+    with pytest.raises(UserError, match=r"redact.safe is .*private\.jsonl"):
         held.setup("fit")
     public = DialogueDataModule(files["private"], redact=redaction(files, safe=files["private"]), is_public=True)
     public.codec = utterances
@@ -143,7 +143,7 @@ def test_settings_are_read_as_they_were_written(files: dict[str, str]) -> None:
 
 def test_the_fingerprint_tells_rules_and_the_content_of_their_files_apart(files: dict[str, str]) -> None:
     def fingerprint(rule: Redaction | None) -> str:
-        return data_fingerprint(files["private"], Selection(redact=rule))
+        return content_digest(files["private"], Selection(redact=rule))
 
     found = [fingerprint(None), fingerprint(redaction(files)), fingerprint(redaction(files, level=0.3))]
     Path(files["words"]).write_text("Ana\nBo\nCleopatra\n")

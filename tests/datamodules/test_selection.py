@@ -10,7 +10,7 @@ from datamodules.codec import Codec
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.encoded_turns import load_encoded
 from datamodules.selection import Selection
-from datamodules.sources import data_fingerprint
+from datamodules.sources import content_digest
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.errors import DataError
@@ -80,8 +80,8 @@ def test_cache_and_fingerprint_tell_selections_apart(codec: Codec) -> None:
         Selection(keep_share=0.5),
         Selection(shuffle_trees=1),
     ]
-    assert data_fingerprint(PATH, Selection()) == data_fingerprint(PATH)
-    assert len({data_fingerprint(PATH, selection) for selection in selections}) == len(selections)
+    assert content_digest(PATH, Selection()) == content_digest(PATH)
+    assert len({content_digest(PATH, selection) for selection in selections}) == len(selections)
     lengths = [len(load_encoded(PATH, codec, "utterance", selection=selection)) for selection in selections]
     assert lengths[0] == lengths[3] == 200
     assert lengths[1] < lengths[2] < 200

@@ -19,7 +19,7 @@ from datamodules.check import check
 from datamodules.codec import Codec
 from datamodules.columns import Columns, control_code, labels_of, reference_columns
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.sources import data_fingerprint
+from datamodules.sources import content_digest
 from datamodules.tables import read_turns
 from datamodules.turn import Turn, unit_name
 from doppel.errors import DataError
@@ -108,12 +108,12 @@ def test_every_form_gives_the_same_units_to_a_training_and_the_same_epsilon(tmp_
 def test_a_fingerprint_knows_the_columns_and_all_files_of_a_folder(tmp_path: Path) -> None:
     rows = [{"text": "a", "other": "b"}, {"text": "c", "other": "d"}]
     paths = [write_table(tmp_path / form, form, rows) for form in FORMS]
-    prints = {data_fingerprint(path, columns=columns) for path in paths for columns in (None, Columns(text="other"))}
+    prints = {content_digest(path, columns=columns) for path in paths for columns in (None, Columns(text="other"))}
     assert len(prints) == 2 * len(FORMS)
     saved = paths[FORMS.index("saved")]
-    before = data_fingerprint(saved)
+    before = content_digest(saved)
     write_table(Path(saved), "saved", [*rows[:1], {"text": "c", "other": "e"}])
-    assert data_fingerprint(saved) != before
+    assert content_digest(saved) != before
 
 
 @pytest.mark.parametrize(

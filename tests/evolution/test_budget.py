@@ -10,8 +10,8 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 
 from doppel.evolution.budget import Outlook, plan_votes
+from doppel.privacy.accounting import CalibrationError, Mechanism
 from doppel.privacy.gdp import delta_of
-from doppel.privacy.mechanism import CalibrationError, Mechanism
 from doppel.privacy.spec import PrivacyArguments
 
 #: N → σ of ten rounds at ε = 1, 2, 4, at δ = 1/(N ln N), as they were published.

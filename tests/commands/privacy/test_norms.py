@@ -108,7 +108,7 @@ def test_a_file_that_the_experiment_protects_is_refused_under_any_name(
         words = ["--set", f"reference={private}"]
     assert cli.main(["norms", str(experiment), *words]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and "what the experiment protects" in said.err
+    assert said.out == "" and "is to be public but" in said.err
 
 
 def test_figures_of_private_turns_must_be_asked_for_and_say_so(

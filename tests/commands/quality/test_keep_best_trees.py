@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from commands.pipeline.experiment import load
-from commands.pipeline.sources import check_files, check_sources
+from commands.pipeline.sources import check_files, check_sources, read_sources
 from commands.pipeline.synthesis import steps_of
 from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
 from commands.quality.keep_best import best, keep_best, record_of
 from datamodules.tables import read_turns
 from doppel.console.command import call
-from doppel.errors import DataError, UserError
+from doppel.errors import UserError
 from doppel.metrics import graph_overlap, names_said
 from lightning_modules import semantic_parser
 
@@ -163,17 +163,17 @@ def test_a_parser_that_saw_the_private_turns_does_not_choose(tmp_path: Path, che
     with pytest.raises(UserError, match="candidates is 0"):
         load(file, {"candidates": 0})
     private = tmp_path / "private.jsonl"
-    changes = {"candidates": 2, "public_parser": str(checkpoint), "data.train_path": str(private), "reference": "x"}
-    for trained_on, is_refused in ((tmp_path / "." / "private.jsonl", True), (tmp_path / "public.jsonl", False)):
-        config = {"data": {"init_args": {"train_paths": [str(trained_on)]}}}
+    private.write_text("".join(f'{{"utterance": "call {n}", "parse": "(A)", "unit": "{n}"}}\n' for n in range(40)))
+    changes = {"candidates": 2, "public_parser": str(checkpoint), "data.train_path": str(private), "reference": None}
+    for trained_on, is_refused in ((f"{tmp_path}/../{tmp_path.name}/private.jsonl", True), ("gone.jsonl", False)):
+        config = {"data": {"init_args": {"train_paths": [trained_on]}}}
         (checkpoint.parents[1] / "config.yaml").write_text(json.dumps(config))
-        experiment = load(file, changes)
         if is_refused:
-            with pytest.raises(UserError, match=str(private)):
-                check_sources(experiment)
-            check_sources(load(file, changes | {"epsilon": "inf"}))
+            with pytest.raises(UserError, match=f"what public_parser=.* learnt from is .*{private}"):
+                read_sources(load(file, changes))
+            read_sources(load(file, changes | {"epsilon": "inf"}))
         else:
-            check_sources(experiment)
+            read_sources(load(file, changes))
 
 
 def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
@@ -232,5 +232,5 @@ def test_what_is_usual_is_never_learnt_from_private_turns(tmp_path: Path, tiny_m
     (run / "experiment.yaml").write_text(json.dumps({"epsilon": 3.0, "data": {"train_path": str(private)}}))
     trees = write_lines(run / "trees.jsonl", drawn(FIND, ""))
     words = ["--candidates", write_lines(run / "c.jsonl", drawn(FIND, "find one")), "--prompts", trees]
-    with pytest.raises(DataError, match="private"):
+    with pytest.raises(UserError, match="--reference is .* is to be public"):
         call(keep_best, [*words, "--out", str(run / "o.jsonl"), "--reference", str(private)], "keep-best")

@@ -25,7 +25,7 @@ from commands.pipeline.sources import read_sources
 from datamodules.columns import Columns
 from datamodules.overlap import overlapping
 from datamodules.utterances import plain
-from doppel.errors import DataError, UserError
+from doppel.errors import UserError
 from doppel.grammar import generate
 from lightning_modules.causal_lm import UtteranceLM
 
@@ -104,11 +104,15 @@ def test_no_form_of_the_private_file_is_a_public_reference(private: str, disguis
     assert not any(text in str(refused.value) for text in TEXTS if len(text.split()) > 2)  # "1" is in a path, too
 
 
-@pytest.mark.parametrize("field", ["topics.texts", "data.val_path"])
+@pytest.mark.parametrize("field", ["topics.texts", "data.val_path", "evolution.examples", "redact.safe"])
 def test_nor_anything_else_that_is_public_in_a_run(private: str, field: str, tmp_path: Path) -> None:
     public = write_table(tmp_path / "public", "csv.gz", _renamed(PRIVATE))
     changes = own(private, **{field: public, "data.val_is_public": field == "data.val_path"})
-    with pytest.raises(UserError, match=field):
+    if field == "evolution.examples":
+        changes |= {"systems": ["evolution"], "evolution.generator": "grammar"}
+    if field == "redact.safe":
+        changes |= {"redact.level": 0.5, "redact.sensitive": write(tmp_path / "sensitive.jsonl", _renamed(OTHERS[:50]))}
+    with pytest.raises(UserError, match=f"{field} is .* is to be public"):
         read_sources(load(shipped("own-data"), changes))
 
 
@@ -118,7 +122,7 @@ def test_nor_public_to_norms(private: str, disguised: str, tmp_path: Path, capsy
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
     assert cli.main(["norms", str(tmp_path / "own.yaml"), "--public", disguised]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and "what the experiment protects" in said.err
+    assert said.out == "" and f"--public is {disguised}, which is to be public but" in said.err
 
 
 def test_turns_of_the_same_kind_and_a_few_private_ones_among_them_are_taken(private: str, tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_no_metric_of_the_private_file_is_public(name: str, tmp_path: Path, tiny
     for path in (corpus, str(copy)):
         data = data_module(corpus, **{f"{name}_path": path, f"{name}_is_public": True})
         model = UtteranceLM(base_model=tiny_model)
-        with pytest.raises(DataError, match=f"{name}_is_public"):
+        with pytest.raises(UserError, match=f"data.{name}_path is .* is to be public"):
             if name == "val":
                 fit(tmp_path, model, data, [privacy(tmp_path)])
             else:
@@ -222,7 +226,7 @@ def test_what_predict_calls_public_is_compared_too(
     ]
     assert cli.main(["predict", *words]) == 2
     told = capsys.readouterr().err
-    assert f"error: {prompts}: " in told and "is_public" in told and not list(run.rglob("*.part*"))
+    assert f"data.prompts_path is {prompts}, which is to be public but" in told and not list(run.rglob("*.part*"))
 
 
 @pytest.fixture
@@ -250,7 +254,7 @@ def test_an_evaluation_of_a_run_does_not_compare_with_its_private_turns(
     words += ["--columns.text", "said"] if where == "columns.text" else []
     assert cli.main(["evaluate", *words]) == 2
     told = capsys.readouterr()
-    assert told.out == "" and "--private" in told.err and private in told.err and not out.exists()
+    assert told.out == "" and f"--reference is {reference}" in told.err and private in told.err and not out.exists()
 
 
 def test_nor_do_those_that_name_it_private_or_score_a_parser(
@@ -260,7 +264,7 @@ def test_nor_do_those_that_name_it_private_or_score_a_parser(
     copy = write(tmp_path / "copy.jsonl", [{"utterance": r["said"], "parse": r["tree"]} for r in PRIVATE])
     words = ["--synthetic", outside, "--no-mauve", "--private", private, "--columns.text", "said"]
     assert cli.main(["evaluate", *words, "--reference", copy]) == 2
-    assert "--private" in capsys.readouterr().err
+    assert f"--reference is {copy}" in capsys.readouterr().err
     out = run / "parser_metrics" / "mine.json"
     assert cli.main(["parser-metrics", "--predicted", copy, "--gold", copy, "--out", str(out)]) == 2
     told = capsys.readouterr()
@@ -300,7 +304,7 @@ def test_a_parser_that_learnt_from_a_private_file_is_not_public(
     for command, words in by_hand.items():
         assert cli.main([command, *words, "--parser", str(parser), "--out", str(tmp_path / "o.jsonl")]) == 2
         told = capsys.readouterr()
-        assert told.out == "" and f"--parser is {parser}" in told.err and private in told.err
+        assert told.out == "" and f"what --parser={parser} learnt from is {read}" in told.err and private in told.err
 
 
 def _parser(folder: Path, paths: list[str], start: str | None = None) -> Path:
