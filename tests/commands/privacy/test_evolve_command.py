@@ -20,7 +20,7 @@ from dp_accounting.pld import PLDAccountant
 import cli
 from commands.privacy import ballots, evolve
 from doppel.evolution.generators import answers
-from doppel.evolution.votes import Electorate
+from doppel.evolution.votes import Electorate, NoisyVotes
 from doppel.grammar import generate
 from doppel.privacy import ledger as ledger_module
 from doppel.privacy.gdp import delta_of, mu_of
@@ -114,7 +114,7 @@ def test_the_same_command_again_spends_nothing_and_writes_the_same(tmp_path: Pat
         lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 1, after=True),
         lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2, after=True),
         lambda patch: kill_at(patch, Electorate, "sums", 2, after=True),
-        lambda patch: kill_at(patch, ballots.histogram, "add_noise", 1, after=True),
+        lambda patch: kill_at(patch, NoisyVotes, "release", 1, after=True),
         lambda patch: kill_at(patch, ledger_module.Ledger, "release", 1),
         lambda patch: kill_at(patch, ledger_module.Ledger, "release", 1, after=True),
         lambda patch: kill_at(patch, evolve, "write_json", 1),
