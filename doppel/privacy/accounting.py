@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
 from doppel.errors import UserError
 
@@ -64,7 +64,16 @@ class CalibrationError(UserError):
 
 
 class DPMechanism(Protocol):
-    """What releases something of private data."""
+    """What releases something of private data: a frozen dataclass of public terms, and a way to draw what it releases.
+
+    A training is a :class:`Mechanism`, whose steps :class:`~doppel.privacy.private_step.PrivateStep` takes; all else is
+    a :class:`GaussianRelease`. A further mechanism is one class: calibration, composition and the ledger see no more
+    of it than this.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What the ledger calls it."""
 
     @property
     def dp_event(self) -> DpEvent:
@@ -92,6 +101,7 @@ class Mechanism:
     sample_rate: float
     noise_multiplier: float
     steps: int
+    kind: ClassVar[str] = "poisson_subsampled_gaussian"
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges."""
@@ -114,6 +124,29 @@ class Mechanism:
         if self.sample_rate < 1.0:
             step = dp_event.PoissonSampledDpEvent(self.sample_rate, step)
         return dp_event.SelfComposedDpEvent(step, int(self.steps))
+
+
+@dataclass(frozen=True)
+class GaussianRelease:
+    """`steps` Gaussian releases of sensitivity 1 without subsampling; a subclass says of what, and draws them.
+
+    Formal guarantees:
+        Noise of standard deviation sigma on a function of sensitivity 1 is the Gaussian mechanism of noise multiplier
+        sigma, whatever was released before. A subclass argues its sensitivity, and that its noise is as good.
+
+    Attributes:
+        noise_multiplier: sigma, above 0.
+        steps: Number of releases, at least 1.
+    """
+
+    noise_multiplier: float
+    steps: int = 1
+    kind: ClassVar[str] = "gaussian"
+
+    @property
+    def dp_event(self) -> DpEvent:
+        """The releases, composed."""
+        return Mechanism(1.0, self.noise_multiplier, self.steps).dp_event
 
 
 def default_delta(num_units: int) -> float:

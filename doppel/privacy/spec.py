@@ -14,6 +14,7 @@ from doppel.privacy.accounting import (
     MAX_NOISE_MULTIPLIER,
     Accountant,
     CalibrationError,
+    DPMechanism,
     Mechanism,
     calibrate_noise_multiplier,
     check_terms,
@@ -164,11 +165,11 @@ class PrivacyBudget:
         if not self.unit:
             raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
 
-    def epsilon(self, spent: Sequence[Mechanism]) -> float:
+    def epsilon(self, spent: Sequence[DPMechanism]) -> float:
         """What mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
         return compute_epsilon(spent, self.delta, self.accountant)
 
-    def allows(self, spent: Sequence[Mechanism]) -> bool:
+    def allows(self, spent: Sequence[DPMechanism]) -> bool:
         """Whether mechanisms together cost at most the target; an epsilon that is no number does not."""
         return self.epsilon(spent) <= self.target_epsilon
 
