@@ -252,7 +252,7 @@ class DifferentialPrivacy(Callback):
             self._restored_weights = weights_fingerprint(checkpoint["state_dict"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the checkpoint's specification, to compare it with this run's."""
+        """Keep the checkpoint's plan, to compare it with this run's."""
         self._restored = state_dict
 
     def _note_weights(self, checkpoint: dict[str, Any]) -> None:
@@ -270,7 +270,7 @@ class DifferentialPrivacy(Callback):
         return self.privacy.stage or "fit"
 
     def _plan(self, data: PrivateData, max_epochs: int) -> tuple[DPPlan, int]:
-        """The specification of this run, which must be that of the checkpoint it goes on from; the steps of its stage.
+        """The plan of this run, which must be that of the checkpoint it goes on from; the steps of its stage.
 
         Raises:
             PrivateTrainingError: It is another one, or says nothing of a stage of so many epochs.
@@ -286,7 +286,7 @@ class DifferentialPrivacy(Callback):
         changed = sorted(name for name, value in spec.to_dict().items() if before.get(name) != value)
         if changed:
             raise PrivateTrainingError(
-                f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "
+                f"the checkpoint was trained under another privacy plan ({', '.join(changed)} differ): "
                 "resume with the settings it was started with, or start a new run"
             )
         return spec, spec.stage_steps[epochs.index(max_epochs)]
