@@ -250,7 +250,7 @@ class DifferentialPrivacy(Callback):
             )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the checkpoint's specification, to compare it with this run's."""
+        """Keep the checkpoint's plan, to compare it with this run's."""
         self._restored = state_dict
 
     def _release(self, checkpoint: dict[str, Any], sha256: str) -> None:
