@@ -51,8 +51,8 @@ class Preemption(Checkpoint):
     cancelled it.
 
     Lightning has a part of this, which cannot be used: its requeueing saves inside the signal handler, where noise may
-    be added and not yet counted (``cli.py`` switches it off), and ``ModelCheckpoint(train_time_interval=…)`` does
-    nothing where the optimisation is manual, as it is here.
+    be added and not yet counted (``cli.py`` switches it off), and ``ModelCheckpoint(train_time_interval=…)`` saves
+    nothing between steps where the optimisation is manual, as it is here.
 
     Formal guarantees:
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are

@@ -34,13 +34,14 @@ def test_every_place_that_the_page_names_exists() -> None:
     assert not missing
 
 
-def test_every_claim_says_where_it_is_made_and_what_attacks_it() -> None:
-    claims = re.findall(r"^\*\*(\d+)\. .*?(?=^\*\*|\Z)", PAGE, flags=re.S | re.M)
-    assert [int(number) for number in claims] == list(range(1, len(claims) + 1))
-    for claim in re.finditer(r"^\*\*\d+\. .*?(?=^\*\*|\Z)", PAGE, flags=re.S | re.M):
-        assert re.search(r"Made in `[\w/]+\.py", claim[0]) and re.search(
-            r"Attacked by `tests/[\w/]+\.py::", claim[0]
-        ), claim[0]
+def test_every_claim_says_how_grave_it_is_where_it_is_made_and_what_attacks_it() -> None:
+    claims = re.findall(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", PAGE, flags=re.M)
+    assert [int(number) for number, *_ in claims] == list(range(1, len(claims) + 1)) and len(claims) > 50
+    for number, _, severity, files, tests in claims:
+        assert severity in ("critical", "record", "leak", "waste"), number
+        assert all(re.fullmatch(r"`(?!tests/)[\w/]+\.py(:\w+)?`", file) for file in files.split(", ")), number
+        assert all(re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`", test) for test in tests.split(", ")), number
+    assert {int(number) for number in re.findall(r"\(claim (\d+)\)", PAGE)} <= set(range(1, len(claims) + 1))
 
 
 def test_the_map_of_the_package_names_every_file() -> None:
@@ -82,7 +83,7 @@ def test_the_page_says_who_may_read_each_file_of_an_evolution() -> None:
     ]
     read = {file.path: reader(file.path) for file in files}
     assert read["synthetic_evolution.jsonl"] == "anybody"
-    inside = {"evolution/votes.jsonl", "evolution/answers.jsonl", "synthetic_evolution.jsonl.evolution.json"}
+    inside = {"evolution/answers.jsonl", "synthetic_evolution.jsonl.evolution.json"}
     assert {read[path] for path in inside} == {"who holds the run"} and None not in read.values()
 
 
