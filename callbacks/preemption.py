@@ -41,17 +41,18 @@ class Preemption(Checkpoint):
     A signal only sets a flag. At the end of each training step all ranks agree whether one of them was signalled (one
     all-reduce of one number). If so they save ``last.ckpt``, the file that a ModelCheckpoint with ``save_last``
     maintains, rank 0 asks SLURM to requeue the job, and the process ends with status 75 (ranks other than 0 with 0).
-    A signal ahead of the first step ends the run before that step, which is then not spent.
+    A signal ahead of the first step ends the run before that step, which is then not spent. Ctrl-C does the same to a
+    training, but requeues nothing, and the process ends with status 130; a second one ends it at once. In ``predict``
+    nothing needs to be saved, for :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch on disk.
+
     The same command with ``--ckpt_path last`` goes on, in the middle of an epoch too; the validation that would follow
-    the last step of an epoch is then left out. In ``predict`` nothing needs to be agreed or saved, for
-    :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch on disk.
+    the last step of an epoch is then left out. A SLURM job is requeued on SIGUSR1 ahead of its time limit
+    (``#SBATCH --signal=USR1@120``) and on SIGTERM from a scheduler that takes the node away, but not when its user
+    cancelled it.
 
-    Ctrl-C does the same to a training, but requeues nothing, and the process ends with status 130; a second one ends it
-    at once.
-
-    A SLURM job is requeued on SIGUSR1 ahead of its time limit (``#SBATCH --signal=USR1@120``) and on SIGTERM from a
-    scheduler that takes the node away, but not when its user cancelled it. ``cli.py`` switches Lightning's own
-    requeueing off, which saves inside the signal handler, where noise may be added and not yet counted.
+    Lightning has a part of this, which cannot be used: its requeueing saves inside the signal handler, where noise may
+    be added and not yet counted (``cli.py`` switches it off), and ``ModelCheckpoint(train_time_interval=…)`` saves
+    nothing between steps where the optimisation is manual, as it is here.
 
     Formal guarantees:
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
@@ -111,12 +112,10 @@ class Preemption(Checkpoint):
 
         Leave if a signal came since ``setup``: a step may take minutes, and would be spent.
         """
-        self._saved_at, self._minutes = (
-            time.monotonic(),
-            _USUAL if self.every_n_minutes is None else self.every_n_minutes,
-        )
-        if self.every_n_minutes is None and sum(weights.numel() for weights in pl_module.parameters()) < _SMALL:
-            self._minutes = 1.0  # its checkpoint costs nothing, and each step that a crash undoes stays spent
+        # Of a small model a checkpoint costs nothing, and each step that a crash undoes stays spent.
+        usual = 1.0 if sum(weights.numel() for weights in pl_module.parameters()) < _SMALL else _USUAL
+        self._minutes = usual if self.every_n_minutes is None else self.every_n_minutes
+        self._saved_at = time.monotonic()
         if self._process is not None:
             self._listen(is_training=True)
         self._leave_before_a_step(trainer)
@@ -135,8 +134,9 @@ class Preemption(Checkpoint):
 
         Ranks agree by one all-reduce a step, and by a second one where some rank has a reason to save.
         """
+        is_due = time.monotonic() - self._saved_at >= 60 * self._minutes
         if self._process is None or not trainer.strategy.reduce_boolean_decision(
-            self._is_signalled or self._is_due(), all=False
+            self._is_signalled or is_due, all=False
         ):
             return
         path = self._save(trainer)
@@ -176,9 +176,6 @@ class Preemption(Checkpoint):
             if number == signal.SIGINT and not is_training:
                 continue
             self._previous.setdefault(number, signal.signal(number, self._handle))
-
-    def _is_due(self) -> bool:
-        return time.monotonic() - self._saved_at >= 60 * self._minutes
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:

@@ -47,12 +47,11 @@ def fit(
         max_epochs=max_epochs,
         callbacks=callbacks,
         default_root_dir=folder,
-        enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         log_every_n_steps=1,
         use_distributed_sampler=False,
-        **({"logger": False, "enable_checkpointing": False} | kwargs),
+        **({"logger": False, "enable_checkpointing": False, "enable_progress_bar": False} | kwargs),
     )
     trainer.fit(model, data, ckpt_path=ckpt_path)
     return trainer

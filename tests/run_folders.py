@@ -105,19 +105,6 @@ def make_run(
     return content
 
 
-def write_ledger(path: Path, text: str) -> None:
-    """Write the lines of a ledger with chains that fit them."""
-    lines: list[str] = []
-    chain = ""
-    for line in text.splitlines():
-        record = json.loads(line)
-        del record["chain"]
-        body = json.dumps(record)[:-1]
-        chain = hashlib.sha256((chain + body).encode()).hexdigest()
-        lines.append(f'{body}, "chain": "{chain}"}}\n')
-    path.write_text("".join(lines))
-
-
 def end_step(
     run: Path,
     name: str,

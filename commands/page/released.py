@@ -73,15 +73,15 @@ def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | 
         None where there is none.
     """
     ledger, samples = ledger_of(record), record.manifest.samples().get(of)
-    from doppel.privacy.histogram import KIND  # need torch, which no --help waits for
-    from doppel.tables.marginals import KIND as MARGINALS
+    from doppel.privacy.histogram import NoisyHistogram  # need torch, which no --help waits for
+    from doppel.tables.releases import NoisyMarginals
 
     if samples is None or samples.budget is None or not ledger.exists():
         return None
     kinds = {own.kind for own in ledger.spent(samples.budget)}
-    if MARGINALS in kinds:
+    if NoisyMarginals.kind in kinds:
         return None if trees else _of_columns(record.manifest, samples)
-    if KIND not in kinds:
+    if NoisyHistogram.kind not in kinds:
         return None
     told = _shares(record.manifest, samples)
     if told is None or told.get("what") == CLUSTERS:

@@ -14,7 +14,7 @@ from commands.pipeline.systems import SYSTEMS, USUAL, systems_of
 from commands.pipeline.yaml_files import differences, merge
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.evolution.budget import KIND as VOTES
+from doppel.evolution.votes import NoisyVotes
 from doppel.privacy.ledger import Ledger
 
 #: Former name of a system and its stage → its name.
@@ -169,7 +169,9 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
     ours, theirs = old.as_dict(), new.as_dict()
     free = _FREE if new.adaptation is None else tuple(name for name in _FREE if name != "parser_digest")
     has_samples = bool(Manifest.read(run).released())
-    voted = (record.kind == VOTES for record in Ledger(run / FILE_NAME).mechanisms.values() if record.done_steps)
+    voted = (
+        record.kind == NoisyVotes.kind for record in Ledger(run / FILE_NAME).mechanisms.values() if record.done_steps
+    )
     is_chosen = any(voted) or (run / "synthetic_evolution.jsonl").exists()
     free_of_evolution = _FREE_OF_EVOLUTION + (() if is_chosen else _OF_TEXTS)
     begun = {*old.systems, *(stage for system in systems_of(old) for stage in system.stages)}

@@ -15,8 +15,8 @@ from commands.pipeline.steps import Step
 from commands.pipeline.system import System
 from doppel.console.ledger import FILE_NAME
 from doppel.evolution.budget import STAGE, Outlook, plan_beside
+from doppel.privacy.accounting import Mechanism
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import PrivacyArguments
 
 
@@ -91,9 +91,9 @@ def _planned(experiment: Experiment, privacy: PrivacyArguments, num_units: int, 
     """Rows of attributes that the run is still to measure before the votes."""
     if not experiment.evolving.measures_rows or experiment.attributes is None:
         return []
-    from doppel.tables.marginals import KIND  # needs torch, which no --help waits for
+    from doppel.tables.releases import NoisyMarginals  # needs torch, which no --help waits for
 
-    if any(record.kind == KIND for record in ledger.spent(privacy.scope)):
+    if any(record.kind == NoisyMarginals.kind for record in ledger.spent(privacy.scope)):
         return []
     share = replace(privacy, histogram_noise_multiplier=None, histogram_share=experiment.attributes.share)
     return [Mechanism(1.0, noise, 1)] if (noise := share.histogram_noise(num_units)) is not None else []

@@ -16,7 +16,7 @@ from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines
-from doppel.tables.marginals import KIND, Table
+from doppel.tables.marginals import Table
 
 if TYPE_CHECKING:
     from commands.privacy.stage_release import StageRelease
@@ -81,14 +81,15 @@ def _measured(stage_dir: Path, codes: AttributeCodes, path: Path) -> Mixture:
         calibrated for both. An interrupted one goes on with what the ledger holds.
     """
     from commands.privacy.stage_release import StageRelease
+    from doppel.tables.releases import NoisyMarginals
 
     if path.is_file():
         return _read_again(codes, path)
-    made = StageRelease.declare(stage_dir, "table of attributes", False, STAGE, KIND)
+    made = StageRelease.declare(stage_dir, "table of attributes", False, STAGE, NoisyMarginals)
     assert made.ledger is not None and made.mechanism is not None and made.sigma is not None
     found = Marginals(made.ledger, made.mechanism)
     found.pay(terms_of(codes, made.unit, made.num_units, made.sigma))
-    model = found.fit(_table(made, codes), 1 / made.sigma, "aim")
+    model = found.fit(_table(made, codes), made.sigma, "aim")
     found.write(path)
     return model
 
@@ -128,9 +129,10 @@ def _exact(
 ) -> list[list[int]]:
     """Rows of the table as it is: NOT PRIVATE. They are kept, as private as the table, for later draws."""
     from commands.privacy.stage_release import StageRelease
+    from doppel.tables.releases import NoisyMarginals
 
     if reads:
-        made = StageRelease.declare(stage_dir, "table of attributes", True, STAGE, KIND)
+        made = StageRelease.declare(stage_dir, "table of attributes", True, STAGE, NoisyMarginals)
         rows = Counter(tuple(codes.read(turn.label or "")) for turn in made.turns)
         told = [{"row": list(row), "count": count} for row, count in rows.items()]
         write_json_lines(path, [terms_of(codes, made.unit, made.num_units, None), *told])

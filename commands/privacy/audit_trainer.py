@@ -180,12 +180,12 @@ class AuditTrainer(Trainer):
         """What the ledger of this training says, or None without the differential-privacy callback."""
         for callback in self.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, DifferentialPrivacy):
-                assert callback.ledger is not None and callback.spec is not None
+                assert callback.session is not None and callback.spec is not None
                 names = ("noise_multiplier", "max_grad_norm", "sample_rate")
                 stated = {name: getattr(callback.spec, name) for name in names}
                 stated |= {"delta": callback.spec.budget.delta, "accountant": callback.spec.budget.accountant}
-                scope = callback.privacy.scope
-                return {"epsilon": callback.ledger.epsilon(scope), "voids": callback.ledger.voids(scope), **stated}
+                scope, ledger = callback.privacy.scope, callback.session.ledger
+                return {"epsilon": ledger.epsilon(scope), "voids": ledger.voids(scope), **stated}
         return None
 
     def _samples(

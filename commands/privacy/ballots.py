@@ -17,10 +17,11 @@ from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import DataError, UserError
-from doppel.evolution.budget import KIND, STAGE, plan_beside, plan_votes
+from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
-from doppel.evolution.votes import Electorate, Nearness
-from doppel.privacy import histogram
+from doppel.evolution.votes import Electorate, Nearness, NoisyVotes
+from doppel.privacy.accounting import GaussianRelease
+from doppel.privacy.histogram import NoisyHistogram, unit_sums
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments
 
@@ -143,11 +144,11 @@ class Ballots:
             bins, mechanism, sigma = list(self._poll.labels), "", None
             if self._ledger is not None and self._privacy is not None:
                 spec = self._privacy.plan_histogram(self.num_units, self._unit)
-                mechanism, sigma = self._declare(self._ledger, SIZES, spec, 1, histogram.KIND), spec.noise_multiplier
+                mechanism, sigma = self._declare(self._ledger, SIZES, spec, 1, NoisyHistogram), spec.noise_multiplier
                 if self._ledger.mechanisms[mechanism].done_steps:
                     return dict.fromkeys(bins, 1.0)
             rows = ((turn.unit, {turn.label: 1.0} if turn.label else {}) for turn in self._turns)
-            own = self._release({"labels": bins}, histogram.unit_sums(rows, bins), mechanism, sigma)
+            own = self._release({"labels": bins}, unit_sums(rows, bins), mechanism, sigma)
         return dict(zip(own["labels"], own["sums"], strict=True))
 
     def note(self, sha256: str) -> None:
@@ -163,7 +164,7 @@ class Ballots:
         else:
             plan = plan_votes(privacy, self.num_units, self._poll.rounds, self._unit)
             self._spec = replace(plan, noise_multiplier=known.key[1])
-        self._votes = self._declare(ledger, STAGE, self._spec, self._poll.rounds, KIND)
+        self._votes = self._declare(ledger, STAGE, self._spec, self._poll.rounds, NoisyVotes)
         if privacy.seed is not None:
             text = "the noise of the votes was drawn from a fixed seed, and whoever reads it can subtract the noise"
             ledger.caveat(privacy.scope, text, voids=True)
@@ -178,7 +179,7 @@ class Ballots:
                 about=ledger.path,
             )
 
-    def _declare(self, ledger: Ledger, stage: str, spec: DPPlan, planned_steps: int, kind: str) -> str:
+    def _declare(self, ledger: Ledger, stage: str, spec: DPPlan, planned_steps: int, of: type[GaussianRelease]) -> str:
         assert self._privacy is not None
         return ledger.open(
             scope=self._privacy.scope,
@@ -186,7 +187,7 @@ class Ballots:
             spec=spec,
             planned_steps=planned_steps,
             data_fingerprint=self._fingerprint,
-            kind=kind,
+            kind=of.kind,
         )
 
     def _release(
@@ -196,7 +197,7 @@ class Ballots:
         if self._ledger is None or self._privacy is None or sigma is None:
             return {**told, "sums": list(sums.values())}
         seed = None if self._privacy.seed is None else self._privacy.seed + len(self._kept)
-        noisy = histogram.add_noise(sums, sigma, seed)
+        noisy = NoisyVotes(sigma).release(sums, seed)
         record = {**told, "noise_multiplier": sigma, "sums": list(noisy.values())}
         self._ledger.spend(mechanism, record)
         self._kept.append(record)

@@ -174,7 +174,7 @@ def note_origins(settings: Evolution, ledger: Ledger, scope: str) -> None:
                 f"evolution.generator comes from {origin['path']}, which was trained without privacy on data that "
                 "nobody declared public: no ε would cover what it writes; name another model"
             )
-    from callbacks.private_origins import notes_on_origins  # needs torch, which no --help waits for
+    from doppel.privacy.session import notes_on_origins  # needs torch, which no --help waits for
 
     for text, voids in notes_on_origins(ledger, scope, origins):
         ledger.caveat(scope, text, voids)

@@ -139,19 +139,17 @@ def release(
         BudgetExceededError: The scope cannot pay.
     """
     from commands.privacy.stage_release import StageRelease
-    from doppel.privacy.histogram import KIND, add_noise, unit_sums
+    from doppel.privacy.histogram import NoisyHistogram, unit_sums
 
     with hold(stage_dir):
         if path.exists():
             return
-        made = StageRelease.declare(stage_dir, f"histogram of {name}", exact, "histogram", KIND)
+        made = StageRelease.declare(stage_dir, f"histogram of {name}", exact, "histogram", NoisyHistogram)
         content = made.released()
         if content is None:
             made.refuse_if_too_much()
-            rows = list(vectors(made.turns))
-            sums = unit_sums(zip((turn.unit for turn in made.turns), rows, strict=True), bins)
-            if made.sigma is not None:
-                sums = add_noise(sums, made.sigma)
+            rows = zip((turn.unit for turn in made.turns), list(vectors(made.turns)), strict=True)
+            sums = unit_sums(rows, bins) if made.sigma is None else NoisyHistogram(made.sigma).release(rows, bins)
             known = {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma}
             content = told({**known, "sums": sums})
             made.spend(content)

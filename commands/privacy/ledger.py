@@ -11,9 +11,8 @@ from commands.pipeline.slurm import load_site
 from commands.privacy.coverage import covered_summary
 from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
-from doppel.privacy.accounting import compute_epsilon
+from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.mechanism import Mechanism
 
 
 def of_runs(folder: Path) -> str | None:

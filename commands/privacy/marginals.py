@@ -72,23 +72,23 @@ class Marginals:
                 about=self.ledger.path,
             )
 
-    def fit(self, private: Table, mu: float, method: Method, noise_seed: int | None = None) -> Mixture:
+    def fit(self, private: Table, sigma: float, method: Method, noise_seed: int | None = None) -> Mixture:
         """Measure a table within its budget, or go on with what was measured before, and fit a model to it.
 
         Formal guarantees:
-            All that leaves the table goes through :class:`~doppel.tables.releases.Releases`, which stay within μ; each
-            is in the ledger before it is used. The model is post-processing.
+            All that leaves the table goes through :class:`~doppel.tables.releases.Releases`, which cost one Gaussian
+            release together; each is in the ledger before it is used. The model is post-processing.
 
         Args:
             private: The table.
-            mu: Budget.
+            sigma: Noise multiplier of everything together, as one Gaussian release.
             method: aim measures pairs of columns that go together, independent each column alone.
             noise_seed: For tests alone: the guarantee is void.
         """
         from doppel.privacy.secret import Secret  # need torch, which no --help waits for
         from doppel.tables.aim import aim
         from doppel.tables.independent import independent
-        from doppel.tables.releases import Releases
+        from doppel.tables.releases import NoisyMarginals
 
         def keep(record: dict[str, Any]) -> None:
             self.ledger.release(self.mechanism, content=record)
@@ -99,7 +99,7 @@ class Marginals:
 
         stream = Secret(noise_seed).stream("marginals")
         with tqdm(total=100, desc="measured", unit="%", bar_format=_BAR, disable=None) as bar:
-            releases = Releases(private, mu, stream, done=list(self.records), keep=keep, tell=tell)
+            releases = NoisyMarginals(sigma).release(private, stream, done=list(self.records), keep=keep, tell=tell)
             return (aim if method == "aim" else independent)(releases)
 
     def write(self, path: Path) -> None:

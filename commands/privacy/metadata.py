@@ -23,7 +23,8 @@ from doppel.files import try_folder, whole_file
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger, join
 from doppel.privacy.spec import DPPlan, PrivacyBudget, default_delta, note_on_delta
-from doppel.tables.marginals import KIND, Whole
+from doppel.tables.marginals import Whole
+from doppel.tables.releases import NoisyMarginals
 from doppel.tables.schema import OTHER, Schema
 
 
@@ -124,12 +125,19 @@ def metadata(
             model = fitted_again(found.terms or {}, found.records)
         else:
             fingerprint = content_digest(expand_path(table))
-            book.open(scope=scope, stage=out.name, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND)
+            book.open(
+                scope=scope,
+                stage=out.name,
+                spec=spec,
+                planned_steps=1,
+                data_fingerprint=fingerprint,
+                kind=NoisyMarginals.kind,
+            )
             if noise_seed is not None:
                 text = f"the noise of {out.name} was drawn from a fixed seed: whoever reads it can subtract the noise"
                 book.caveat(scope, text, voids=True)
             found.pay(terms)
-            model = found.fit(private, mu, method, noise_seed)
+            model = found.fit(private, 1 / mu, method, noise_seed)
         found.write(releases_of(out))
         drawn = model.draw(num_rows, seed)
         write_rows(out, known, drawn, found)

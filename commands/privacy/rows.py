@@ -22,7 +22,8 @@ from datamodules.sources import content_digest, expand_path
 from doppel.files import try_folder
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
-from doppel.tables.marginals import KIND, Table
+from doppel.tables.marginals import Table
+from doppel.tables.releases import NoisyMarginals
 
 
 def rows(
@@ -80,13 +81,18 @@ def rows(
                 expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(given)
             )
             book.open(
-                scope=privacy.scope, stage=STAGE, spec=spec, planned_steps=1, data_fingerprint=fingerprint, kind=KIND
+                scope=privacy.scope,
+                stage=STAGE,
+                spec=spec,
+                planned_steps=1,
+                data_fingerprint=fingerprint,
+                kind=NoisyMarginals.kind,
             )
             if privacy.seed is not None:
                 text = "the noise of the rows was drawn from a fixed seed, and whoever reads it can subtract the noise"
                 book.caveat(privacy.scope, text, voids=True)
             found.pay(terms_of(codes, unit, spec.num_units, spec.noise_multiplier))
-            model = found.fit(table, 1 / spec.noise_multiplier, "aim", privacy.seed)
+            model = found.fit(table, spec.noise_multiplier, "aim", privacy.seed)
         found.write(releases_of(out))
         write_rows(out, codes.schema, np.array(model.draw(num_rows, seed).tolist()), found)
         made = {"num_rows": num_rows, "seed": seed, "method": "aim", "columns": codes.schema.as_dict()}

@@ -11,6 +11,7 @@ from commands.pipeline.stage_config import StageConfig
 from datamodules.canaries import first_units
 from datamodules.turn import Turn
 from doppel.errors import UserError
+from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
@@ -41,7 +42,9 @@ class StageRelease:
     mechanism: str | None
 
     @classmethod
-    def declare(cls, stage_dir: Path, name: str, exact: bool, stage: str, kind: str) -> StageRelease:
+    def declare(
+        cls, stage_dir: Path, name: str, exact: bool, stage: str, mechanism: type[GaussianRelease]
+    ) -> StageRelease:
         """Read the turns of a stage, and declare their release in its ledger; spends nothing.
 
         Args:
@@ -49,7 +52,7 @@ class StageRelease:
             name: What is released, in words.
             exact: Without noise: NOT PRIVATE.
             stage: What the ledger calls the release.
-            kind: What the ledger says that it is.
+            mechanism: What is released.
 
         Raises:
             UserError: The stage announced no release, or one with noise where none is asked for.
@@ -86,20 +89,20 @@ class StageRelease:
         num_units = len({turn.unit for turn in turns})
         if privacy is None:
             return cls(turns, data["unit"], num_units, None, None, None)
-        ledger, sigma, mechanism = ledger_of(stage_dir, privacy), privacy.histogram_noise(num_units), None
+        ledger, sigma, paid = ledger_of(stage_dir, privacy), privacy.histogram_noise(num_units), None
         if sigma is None:
             text = f"the exact {name} was released, which has no privacy guarantee"
             ledger.caveat(privacy.scope, text, voids=True)
         else:
-            mechanism = ledger.open(
+            paid = ledger.open(
                 scope=privacy.scope,
                 stage=stage,
                 spec=privacy.plan_histogram(num_units, data["unit"]),
                 planned_steps=1,
                 data_fingerprint=config.fingerprint(),
-                kind=kind,
+                kind=mechanism.kind,
             )
-        return cls(turns, data["unit"], num_units, sigma, ledger, mechanism)
+        return cls(turns, data["unit"], num_units, sigma, ledger, paid)
 
     def released(self) -> dict[str, Any] | None:
         """The numbers that the ledger holds of this release already; None where it has made none."""

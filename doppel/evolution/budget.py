@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from doppel.privacy.accounting import calibrate_noise_multiplier
+from doppel.evolution.votes import NoisyVotes
+from doppel.privacy.accounting import DPMechanism, Mechanism, calibrate_noise_multiplier
 from doppel.privacy.gdp import mu_of
-from doppel.privacy.histogram import KIND as HISTOGRAM
+from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import DPPlan, PrivacyArguments
 
 #: What the ledger calls a round of votes.
-KIND, STAGE = "gaussian_votes", "votes"
+STAGE = "votes"
 #: Average votes over their noise from which which candidates are chosen is more than chance: most votes fall on few.
 CLEAR = 1.0
 
@@ -53,15 +53,14 @@ def plan_votes(
     left -= sum(mechanism.steps / mechanism.noise_multiplier**2 for mechanism in beside)
     if draft.budget.accountant == "pld" and left > 0 and all(mechanism.sample_rate == 1.0 for mechanism in beside):
         exact = replace(draft, noise_multiplier=math.sqrt(rounds / left))
-        if exact.budget.allows([*beside, Mechanism(1.0, exact.noise_multiplier, rounds)]):
+        if exact.budget.allows([*beside, NoisyVotes(exact.noise_multiplier, rounds)]):
             return exact
-    sigma = calibrate_noise_multiplier(
-        draft.budget.target_epsilon,
-        draft.budget.delta,
-        [(1.0, rounds)],
-        accountant=draft.budget.accountant,
-        beside=beside,
-    )
+
+    def mechanisms_of(sigma: float) -> list[DPMechanism]:
+        return [*beside, NoisyVotes(sigma, rounds)]
+
+    budget = draft.budget
+    sigma = calibrate_noise_multiplier(mechanisms_of, budget.target_epsilon, budget.delta, budget.accountant)
     return replace(draft, noise_multiplier=sigma)
 
 
@@ -86,7 +85,7 @@ def plan_beside(
     if ledger is None or not ledger.exists():
         return plan_votes(privacy, num_units, rounds, unit, planned)
     spent = ledger.spent(privacy.scope)
-    if any(record.kind == HISTOGRAM for record in spent):
+    if any(record.kind == NoisyHistogram.kind for record in spent):
         privacy = replace(privacy, histogram_noise_multiplier=None, histogram_share=None)
     return plan_votes(privacy, num_units, rounds, unit, [*planned, *(record.mechanism() for record in spent)])
 

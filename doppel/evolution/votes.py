@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Literal, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from doppel.privacy.histogram import unit_sums
+from doppel.privacy.accounting import GaussianRelease
+from doppel.privacy.histogram import add_noise, unit_sums
 
 Floats = NDArray[np.float64]
 #: What near means: the smallest angle, or the smallest distance.
@@ -20,6 +22,17 @@ _WHOLE = 2.0**20
 _MAX_DIMENSIONS = 2**11
 #: Scores that are held at a time.
 _PART = 2**24
+
+
+@dataclass(frozen=True)
+class NoisyVotes(GaussianRelease):
+    """Rounds of votes, each with noise; :class:`Electorate` argues the sensitivity of its sums."""
+
+    kind: ClassVar[str] = "gaussian_votes"
+
+    def release(self, sums: Mapping[str, float], seed: int | None = None) -> dict[str, float]:
+        """The noisy sums of one round, see :func:`~doppel.privacy.histogram.add_noise`."""
+        return add_noise(sums, self.noise_multiplier, seed)
 
 
 class Electorate:
@@ -35,7 +48,7 @@ class Electorate:
         The ballot of a *unit* is the mean of its rows' ballots, of norm at most 1 by the triangle inequality
         (:func:`~doppel.privacy.histogram.unit_sums`). Adding or removing one unit, whatever it holds and however many
         rows it has, moves the vector of all sums by at most 1 in ℓ₂ norm. Gaussian noise of standard deviation σ on
-        every sum is therefore one Gaussian release with noise multiplier σ (`Mechanism(1.0, σ, 1)`), for every k and
+        every sum is therefore one Gaussian release with noise multiplier σ (:class:`NoisyVotes`), for every k and
         any number of candidates. Counted in votes, √k times as large, a unit of one row moves k votes by 1, ℓ₂ norm √k,
         and the noise is σ√k.
 

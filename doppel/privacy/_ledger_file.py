@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
-from doppel.privacy.mechanism import Mechanism
+from doppel.privacy.accounting import Mechanism
 from doppel.privacy.spec import PrivacyBudget
 
 VERSION = 3

@@ -1,65 +1,152 @@
-"""Privacy accounting of Poisson-subsampled Gaussian mechanisms: epsilon, calibration.
+"""Privacy accounting: what mechanisms cost together, and the noise with which they cost a given epsilon.
 
-Three accountants, all upper bounds:
+A mechanism says what it costs as an event of dp-accounting. Three accountants compose events, all upper bounds:
 
 | name  | what                                                     | library       |
 |-------|----------------------------------------------------------|---------------|
 | `pld` | privacy loss distributions, pessimistic estimate         | dp-accounting |
+| `rdp` | Rényi DP                                                 | dp-accounting |
 | `prv` | numerical composition, upper end of its error interval   | Opacus        |
-| `rdp` | Rényi DP at Opacus's default orders                      | Opacus        |
 
-`pld` is the default: tight, composes unlike mechanisms, bounds both directions of the add/remove relation,
-and needs no PyTorch. `prv` is the cross-check and `rdp` the one that most papers used; both need the extra
-`opacus`, so that a name means the same number everywhere. The central-limit ("GDP") approximation is no bound and
-therefore not offered.
+`pld` is the default: tight, composes unlike mechanisms, and bounds both directions of the add/remove relation. `rdp` is
+the one that most papers used; `prv` is another library's and cross-checks, and needs the extra `opacus`. The
+central-limit ("GDP") approximation is no bound and therefore not offered.
 
 Formal guarantees:
-    Two data sets are neighbours when one is the other plus one *unit*. A `Mechanism` (q, sigma, k) is k
-    steps, each of which includes every unit independently with probability q, sums the units' vectors after
-    clipping each to norm C, and adds N(0, (sigma C)^2 I) to the sum. Adding one unit moves that sum by at
-    most C, so a step is the Poisson-subsampled Gaussian mechanism with noise multiplier sigma. Dividing by
-    the *expected* batch size is post-processing, since that number is public; dividing by the realised size
-    would not be. Composition is adaptive: a step may depend on everything released before it, so optimiser
-    state, schedules and a second model trained on the same data are covered. The bound needs Poisson sampling
-    (empty batches count); a shuffled run may not claim it. With q = 1 a mechanism is k plain Gaussian
-    releases.
+    Neighbouring data sets differ by adding or removing one *unit*. All bounds hold for adaptive composition: a step may
+    depend on everything that was released before it, so optimiser state, schedules and a second model trained on the
+    same data are covered. They need Poisson sampling, empty batches included: a shuffled run may not claim them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
-from doppel.privacy._accountants import (
-    guide_epsilon,
-    has_opacus,
-    optimistic_epsilon,
-    pld_epsilon,
-    prv_epsilon,
-    rdp_epsilon,
-)
-from doppel.privacy.mechanism import CalibrationError, Mechanism
+from doppel.errors import UserError
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 Accountant = Literal["pld", "prv", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 
 LARGEST_DELTA = 1e-5
 """The default is never larger: of few units 1/(N ln N) would be."""
-MAX_NOISE_MULTIPLIER = 1e4
-"""Calibration gives up here: an average of clipped gradients is long drowned."""
+SMALLEST_DELTA = 1e-12
+"""Below it, `pld` and `prv` are at the mercy of rounding."""
 MIN_NOISE_MULTIPLIER = 0.02
 """Calibration never returns less: there, epsilon is in the thousands."""
-
-_RENYI, _OPTIMISTIC = "rdp of dp-accounting", "optimistic pld"
-_SLACK = 0.02  # by which two accountants may differ: PRV states the upper end of an interval
-_TOLERANCE = 5e-4  # of sigma; below the 1e-3 that the literature bisects to
-# Beyond these the Rényi bound is returned: a fine grid over such losses would fill the memory.
-_HOPELESS_EPSILON = {"pld": 500.0, "prv": 100.0}
+MAX_NOISE_MULTIPLIER = 1e4
+"""Calibration gives up here: an average of clipped gradients is long drowned."""
 MAX_GRID_STEPS = {"pld": 1_000_000, "prv": 100_000}
-"""Of more steps the Rényi bound is returned too: their losses are finer than a usual grid, and take minutes."""
+"""Of more sampled steps the Rényi bound is returned: their losses are finer than a usual grid, and take minutes."""
+
+#: Beyond it the Rényi bound is returned: a fine grid over such losses would fill the memory.
+_HOPELESS_EPSILON = {"pld": 500.0, "prv": 100.0}
+#: By which two accountants may differ: PRV states the upper end of an interval.
+_SLACK = 0.02
+#: Of sigma, absolute.
+_TOLERANCE = 1e-4
+#: Rényi orders: those of Opacus.
+_ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64))
+
+
+class CalibrationError(UserError):
+    """A privacy request that cannot be met, or inputs that make no sense. The message is one line."""
+
+
+class DPMechanism(Protocol):
+    """What releases something of private data: a frozen dataclass of public terms, and a way to draw what it releases.
+
+    A training is a :class:`Mechanism`, whose steps :class:`~doppel.privacy.private_step.PrivateStep` takes; all else is
+    a :class:`GaussianRelease`. A further mechanism is one class: calibration, composition and the ledger see no more
+    of it than this.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What the ledger calls it."""
+
+    @property
+    def dp_event(self) -> DpEvent:
+        """What all its releases cost."""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """`steps` releases of a Poisson-subsampled Gaussian sum.
+
+    Formal guarantees:
+        A step includes every unit independently with probability q, sums the units' vectors after clipping each to norm
+        C, and adds N(0, (sigma C)^2 I). One unit moves the sum by at most C, so a step is the Poisson-subsampled
+        Gaussian mechanism of noise multiplier sigma. Dividing by the *expected* batch size, which is public, is
+        post-processing; dividing by the realised size would not be.
+
+    Attributes:
+        sample_rate: Probability q with which each unit joins a step, in (0, 1]; 1 is the plain Gaussian
+            mechanism.
+        noise_multiplier: Noise standard deviation over the sensitivity (sigma), at least 0; 0 gives no
+            privacy.
+        steps: Number of releases, at least 0.
+    """
+
+    sample_rate: float
+    noise_multiplier: float
+    steps: int
+    kind: ClassVar[str] = "poisson_subsampled_gaussian"
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges."""
+        if not 0.0 < self.sample_rate <= 1.0:
+            raise CalibrationError(
+                f"sample_rate is {self.sample_rate}, not in (0, 1]: give the expected batch size over the "
+                "number of units."
+            )
+        if not 0.0 <= self.noise_multiplier < math.inf:
+            raise CalibrationError(f"noise_multiplier is {self.noise_multiplier}: give a finite number >= 0.")
+        if self.steps < 0 or self.steps != int(self.steps):
+            raise CalibrationError(f"steps is {self.steps}: give a whole number >= 0.")
+
+    @property
+    def dp_event(self) -> DpEvent:
+        """The steps, composed."""
+        from dp_accounting import dp_event
+
+        step: DpEvent = dp_event.GaussianDpEvent(self.noise_multiplier)
+        if self.sample_rate < 1.0:
+            step = dp_event.PoissonSampledDpEvent(self.sample_rate, step)
+        return dp_event.SelfComposedDpEvent(step, int(self.steps))
+
+
+@dataclass(frozen=True)
+class GaussianRelease:
+    """`steps` Gaussian releases of sensitivity 1 without subsampling; a subclass says of what, and draws them.
+
+    Formal guarantees:
+        Noise of standard deviation sigma on a function of sensitivity 1 is the Gaussian mechanism of noise multiplier
+        sigma, whatever was released before. A subclass argues its sensitivity, and that its noise is as good.
+
+    Attributes:
+        noise_multiplier: sigma, above 0.
+        steps: Number of releases, at least 1.
+    """
+
+    noise_multiplier: float
+    steps: int = 1
+    kind: ClassVar[str] = "gaussian"
+
+    @property
+    def dp_event(self) -> DpEvent:
+        """The releases, composed."""
+        return Mechanism(1.0, self.noise_multiplier, self.steps).dp_event
 
 
 def default_delta(num_units: int) -> float:
@@ -102,17 +189,13 @@ def check_terms(target_epsilon: float, delta: float, accountant: str) -> None:
     _check_bound(delta, accountant)
 
 
-def compute_epsilon(
-    mechanisms: Sequence[Mechanism], delta: float, accountant: Accountant = "pld", fast: bool = False
-) -> float:
+def compute_epsilon(mechanisms: Iterable[DPMechanism], delta: float, accountant: Accountant = "pld") -> float:
     """The epsilon of all mechanisms composed on the same data.
 
     Args:
-        mechanisms: Mechanisms with any mixture of sample rates and noise multipliers; their order does not
-            matter.
+        mechanisms: Their order does not matter, nor how their steps are split.
         delta: Failure probability, in (0, 1).
         accountant: Which bound to compute.
-        fast: For `pld`, a grid ten times coarser: still an upper bound, in a tenth of the time.
 
     Returns:
         An upper bound on epsilon; 0 if nothing was released, infinity if a mechanism adds no noise. Where the
@@ -124,39 +207,82 @@ def compute_epsilon(
             request.
     """
     _check_bound(delta, accountant)
-    return _epsilon(tuple(_merge(mechanisms)), delta, accountant, fast)
+    counts = Counter[Any]()
+    for mechanism in mechanisms:
+        for step, count in _steps(mechanism.dp_event):
+            counts[step] += count
+    return _epsilon(tuple(sorted((+counts).items(), key=repr)), delta, accountant)
+
+
+def _steps(event: Any, count: int = 1) -> Iterator[tuple[DpEvent, int]]:
+    """The events that an event is composed of, and how often."""
+    from dp_accounting import dp_event
+
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        yield from _steps(event.event, count * event.count)
+    elif isinstance(event, dp_event.ComposedDpEvent):
+        for part in event.events:
+            yield from _steps(part, count)
+    else:
+        yield event, count
 
 
 @functools.lru_cache(maxsize=4096)  # the runs of one setting need one accounting between them
-def _epsilon(merged: tuple[Mechanism, ...], delta: float, accountant: Accountant, fast: bool) -> float:
-    if not merged:
+def _epsilon(steps: tuple[tuple[Any, int], ...], delta: float, accountant: Accountant) -> float:
+    from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    if not steps:
         return 0.0
-    if any(mechanism.noise_multiplier == 0.0 for mechanism in merged):
-        return math.inf
-    if accountant == "rdp":
-        return rdp_epsilon(merged, delta)
-    guide = guide_epsilon(merged, delta)
-    num_sampled = sum(mechanism.steps for mechanism in merged if mechanism.sample_rate < 1.0)
-    if guide > _HOPELESS_EPSILON[accountant] or num_sampled > MAX_GRID_STEPS[accountant]:
-        return guide
-    if accountant == "prv":
-        try:
-            return prv_epsilon(merged, delta, guide)
-        except (RuntimeError, ValueError) as error:
-            raise CalibrationError(
-                f"the prv accountant cannot resolve delta {delta:.3g} for {len(merged)} mechanism(s): take pld."
-            ) from error
-    return pld_epsilon(merged, delta, guide, coarsen=10.0 if fast else 1.0)
+    composed = ComposedDpEvent([SelfComposedDpEvent(step, count) for step, count in steps])
+    num_sampled = sum(count for step, count in steps if not isinstance(step, GaussianDpEvent))
+    with _quiet():
+        renyi = float(RdpAccountant(_ORDERS).compose(composed).get_epsilon(delta))
+        renyi = math.inf if math.isnan(renyi) else renyi
+        if accountant == "rdp" or renyi > _HOPELESS_EPSILON[accountant] or num_sampled > MAX_GRID_STEPS[accountant]:
+            return renyi
+        if accountant == "prv":
+            return _prv_epsilon(steps, delta, renyi)
+        # Rounding T steps to a grid of interval h costs about T h^2 (measured): some 1e-4 of epsilon.
+        interval = min(1e-3, max(1e-4, math.sqrt(1e-4 * renyi / max(1, num_sampled))))
+        return float(PLDAccountant(value_discretization_interval=interval).compose(composed).get_epsilon(delta))
+
+
+def _prv_epsilon(steps: Sequence[tuple[Any, int]], delta: float, renyi: float) -> float:
+    """Upper end of the interval of Gopi, Lee and Wutschitz (2021), at most 1e-2 above the estimate."""
+    if not has_opacus():
+        raise CalibrationError("the prv accountant is Opacus's: pip install 'doppel[opacus]', or take pld.")
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from opacus.accountants import PRVAccountant
+
+    accountant = PRVAccountant()
+    for step, count in steps:
+        is_sampled = isinstance(step, PoissonSampledDpEvent)
+        release, rate = (step.event, step.sampling_probability) if is_sampled else (step, 1.0)
+        if not isinstance(release, GaussianDpEvent):
+            raise CalibrationError(f"the prv accountant knows Gaussian noise alone, not {release}: take pld.")
+        accountant.history.append((release.noise_multiplier, rate, count))
+    try:
+        return float(accountant.get_epsilon(delta, eps_error=min(1e-2, max(1e-3, 1e-2 * renyi))))
+    except (RuntimeError, ValueError) as error:
+        raise CalibrationError(
+            f"the prv accountant cannot resolve delta {delta:.3g} for {len(steps)} mechanism(s): take pld."
+        ) from error
+
+
+def has_opacus() -> bool:
+    """Whether Opacus is installed, whose accountant `prv` is."""
+    return find_spec("opacus") is not None
 
 
 def cross_check(
-    mechanisms: Sequence[Mechanism], delta: float, accountant: Accountant = "pld"
+    mechanisms: Sequence[DPMechanism], delta: float, accountant: Accountant = "pld"
 ) -> tuple[dict[str, float], str | None]:
     """Epsilon by an accountant and by a second one, and how they contradict each other.
 
-    The second one is another library's: `prv` beside `pld`, `pld` beside the others. Without Opacus, `pld` is
-    compared with the bounds of dp-accounting on either side: its optimistic estimate from below (the same library, so
-    an error in its privacy losses stays unseen) and its Rényi accountant from above (another theory and other code).
+    The second one is `prv` beside `pld`, and `pld` beside the others. Without Opacus it is `rdp` beside `pld`: a bound
+    of another theory, which `pld` never passes.
 
     Args:
         mechanisms: As of `compute_epsilon`.
@@ -169,159 +295,90 @@ def cross_check(
     Raises:
         CalibrationError: The first accountant is not installed, or cannot resolve the request.
     """
-    first = compute_epsilon(mechanisms, delta, accountant)
-    if accountant == "pld" and not has_opacus():
-        return _enclosed(first, _merge(mechanisms), delta)
-    second: Accountant = "prv" if accountant == "pld" else "pld"
+    second: Accountant = "pld" if accountant != "pld" else "prv" if has_opacus() else "rdp"
+    found: dict[str, float] = {accountant: compute_epsilon(mechanisms, delta, accountant)}
     try:
-        other = compute_epsilon(mechanisms, delta, second)
+        found[second] = compute_epsilon(mechanisms, delta, second)
     except CalibrationError as error:
-        return {accountant: first}, str(error)
-    if other > first * (1 + _SLACK):
-        text = f"{second} finds ε = {other:.4g}, {accountant} {first:.4g}: one is wrong"
-        return {accountant: first, second: other}, text
-    return {accountant: first, second: other}, None
-
-
-def _enclosed(pld: float, merged: Sequence[Mechanism], delta: float) -> tuple[dict[str, float], str | None]:
-    """As :func:`cross_check`, by dp-accounting alone."""
-    if not 0.0 < pld < _HOPELESS_EPSILON["pld"]:
-        return {"pld": pld}, None
-    rdp = guide_epsilon(merged, delta)
-    found = {"pld": pld, _RENYI: rdp}
-    if sum(mechanism.steps for mechanism in merged) <= MAX_GRID_STEPS["pld"]:
-        found[_OPTIMISTIC] = optimistic_epsilon(merged, delta, rdp)
-    if found.get(_OPTIMISTIC, 0.0) > pld:
-        return found, f"the {_OPTIMISTIC} finds ε = {found[_OPTIMISTIC]:.4g}, pld {pld:.4g}: one is wrong"
-    if pld > rdp * (1 + _SLACK) + _SLACK:
-        return found, f"pld finds ε = {pld:.4g}, the {_RENYI} {rdp:.4g}: one is wrong"
+        return found, str(error)
+    larger, smaller = (accountant, second) if second != "rdp" else (second, accountant)
+    if found[smaller] > found[larger] * (1 + _SLACK):
+        return found, f"{smaller} finds ε = {found[smaller]:.4g}, {larger} {found[larger]:.4g}: one is wrong"
     return found, None
 
 
 def calibrate_noise_multiplier(
+    mechanisms_of: Callable[[float], Sequence[DPMechanism]],
     target_epsilon: float,
     delta: float,
-    schedule: Sequence[tuple[float, int]],
     accountant: Accountant = "pld",
-    beside: Sequence[Mechanism] = (),
 ) -> float:
-    """The smallest noise multiplier (to 0.1 %) at which the whole schedule costs at most `target_epsilon`.
-
-    A cheap Rényi bound brackets sigma, a coarse run of the accountant narrows it, and the accountant itself
-    settles it: about a second for a usual plan (`dp_accounting.calibrate_dp_mechanism` knows one grid alone and takes
-    several times as long). The upper end of the last bracket is returned, so `compute_epsilon` at the result never
-    exceeds the target.
+    """The smallest noise multiplier (to 1e-4) at which mechanisms together cost at most `target_epsilon`.
 
     Args:
+        mechanisms_of: All that is released, for a noise multiplier sigma: the stages that share it, and what is
+            released beside them with a noise of its own.
         target_epsilon: Budget, above 0.
         delta: Failure probability, in (0, 1).
-        schedule: Pairs (sample rate, steps), one per stage; all stages share the one sigma.
-        accountant: Which bound must hold.
-        beside: Mechanisms of the same budget whose noise is fixed, such as a histogram; they are composed with the
-            schedule.
+        accountant: Which bound must hold; `compute_epsilon` at the result never exceeds the target.
 
     Returns:
         sigma, the noise standard deviation over the clipping norm.
 
     Raises:
-        CalibrationError: If an input is not valid, `beside` alone costs the target, or no sigma up to
-            `MAX_NOISE_MULTIPLIER` is enough.
+        CalibrationError: If an input is not valid, or no sigma up to `MAX_NOISE_MULTIPLIER` is enough.
     """
+    from dp_accounting import LowerEndpointAndGuess, calibrate_dp_mechanism
+
     check_terms(target_epsilon, delta, accountant)
-    if sum(steps for _, steps in schedule) < 1:
-        raise CalibrationError("the schedule has no steps: plan at least one step.")
-
-    if beside and (alone := compute_epsilon(beside, delta, accountant)) >= target_epsilon:
-        raise CalibrationError(
-            f"what is released beside the training costs epsilon {alone:.3g} of a target of {target_epsilon:g}: give "
-            "it more noise, or raise the target."
-        )
-
-    def at(sigma: float) -> list[Mechanism]:
-        return _merge([*beside, *(Mechanism(rate, sigma, steps) for rate, steps in schedule)])
-
-    guide = functools.partial(guide_epsilon, delta=delta)
-    renyi = sigma = _search(lambda s: guide(at(s)), target_epsilon, start=1.0, factor=2.0, tolerance=0.02)
-    if sigma is None:  # Rényi bounds end above some small epsilons; start where other bounds are cheap
-        sigma, stride, final_stride = MAX_NOISE_MULTIPLIER, 2.0, 2.0
-    else:
-        stride, final_stride = 1.05, 1.0 + 0.9 * _TOLERANCE
-    if accountant != "rdp":
-        coarse = functools.partial(compute_epsilon, delta=delta, fast=True)
-        sigma = _search(lambda s: coarse(at(s)), target_epsilon, sigma, stride) or sigma
-        epsilon = compute_epsilon(at(sigma), delta, accountant)
-        if (1.0 - 5.0 * _TOLERANCE) * target_epsilon <= epsilon <= target_epsilon:
-            return sigma  # the usual case: one fine evaluation confirms what the coarse ones found
-    fine = functools.partial(compute_epsilon, delta=delta, accountant=accountant)
-    settled = _search(lambda s: fine(at(s)), target_epsilon, sigma, final_stride)
-    if renyi is not None and accountant != "rdp" and (settled is None or settled > 1.1 * renyi):
-        raise CalibrationError(
-            f"delta {delta:.3g} is below what the {accountant} accountant resolves: give 1e-12 or more, or "
-            f"accountant rdp, which needs a noise multiplier of {renyi:.3g} there."
-        )
-    if settled is None:
-        hint = " or take the pld accountant, which is tighter" if accountant != "pld" else ""
+    if compute_epsilon(mechanisms_of(MAX_NOISE_MULTIPLIER), delta, accountant) > target_epsilon:
+        hint = ", or take the pld accountant, which is tighter" if accountant != "pld" else ""
         raise CalibrationError(
             f"no noise multiplier up to {MAX_NOISE_MULTIPLIER:g} reaches epsilon {target_epsilon:g} at delta "
-            f"{delta:.3g} over {sum(steps for _, steps in schedule)} steps with the {accountant} accountant: "
-            f"raise the target epsilon or delta, plan fewer epochs{hint}."
+            f"{delta:.3g} with the {accountant} accountant: raise the target epsilon or delta, plan fewer epochs, give "
+            f"what is released beside them more noise{hint}."
         )
-    return settled
+    if compute_epsilon(mechanisms_of(MIN_NOISE_MULTIPLIER), delta, accountant) <= target_epsilon:
+        return MIN_NOISE_MULTIPLIER
+    bracket = LowerEndpointAndGuess(MIN_NOISE_MULTIPLIER, 1.0)
+    make = functools.partial(_ForCalibration, accountant)
+    return float(calibrate_dp_mechanism(make, mechanisms_of, target_epsilon, delta, bracket, tol=_TOLERANCE))
 
 
-def _search(
-    epsilon_at: Callable[[float], float],
-    target: float,
-    start: float,
-    factor: float,
-    tolerance: float = _TOLERANCE,
-) -> float | None:
-    """Upper end of a bracket around the smallest sigma with `epsilon_at(sigma) <= target`, or None.
+class _ForCalibration:
+    """`compute_epsilon` as dp-accounting's calibration wants it: an accountant that is new for each try."""
 
-    Steps of growing `factor` from `start` find a bracket; interpolation on log-log axes, aimed a little to
-    either side of the root so that both ends close in, shrinks it to `tolerance` (relative).
-    """
-    low = high = start
-    epsilon_low = epsilon_high = epsilon_at(start)
-    if epsilon_high <= target:
-        while epsilon_low <= target:
-            high, epsilon_high = low, epsilon_low
-            low, factor = high / factor, min(factor**2, 2.0)
-            if low < MIN_NOISE_MULTIPLIER:
-                return high
-            epsilon_low = epsilon_at(low)
-    else:
-        while epsilon_high > target:
-            if high >= MAX_NOISE_MULTIPLIER:
-                return None
-            low, epsilon_low = high, epsilon_high
-            high, factor = min(low * factor, MAX_NOISE_MULTIPLIER), factor**2
-            epsilon_high = epsilon_at(high)
-    aim_high = True
-    for trial in itertools.count():
-        if high - low <= tolerance * high:
-            return high
-        middle = math.sqrt(low * high)
-        if trial < 8 and 0.0 < epsilon_high < epsilon_low < math.inf:
-            share = math.log(epsilon_low / target) / math.log(epsilon_low / epsilon_high)
-            root = low * (high / low) ** share
-            aimed = root * (1.0 + (0.4 if aim_high else -0.4) * tolerance)
-            middle = aimed if low < aimed < high else middle
-        epsilon = epsilon_at(middle)
-        if epsilon <= target:
-            high, epsilon_high, aim_high = middle, epsilon, False
-        else:
-            low, epsilon_low, aim_high = middle, epsilon, True
-    raise AssertionError("unreachable")
+    def __init__(self, accountant: Accountant) -> None:
+        from dp_accounting import NoOpDpEvent
+
+        self._accountant = accountant
+        self._mechanisms: Sequence[DPMechanism] = ()
+        self.ledger = NoOpDpEvent()
+
+    def compose(self, mechanisms: Sequence[DPMechanism]) -> _ForCalibration:
+        """Take what is released."""
+        self._mechanisms = mechanisms
+        return self
+
+    def get_epsilon(self, target_delta: float) -> float:
+        """What it costs."""
+        return compute_epsilon(self._mechanisms, target_delta, self._accountant)
 
 
-def _merge(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
-    """Add up the steps of equal (q, sigma), in a fixed order, leaving out what took no step."""
-    steps: dict[tuple[float, float], int] = {}
-    for mechanism in mechanisms:
-        key = (mechanism.sample_rate, mechanism.noise_multiplier)
-        steps[key] = steps.get(key, 0) + int(mechanism.steps)
-    return [Mechanism(rate, sigma, count) for (rate, sigma), count in sorted(steps.items()) if count > 0]
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the libraries' numerical chatter (orders left out, overflow of hopeless candidates)."""
+    import numpy as np
+    from absl import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def _check_bound(delta: float, accountant: str) -> None:
@@ -332,6 +389,11 @@ def _check_bound(delta: float, accountant: str) -> None:
         )
     if accountant not in ACCOUNTANTS:
         raise CalibrationError(f"accountant is {accountant!r}: choose one of {', '.join(ACCOUNTANTS)}.")
+    if delta < SMALLEST_DELTA and accountant != "rdp":
+        raise CalibrationError(
+            f"delta {delta:.3g} is below what the {accountant} accountant resolves: give {SMALLEST_DELTA:g} or more, "
+            "or take accountant rdp."
+        )
 
 
 def _check_num_units(num_units: int) -> None:

@@ -13,53 +13,41 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scipy.optimize import brentq
-from scipy.special import expit, log_ndtr, logit, ndtr, ndtri
+from scipy.special import expit, logit, ndtr, ndtri
 
+from doppel.privacy.accounting import CalibrationError
 from doppel.privacy.histogram import bernoulli_exp
-from doppel.privacy.mechanism import CalibrationError
 
 if TYPE_CHECKING:
     from doppel.privacy.secret import KeyedStream
 
-#: μ outside of these is no use to anybody.
-_SMALLEST, _LARGEST = 1e-6, 100.0
 #: ε of a selection is taken in whole multiples of 1/_GRID.
 _GRID = 2**40
 
 
-def delta_of(mu: float, epsilon: float) -> float:
-    """The smallest δ at which a μ-GDP mechanism is (ε, δ)-DP, exactly (Dong, Roth and Su, corollary 2.13)."""
-    return float(ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2)))
-
-
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ whose mechanisms are (ε, δ)-DP, exactly.
+    """The largest μ whose mechanisms are (ε, δ)-DP, exactly (Balle and Wang, 2018).
 
     Raises:
         CalibrationError: ε is not positive, or δ is not in (0, 1).
     """
     if not (0.0 < epsilon < math.inf and 0.0 < delta < 1.0):
         raise CalibrationError(f"epsilon is {epsilon} and delta {delta}: give an epsilon above 0 and a delta in (0, 1)")
-    if delta_of(_LARGEST, epsilon) <= delta:
-        return _LARGEST
-    root = float(brentq(lambda mu: delta_of(mu, epsilon) - delta, _SMALLEST, _LARGEST, xtol=1e-13, rtol=1e-13))
-    return root * (1 - 1e-10)  # so that no accountant finds more than epsilon
+    from dp_accounting import get_sigma_gaussian
+
+    return (1 - 1e-10) / get_sigma_gaussian(epsilon, delta)  # so that no accountant finds more than epsilon
 
 
 def epsilon_of_choice(mu: float) -> float:
     """ε of an exponential mechanism (:func:`choose`) that is μ-GDP: 2 logit(Φ(μ/2)).
 
     Formal guarantees:
-        Let the logarithm of the likelihood ratio of an outcome, between neighbours P and Q, lie in an interval [t - ε,
-        t], for some t. So it does for the exponential mechanism (*bounded range*: Durfee and Rogers, 2019). Among all
-        ratios with these ends and mean 1 under Q, that of two values is the largest in the convex order, so its pair
-        P', Q' on two outcomes dominates (Blackwell). With q = Q'(first outcome) and p = P'(first outcome), logit p =
-        logit q + ε. The trade-off of two outcomes is two straight lines that meet in (q, 1 - p), and that of N(0, 1)
-        and N(μ, 1) is convex and has the same ends. So it lies below if it does in that one point: if Φ⁻¹(p) - Φ⁻¹(q)
-        ≤ μ. For x = logit q the left side is h(x + ε) - h(x) with h = Φ⁻¹ ∘ expit, which is odd, and concave for x > 0
-        (the logistic law has heavier tails than the normal one: van Zwet, 1964). So it is largest at x = -ε/2, where it
-        is 2 Φ⁻¹(expit(ε/2)).
+        The exponential mechanism has *bounded range* (Durfee and Rogers, 2019): between neighbours, the log-likelihood
+        ratio of outcomes lies in [t - ε, t] for some t. Among all ratios with these ends and mean 1, that of two
+        outcomes, with q = Q(first) and logit p = logit q + ε, is the largest in the convex order and so dominates
+        (Blackwell). Its trade-off is two straight lines that meet in (q, 1 - p), so the convex one of N(0, 1) and
+        N(μ, 1) lies below if Φ⁻¹(p) - Φ⁻¹(q) ≤ μ. For x = logit q the left side is h(x + ε) - h(x) with the odd
+        h = Φ⁻¹ ∘ expit, concave for x > 0 (van Zwet, 1964). So it is largest at x = -ε/2: 2 Φ⁻¹(expit(ε/2)).
 
     Args:
         mu: μ, at most 16, where Φ(μ/2) is still below 1.

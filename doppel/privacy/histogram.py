@@ -7,22 +7,33 @@ public model (`doppel.evolution`). Each is one mechanism in the ledger, its nois
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from doppel.privacy.accounting import GaussianRelease
 
 if TYPE_CHECKING:
     from doppel.privacy.secret import KeyedStream
 
-KIND = "gaussian_histogram"
 #: Sums are counted, noised and released in whole multiples of 1/GRID.
 GRID = 2**24
 #: With which :func:`largest_noise` holds, and intervals of shares.
 CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class NoisyHistogram(GaussianRelease):
+    """How often public labels occur, with noise; `unit_sums` argues the sensitivity, `add_noise` the noise."""
+
+    kind: ClassVar[str] = "gaussian_histogram"
+
+    def release(self, rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[str]) -> dict[str, float]:
+        """Noisy sums, see `unit_sums`."""
+        return add_noise(unit_sums(rows, bins), self.noise_multiplier)
 
 
 def largest_noise(num_bins: int) -> float:
@@ -72,7 +83,7 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
 
     Formal guarantees:
         For sums of sensitivity 1 on the grid (`unit_sums`) this is one Gaussian release of noise multiplier sigma
-        without subsampling, `Mechanism(1.0, sigma, 1)`, on every bin, those without a unit too. The noise is the
+        without subsampling, `NoisyHistogram`, on every bin, those without a unit too. The noise is the
         discrete Gaussian on the grid (Canonne, Kamath and Steinke, 2020), drawn exactly, in whole numbers, from a
         cryptographic stream, so no rounding tells anything. Where its standard deviation is so many grid points, its
         privacy is that of the continuous one: they differ by less than exp(-10^10).
@@ -135,8 +146,3 @@ def normalise(sums: Mapping[str, float]) -> dict[str, float]:
     positive = {label: max(0.0, value) for label, value in sums.items()}
     total = sum(positive.values())
     return {label: value / total if total > 0 else 1.0 / len(sums) for label, value in positive.items()}
-
-
-def fingerprint(sums: Mapping[str, float]) -> str:
-    """SHA-256 of noised sums by label, by which a file of them is told from another."""
-    return hashlib.sha256(json.dumps(dict(sums), sort_keys=True).encode()).hexdigest()

@@ -35,9 +35,8 @@ from typing import Any
 from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Release
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import common_terms, summarise
-from doppel.privacy.accounting import compute_epsilon
+from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
-from doppel.privacy.mechanism import Mechanism
 from doppel.privacy.spec import DPPlan, PrivacyBudget
 
 __all__ = ["BudgetExceededError", "Ledger", "LedgerError", "MechanismRecord", "Release", "join"]

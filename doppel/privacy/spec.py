@@ -14,6 +14,7 @@ from doppel.privacy.accounting import (
     MAX_NOISE_MULTIPLIER,
     Accountant,
     CalibrationError,
+    DPMechanism,
     Mechanism,
     calibrate_noise_multiplier,
     check_terms,
@@ -164,11 +165,11 @@ class PrivacyBudget:
         if not self.unit:
             raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
 
-    def epsilon(self, spent: Sequence[Mechanism]) -> float:
+    def epsilon(self, spent: Sequence[DPMechanism]) -> float:
         """What mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
         return compute_epsilon(spent, self.delta, self.accountant)
 
-    def allows(self, spent: Sequence[Mechanism]) -> bool:
+    def allows(self, spent: Sequence[DPMechanism]) -> bool:
         """Whether mechanisms together cost at most the target; an epsilon that is no number does not."""
         return self.epsilon(spent) <= self.target_epsilon
 
@@ -301,7 +302,7 @@ def plan(
     Raises:
         CalibrationError: If an input is not valid, or no noise reaches the target.
     """
-    rate = poisson_rate(num_units, batch_size)
+    poisson_rate(num_units, batch_size)  # refuses what is none, before steps are counted
     stages = [epochs] if isinstance(epochs, int | float) else list(epochs)
     if not stages:
         raise CalibrationError("epochs is empty: give one number per stage.")
@@ -319,13 +320,11 @@ def plan(
     note = note_on_delta(delta, num_units, unit)
     if note is not None:
         warnings.warn(note, stacklevel=2)
-    sigma = calibrate_noise_multiplier(
-        target_epsilon,
-        delta,
-        [(rate, steps) for steps in draft.stage_steps],
-        accountant=accountant,
-        beside=draft.histogram,
-    )
+
+    def mechanisms_of(sigma: float) -> tuple[Mechanism, ...]:
+        return replace(draft, noise_multiplier=sigma).mechanisms()
+
+    sigma = calibrate_noise_multiplier(mechanisms_of, target_epsilon, delta, accountant)
     return replace(draft, noise_multiplier=sigma)
 
 

@@ -20,8 +20,6 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 #: Places of columns.
 Clique = tuple[int, ...]
-#: What the ledger calls the releases of a table.
-KIND = "gaussian_marginals"
 #: Public seed of the model that is fitted to releases. There is one for all, for what is released next, and at which
 #: price, depends on the model.
 MODEL_SEED = 1

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from doppel.errors import DataError
+from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.gdp import GaussianBudget, choose, epsilon_of_choice
 from doppel.privacy.histogram import GRID
 from doppel.privacy.secret import KeyedStream
 from doppel.tables.marginals import Clique, Floats, Measurement, Table
+
+
+@dataclass(frozen=True)
+class NoisyMarginals(GaussianRelease):
+    """All that is measured of one table, which :class:`Releases` keeps within the cost of one Gaussian release."""
+
+    kind: ClassVar[str] = "gaussian_marginals"
+
+    def release(self, table: Table, stream: KeyedStream, **more: Any) -> Releases:
+        """What draws marginals and choices of μ = 1/σ together; ``more`` as of :class:`Releases`."""
+        return Releases(table, 1 / self.noise_multiplier, stream, **more)
 
 
 class Releases:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import logging
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lightning.pytorch import seed_everything
+from lightning.pytorch.callbacks import ProgressBar
+from private_training import data_module, fit, privacy
 
 from callbacks import progress_lines
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from commands.lightning.quiet import _is_ours, _one_line
 from doppel.privacy.spec import PrivacyArguments
+from lightning_modules.causal_lm import UtteranceLM
 
 
 def trainer_at(step: int, spent: float | None) -> Any:
@@ -33,12 +37,10 @@ def shown(bar: ProgressLines, monkeypatch: pytest.MonkeyPatch, steps: list[int],
     """A training whose steps take two seconds each, or as long as is said."""
     clock = iter([100.0, *(100.0 + seconds * step for step in steps)])
     monkeypatch.setattr(progress_lines, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    monkeypatch.setattr(bar, "get_metrics", lambda *_: {"v_num": "c1dc", "private/loss": 0.5})
+    monkeypatch.setattr(ProgressBar, "get_metrics", lambda *_: {"v_num": "c1dc", "private/loss": 0.5})
     bar.on_train_start(trainer_at(0, None), None)  # type: ignore[arg-type]
     for step in steps:
         bar.on_train_batch_end(trainer_at(step, 1.84), None)  # type: ignore[arg-type]
-    if isinstance(bar, ProgressInPlace):
-        bar.on_train_end(trainer_at(60, 1.84), None)  # type: ignore[arg-type]
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,16 +59,21 @@ def test_slow_steps_have_a_line_a_minute(monkeypatch: pytest.MonkeyPatch, caplog
     assert [message.split()[1] for message in caplog.messages] == ["1/60", "2/60", "3/60"]
 
 
-@pytest.mark.parametrize("width", [80, 150])
-def test_a_terminal_has_one_line_that_fits(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(progress_lines.sys, "stderr", stream)
-    monkeypatch.setenv("COLUMNS", str(width))
-    shown(ProgressInPlace(), monkeypatch, [1, 59])
-    told = stream.getvalue()
-    assert "one_stage 59/60 steps · ε 1.84 of 8 · 0:02 left" in told
-    assert "v_num" not in told and "private" not in told
-    assert told.count("\n") == 1 and max(map(len, told.split("\r"))) <= width
+def test_a_terminal_has_a_bar_with_epsilon_and_without_private_figures(
+    tmp_path: Path, tiny_model: str, corpus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callbacks = [privacy(tmp_path, seed=None, log_private_diagnostics=True), ProgressInPlace()]
+    fit(
+        tmp_path,
+        UtteranceLM(base_model=tiny_model),
+        data_module(corpus, sampling_seed=None),
+        callbacks,
+        1,
+        enable_progress_bar=True,
+    )
+    shown = capsys.readouterr().out
+    assert "5/5" in shown and re.search(r"ε=\d\.\d\d of 8", shown)
+    assert "private" not in shown and "loss" not in shown and "v_num" not in shown
 
 
 def test_only_this_project_informs_and_every_warning_is_one_line(caplog: pytest.LogCaptureFixture) -> None:

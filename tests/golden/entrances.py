@@ -46,15 +46,15 @@ def generated(num_turns: int, seed: int, skew: float) -> Iterator[tuple[str, ...
 
 def noise_multiplier(units: int, batch: int, epochs: float, delta: float, epsilon: float, accountant: Any) -> float:
     """σ of a training."""
-    from doppel.privacy.accounting import calibrate_noise_multiplier
+    from doppel.privacy.accounting import Mechanism, calibrate_noise_multiplier
 
-    return calibrate_noise_multiplier(epsilon, delta, [(batch / units, math.ceil(epochs * units / batch))], accountant)
+    rate, steps = batch / units, math.ceil(epochs * units / batch)
+    return calibrate_noise_multiplier(lambda sigma: [Mechanism(rate, sigma, steps)], epsilon, delta, accountant)
 
 
 def epsilon_of(units: int, batch: int, epochs: float, delta: float, sigma: float, accountant: Any) -> float:
     """ε of a training and a histogram whose noise multiplier is 10."""
-    from doppel.privacy.accounting import compute_epsilon
-    from doppel.privacy.mechanism import Mechanism
+    from doppel.privacy.accounting import Mechanism, compute_epsilon
 
     training = Mechanism(batch / units, sigma, math.ceil(epochs * units / batch))
     return compute_epsilon([training, Mechanism(1.0, 10.0, 1)], delta, accountant)

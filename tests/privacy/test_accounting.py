@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
+from dp_accounting import ComposedDpEvent, DpEvent, LaplaceDpEvent
+from dp_accounting.pld import PLDAccountant
 
 from doppel.privacy import accounting
 from doppel.privacy.accounting import (
+    Accountant,
     CalibrationError,
     Mechanism,
     calibrate_noise_multiplier,
@@ -46,13 +49,16 @@ CASES = [
 RATE = 2048 / 133_584
 
 
+def calibrated(epsilon: float, delta: float, rate: float, steps: int, accountant: Accountant = "pld") -> Mechanism:
+    sigma = calibrate_noise_multiplier(lambda sigma: [Mechanism(rate, sigma, steps)], epsilon, delta, accountant)
+    return Mechanism(rate, sigma, steps)
+
+
 @pytest.mark.parametrize(("units", "batch", "epochs", "accountant", "epsilon", "sigma"), CASES)
 def test_sigma_agrees_with_the_published_table_and_keeps_the_promise(units, batch, epochs, accountant, epsilon, sigma):
-    schedule = [(batch / units, math.ceil(epochs * units / batch))]
-    found = calibrate_noise_multiplier(epsilon, DELTA, schedule, accountant)
-    assert found == pytest.approx(sigma, abs=0.01)
-    achieved = compute_epsilon([Mechanism(schedule[0][0], found, schedule[0][1])], DELTA, accountant)
-    assert 0.99 * epsilon <= achieved <= epsilon
+    found = calibrated(epsilon, DELTA, batch / units, math.ceil(epochs * units / batch), accountant)
+    assert found.noise_multiplier == pytest.approx(sigma, abs=0.01)
+    assert 0.99 * epsilon <= compute_epsilon([found], DELTA, accountant) <= epsilon
 
 
 #: N, B, epochs of each stage, target epsilon, delta, accountant, noise of a histogram beside them → sigma.
@@ -92,14 +98,14 @@ COMPOSED = [
 @pytest.mark.parametrize(("mechanisms", "epsilons"), COMPOSED)
 def test_epsilon_of_five_compositions_stays(mechanisms, epsilons):
     found = [compute_epsilon(mechanisms, DELTA, accountant) for accountant in ("pld", "prv", "rdp")]
-    assert found == pytest.approx(epsilons, abs=0.01)
+    assert found == pytest.approx(epsilons, rel=2e-3)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0, 8.0])
 def test_prv_cross_checks_pld(epsilon):
-    by_prv, by_pld = (calibrate_noise_multiplier(epsilon, 1e-6, [(0.01, 400)], a) for a in ("prv", "pld"))
-    assert by_prv == pytest.approx(by_pld, rel=0.02)
-    assert compute_epsilon([Mechanism(0.01, by_prv, 400)], 1e-6, "prv") <= epsilon
+    by_prv, by_pld = (calibrated(epsilon, 1e-6, 0.01, 400, accountant) for accountant in ("prv", "pld"))
+    assert by_prv.noise_multiplier == pytest.approx(by_pld.noise_multiplier, rel=0.02)
+    assert compute_epsilon([by_prv], 1e-6, "prv") <= epsilon
 
 
 @pytest.mark.parametrize("accountant", ["pld", "prv", "rdp"])
@@ -166,11 +172,10 @@ def test_default_delta_is_below_one_over_n():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: calibrate_noise_multiplier(1e-6, 1e-6, [(0.5, 10**6)]), "epsilon 1e-06"),
-        (lambda: calibrate_noise_multiplier(0.05, 1e-6, [(0.01, 100)], "rdp"), "pld"),
-        (lambda: calibrate_noise_multiplier(-1.0, 1e-6, [(0.01, 100)]), "target_epsilon is -1.0"),
-        (lambda: calibrate_noise_multiplier(1.0, 1.5, [(0.01, 100)]), "delta is 1.5"),
-        (lambda: calibrate_noise_multiplier(1.0, 1e-6, []), "schedule"),
+        (lambda: calibrated(1e-6, 1e-6, 0.5, 10**6), "epsilon 1e-06"),
+        (lambda: calibrated(0.05, 1e-6, 0.01, 100, "rdp"), "pld"),
+        (lambda: calibrated(-1.0, 1e-6, 0.01, 100), "target_epsilon is -1.0"),
+        (lambda: calibrated(1.0, 1.5, 0.01, 100), "delta is 1.5"),
         (lambda: compute_epsilon([], 1e-6, "gdp"), "gdp.*pld, prv, rdp"),
         (lambda: Mechanism(1.5, 1.0, 1), "sample_rate is 1.5"),
         (lambda: Mechanism(0.5, -1.0, 1), "noise_multiplier is -1.0"),
@@ -185,13 +190,34 @@ def test_what_cannot_be_is_one_line_that_mends(call, words):
 
 
 @pytest.mark.parametrize("name", ["prv", "rdp"])
-def test_an_accountant_of_opacus_is_the_one_that_opacus_has(name: str) -> None:
-    """Though it is loaded without PyTorch."""
+def test_an_accountant_that_opacus_has_finds_what_opacus_finds(name: Accountant) -> None:
     accountants = pytest.importorskip("opacus.accountants")
     theirs = {"prv": accountants.PRVAccountant, "rdp": accountants.RDPAccountant}[name]()
     theirs.history = [(0.9, 0.02, 300), (20.0, 1.0, 1)]
     ours = compute_epsilon([Mechanism(0.02, 0.9, 300), Mechanism(1.0, 20.0, 1)], 1e-5, name)
-    assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-6)
+    assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-3)
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """A mechanism that is none of ours: all that the accounting asks of it is its event."""
+
+    scale: float
+
+    @property
+    def dp_event(self) -> DpEvent:
+        return ComposedDpEvent([LaplaceDpEvent(self.scale)])
+
+
+def test_a_mechanism_of_another_kind_is_composed_and_calibrated_by_its_event() -> None:
+    assert compute_epsilon([Laplace(4.0)], 1e-9) == pytest.approx(1 / 4, rel=1e-3)
+    training = Mechanism(0.02, 0.9, 100)
+    alone = compute_epsilon([training], 1e-5)
+    assert alone < compute_epsilon([training, Laplace(4.0)], 1e-5) < alone + 1 / 4
+    scale = calibrate_noise_multiplier(lambda scale: [training, Laplace(scale)], alone + 0.1, 1e-5)
+    assert compute_epsilon([training, Laplace(scale)], 1e-5) == pytest.approx(alone + 0.1, rel=1e-3)
+    with pytest.raises(CalibrationError, match="Gaussian noise alone"):
+        compute_epsilon([Laplace(4.0)], 1e-5, "prv")
 
 
 SCHEDULES = [
@@ -214,11 +240,12 @@ def test_a_second_accountant_agrees_with_the_first(
     assert has_opacus == ("prv" in found) and (len(found) > 1 or found["pld"] == 0)
 
 
-@pytest.mark.parametrize(("factor", "has_opacus"), [(0.5, True), (0.5, False), (2.0, False)])
+@pytest.mark.parametrize(("factor", "has_opacus"), [(0.5, True), (2.0, False)])
 def test_a_wrong_accountant_is_found(factor: float, has_opacus: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = accounting.pld_epsilon
+    """One that finds too little needs Opacus to be found."""
+    right = PLDAccountant.get_epsilon
     monkeypatch.setattr(accounting, "has_opacus", lambda: has_opacus)
-    monkeypatch.setattr(accounting, "pld_epsilon", lambda *args, **kwargs: factor * right(*args, **kwargs))
+    monkeypatch.setattr(PLDAccountant, "get_epsilon", lambda self, delta: factor * right(self, delta))
     accounting._epsilon.cache_clear()
     try:
         assert "one is wrong" in str(cross_check(SCHEDULES[1], 1e-5)[1])

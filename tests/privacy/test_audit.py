@@ -179,32 +179,32 @@ def attack(max_grad_norm: float, noise_multiplier: float, seed: int) -> AuditRes
             with clipper.capture(len(units)):
                 losses(canaries[units]).sum().backward()
             clipper.accumulate()
-        noisy_mean(model.parameters(), noise, CLAIM.batch_size, step)
+        noisy_mean(model.parameters(), noise, CLAIM.expected_batch_size, step)
         optimizer.step()
     clipper.close()
     with torch.no_grad():
         scores = before - losses(canaries)
-    return audit_scores(scores.tolist(), coins.tolist(), CLAIM.delta)
+    return audit_scores(scores.tolist(), coins.tolist(), CLAIM.budget.delta)
 
 
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 def test_a_healthy_engine_stays_below_its_claim() -> None:
     for seed in range(2):
         result = attack(CLAIM.max_grad_norm, CLAIM.noise_multiplier, seed)
-        assert not result.contradicts(CLAIM.target_epsilon), result
+        assert not result.contradicts(CLAIM.budget.target_epsilon), result
 
 
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 def test_an_engine_without_noise_is_caught() -> None:
     result = attack(CLAIM.max_grad_norm, 0.0, seed=0)
-    assert result.contradicts(2.0 * CLAIM.target_epsilon), result
+    assert result.contradicts(2.0 * CLAIM.budget.target_epsilon), result
 
 
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 def test_an_engine_without_clipping_is_caught() -> None:
     """The noise stays at what was promised for clipped gradients."""
     result = attack(math.inf, CLAIM.noise_multiplier, seed=0)
-    assert result.contradicts(2.0 * CLAIM.target_epsilon), result
+    assert result.contradicts(2.0 * CLAIM.budget.target_epsilon), result
 
 
 # ----------------------------------------------------------------- the engine under an attack on every gradient
@@ -236,17 +236,17 @@ def attack_every_gradient(noise: float = 1.0, clipping: float = 1.0) -> AuditRes
         noisy_mean(table.parameters(), gaussian, 1, step)
         assert table.weight.grad is not None
         scores += table.weight.grad.flatten()
-    return audit_scores(scores.tolist(), coins.tolist(), ROWS_CLAIM.delta)
+    return audit_scores(scores.tolist(), coins.tolist(), ROWS_CLAIM.budget.delta)
 
 
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 def test_the_attack_on_every_gradient_finds_some_leakage_in_a_healthy_engine_and_no_more_than_claimed() -> None:
     bound = attack_every_gradient().epsilon_lower_bound
-    assert 0.1 * ROWS_CLAIM.target_epsilon < bound < ROWS_CLAIM.target_epsilon
+    assert 0.1 * ROWS_CLAIM.budget.target_epsilon < bound < ROWS_CLAIM.budget.target_epsilon
 
 
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 @pytest.mark.parametrize("fault", [{"noise": 0.0}, {"noise": 0.25}, {"clipping": 4.0}])
 def test_a_quarter_of_the_noise_or_four_times_the_clipping_norm_is_caught(fault: dict[str, float]) -> None:
     result = attack_every_gradient(**fault)
-    assert result.contradicts(ROWS_CLAIM.target_epsilon), result
+    assert result.contradicts(ROWS_CLAIM.budget.target_epsilon), result

@@ -21,7 +21,7 @@ from commands.pipeline.steps import File
 from commands.pipeline.supported import read_supported
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
-from doppel.privacy.histogram import KIND, add_noise, unit_sums
+from doppel.privacy.histogram import NoisyHistogram, add_noise, unit_sums
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
@@ -33,7 +33,7 @@ def ledger_line(run: Path, scope: str) -> None:
     terms = PrivacyArguments(8.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=SIGMA)
     spec = terms.plan_histogram(UNITS, "utterance")
     ledger = Ledger(run / "ledger.jsonl")
-    fields: dict[str, Any] = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": KIND}
+    fields: dict[str, Any] = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": NoisyHistogram.kind}
     ledger.spend(ledger.open(scope=scope, stage="histogram", spec=spec, **fields))
 
 

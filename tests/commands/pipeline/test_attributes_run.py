@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import yaml
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, get_epsilon_gaussian
 from dp_accounting.pld import PLDAccountant
 from finished_run import away, draw, stage_here
 from readers import reader
@@ -25,7 +25,7 @@ from commands.pipeline import runner as runner_module
 from commands.pipeline.experiment import load
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.slurm import load_site
-from doppel.privacy.gdp import delta_of, mu_of
+from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger
 from doppel.tables.mixture import Mixture
 
@@ -119,7 +119,7 @@ def test_one_ledger_pays_for_both_as_dp_accounting_and_a_sum_of_gaussians_say(ru
     releases = lines(run / "attributes.releases.jsonl")
     square = sum(1 / line["sigma"] ** 2 for line in releases if "marginal" in line)
     assert square < table["noise_multiplier"] ** -2
-    assert delta_of(math.sqrt(square), found) < 1e-4
+    assert get_epsilon_gaussian(1 / math.sqrt(square), 1e-4) < found
 
 
 def test_what_no_public_value_names_is_other_and_stands_nowhere(run: Path) -> None:

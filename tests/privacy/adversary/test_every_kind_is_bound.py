@@ -18,7 +18,7 @@ import cli
 from commands.pipeline.manifest import Manifest
 from commands.pipeline.steps import File
 from commands.quality.frame import read_runs
-from doppel.privacy.histogram import KIND
+from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
@@ -83,7 +83,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mechanism = ledger.open(scope=scope, stage="fit", spec=terms, **made)
         for _ in range(5):
             ledger.spend(mechanism)
-        made |= {"planned_steps": 1, "kind": KIND, "spec": counts.plan_histogram(2000, "utterance")}
+        made |= {"planned_steps": 1, "kind": NoisyHistogram.kind, "spec": counts.plan_histogram(2000, "utterance")}
         ledger.spend(ledger.open(scope=scope, stage="histogram", **made), {"sums": {"a": 900.0}})
 
     def leave(step: str, words: list[str], contents: dict[str, bytes | str], reads: list[str], counts: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_folders import edit_manifest, end_step, make_run, sample
+from run_folders import end_step, make_run, sample
 
 import cli
 from commands.pipeline.manifest import Manifest
@@ -144,44 +144,34 @@ def test_prompts_of_a_run_are_taken_as_its_step_made_them(run: Path, tiny_model:
     told = json.loads(output.with_name("more.jsonl.metrics.json").read_text())
     assert told["prompts"] == hashlib.sha256(RELEASED).hexdigest() and "prompts_are_declared_public" not in told
     assert told["synthetic/num_samples"] == 2
-    assert Manifest.read(output.parent).unmade() == ["more.jsonl"]
+    assert "more.jsonl" in Manifest.read(output.parent).unknown()
 
 
-def test_prompts_that_were_declared_public_are_not_signed_as_those_of_the_run(
+def test_what_was_drawn_by_hand_with_other_prompts_is_not_taken_over_by_the_step_of_the_run(
     run: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever lies of his file gets his lines, in the place of the run's; the step of the run takes them over."""
+    """Whoever says that his private file is public gets his lines, in the place of the run's; there it ends."""
     output = run / "synthetic.jsonl"
     given = [f"--data.init_args.prompts_path={private(run)}", "--data.init_args.is_public=true"]
     assert predict(tiny_model, output, *given) == 0
     told = json.loads(output.with_name("synthetic.jsonl.metrics.json").read_text())
     assert told["prompts_are_declared_public"] and b"Quetzalcoatl" in output.read_bytes()
-    files = [File("synthetic.jsonl", "release", "two_stage", "two_stage")]
-    files.append(File("synthetic.jsonl.metrics.json", "metrics", "two_stage", "two_stage"))
-    read = ["model_two_stage/checkpoints/last.ckpt", "trees.jsonl"]
-    end_step(run, "sample_utterances", ["predict", "--run_dir", f"{run}/sample_utterances"], files, read)
-    assert cli.main(["verify", str(run)]) == 1
-    reasons = capsys.readouterr().out.split("NOT SIGNED OFF:")[1]
-    assert re.search(r"^- synthetic.jsonl .*declared public.*sample_utterances.*trees.jsonl$", reasons, flags=re.M)
+    before = output.read_bytes()
+    assert predict(tiny_model, output, f"--data.init_args.prompts_path={run / 'trees.jsonl'}") == 2
+    said = capsys.readouterr().err
+    assert str(output) in said and "other prompts" in said and "Quetzalcoatl" not in said
+    assert output.read_bytes() == before
 
 
-def test_a_grammar_that_the_step_did_not_declare_is_found(
+def test_what_was_drawn_by_hand_under_another_grammar_is_not_taken_over_by_the_step_of_the_run(
     run: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Trees are sampled by hand under a table of private names, and the step of the run takes them over."""
+    """Trees are sampled by hand under a table of private names."""
     table = run.parent / "names.csv"
     table.write_text("Quetzalcoatl,Person\n")
     (run / "trees.jsonl").unlink()
     grammar = "--model.init_args.sampling={redraws: null, max_new_tokens: 4, grammar: %s}"
     assert predict(tiny_model, run / "trees.jsonl", grammar % table, model="parse_tree_lm") == 0
-    files = [File("trees.jsonl", "release", "two_stage", "two_stage")]
-    files.append(File("trees.jsonl.metrics.json", "metrics", "two_stage", "two_stage"))
-    command, weights = ["predict", "--run_dir", f"{run}/sample_two_stage"], "model_two_stage/checkpoints/last.ckpt"
-    end_step(run, "sample_two_stage", command, files, [weights])
-    assert cli.main(["verify", str(run)]) == 1
-    reasons = capsys.readouterr().out.split("NOT SIGNED OFF:")[1]
-    assert re.search(r"^- trees.jsonl .*grammar.*sample_two_stage", reasons, flags=re.M)
-    edit_manifest(run, "trees.jsonl")
-    end_step(run, "sample_two_stage", command, files, [weights, str(table)])
-    assert cli.main(["verify", str(run)]) == 1
-    assert "grammar" not in capsys.readouterr().out
+    assert predict(tiny_model, run / "trees.jsonl", model="parse_tree_lm") == 2
+    said = capsys.readouterr().err
+    assert str(run / "trees.jsonl") in said and "the grammar that they are of" in said

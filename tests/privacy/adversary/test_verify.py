@@ -23,7 +23,7 @@ from commands.quality.frame import VOID, pool, read_runs
 from commands.quality.report import build_report
 from commands.quality.report_text import render
 from commands.quality.tables import markdown
-from doppel.privacy.histogram import KIND
+from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
@@ -68,7 +68,7 @@ def count(run: Path, spends: bool = True) -> None:
     terms = PrivacyArguments(3.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=20.0)
     ledger = Ledger(run / "ledger.jsonl")
     made = {"planned_steps": 1, "data_fingerprint": "f00d", "spec": terms.plan_histogram(2000, "utterance")}
-    name = ledger.open(scope="two_stage", stage="histogram", kind=KIND, **made)
+    name = ledger.open(scope="two_stage", stage="histogram", kind=NoisyHistogram.kind, **made)
     if spends:
         ledger.spend(name, {"sums": {"a": 900.0}})
 

@@ -1,0 +1,240 @@
+"""A private training as its ledger sees it: planned, opened with its caveats, paid step by step, and stated."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from doppel.files import sha256_of
+from doppel.privacy.ledger import BudgetExceededError, Ledger
+from doppel.privacy.private_step import PrivateTrainingError
+from doppel.privacy.spec import DPPlan, PrivacyArguments
+
+log = logging.getLogger(__name__)
+
+
+def plan_stage(
+    privacy: PrivacyArguments, data: Any, max_epochs: int, before: Mapping[str, Any] | None = None
+) -> tuple[DPPlan, int]:
+    """Calibrate σ for all stages of a budget.
+
+    Args:
+        privacy: What the user decides.
+        data: Names its units, as ``datamodules.private_data.PrivateData`` says.
+        max_epochs: Of this stage.
+        before: The state of the checkpoint that the training goes on from.
+
+    Returns:
+        The plan, which must be that of the checkpoint, and the steps of this stage.
+
+    Raises:
+        PrivateTrainingError: It is another plan, or says nothing of a stage of so many epochs.
+    """
+    epochs = privacy.epochs or [float(max_epochs)]
+    if max_epochs not in epochs:
+        raise PrivateTrainingError(
+            f"trainer.max_epochs is {max_epochs}, but the budget is planned for stages of {epochs} epochs: "
+            "set max_epochs to one of them, or list it in privacy.epochs"
+        )
+    plan = privacy.plan(data.num_units, data.batch_size, epochs, data.unit, data.max_rows_per_unit)
+    known = plan.to_dict() if before is None else before["spec"]
+    changed = sorted(name for name, value in plan.to_dict().items() if known.get(name) != value)
+    if changed:
+        raise PrivateTrainingError(
+            f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "
+            "resume with the settings it was started with, or start a new run"
+        )
+    return plan, plan.stage_steps[epochs.index(max_epochs)]
+
+
+def last_step(privacy: PrivacyArguments, wanted: int, done: int, affordable: int) -> int:
+    """The last step: the last that is wanted, or an earlier one, after which the ledger would refuse the next.
+
+    Args:
+        privacy: What the user decides.
+        wanted: Steps that the training is to have when it ends.
+        done: Steps that the weights have.
+        affordable: Further steps that the budget affords.
+
+    Raises:
+        BudgetExceededError: Steps remain, and the budget affords none.
+    """
+    remaining = wanted - done
+    if affordable == 0 and remaining > 0:
+        raise BudgetExceededError(
+            f"the ledger {privacy.ledger_path} has no step left for scope {privacy.scope!r} (target ε = "
+            f"{privacy.target_epsilon:g}): use the model that is there; another training on the same people would "
+            "spend on top of it"
+        )
+    if affordable < remaining:
+        log.warning(
+            "%d steps remain but the budget affords %d (steps rolled back by a crash stay spent): "
+            "training will stop there",
+            remaining,
+            affordable,
+        )
+    return min(wanted, done + affordable)
+
+
+class PrivateSession:
+    """The ledger of one training, on rank 0 alone. Nothing is written before :meth:`open`.
+
+    Args:
+        privacy: What the user decides.
+        plan: The guarantee that the training runs under.
+
+    Raises:
+        PrivateTrainingError: There is no place for a ledger.
+    """
+
+    def __init__(self, privacy: PrivacyArguments, plan: DPPlan) -> None:
+        if privacy.ledger_path is None:
+            raise PrivateTrainingError("privacy has no ledger_path: give --run_dir RUN/STAGE, or set it in the config")
+        self.privacy, self.plan = privacy, plan
+        self.ledger = Ledger(privacy.ledger_path)
+        self.stage = privacy.stage or "fit"
+        self.mechanism_id = self.ledger.mechanism_id(privacy.scope, self.stage)
+
+    def refuse_unpaid(self, state: Mapping[str, Any], path: Path) -> None:
+        """Refuse to go on from a checkpoint of another mechanism, or from one that the ledger has not released.
+
+        Args:
+            state: What it says of its training.
+            path: The file.
+
+        Raises:
+            PrivateTrainingError: It is one.
+        """
+        why = self.ledger.unpaid_reason(sha256_of(path), self.privacy.scope)
+        if state["mechanism_id"] != self.mechanism_id:
+            why = f"its steps were paid as {state['mechanism_id']}, and this training is {self.mechanism_id}"
+        if why is not None:
+            raise PrivateTrainingError(
+                f"training cannot go on from this checkpoint: {why}; give the run folder, scope and stage that it was "
+                "begun in, with their ledger"
+            )
+
+    def open(self, data: Any, planned_steps: int, origins: Sequence[Mapping[str, Any]], is_resumed: bool) -> int:
+        """Declare the mechanism, and what its ε does not cover.
+
+        Args:
+            data: As of :func:`plan_stage`.
+            planned_steps: Of this stage.
+            origins: Where the weights come from, see :func:`notes_on_origins`.
+            is_resumed: Whether the training goes on from a checkpoint.
+
+        Returns:
+            Steps that the budget affords.
+        """
+        privacy = self.privacy
+        inherited = notes_on_origins(self.ledger, privacy.scope, origins)
+        caveats = [(data.privacy_caveat, False)] if data.privacy_caveat else []
+        if privacy.log_private_diagnostics:
+            caveats.append((f"the figures named private/… that {self.stage} has logged are not covered", False))
+        caveats += inherited
+        seeds = {
+            "privacy.seed": (privacy.seed, "can subtract the noise"),
+            "data.sampling_seed": (getattr(data, "sampling_seed", None), "knows which units were drawn"),
+        }
+        for name, (seed, what) in seeds.items():
+            if seed is not None:
+                caveats.append((f"{name} of {self.stage} was fixed, and whoever reads it {what}", True))
+        self.ledger.open(
+            scope=privacy.scope,
+            stage=self.stage,
+            spec=self.plan,
+            planned_steps=planned_steps,
+            data_fingerprint=data.data_fingerprint,
+        )
+        for text, voids in caveats:
+            self.ledger.caveat(privacy.scope, text, voids=voids)
+        if self.num_spent and not is_resumed:
+            log.warning(
+                "the ledger %s has %d steps of %s, and this training begins anew: it pays on top of them. "
+                "--ckpt_path last goes on from a checkpoint, where there is one",
+                self.ledger.path,
+                self.num_spent,
+                self.mechanism_id,
+            )
+        return self.ledger.remaining(self.mechanism_id, later=self.plan.histogram)
+
+    @property
+    def num_spent(self) -> int:
+        """Steps of this training that are paid."""
+        return self.ledger.mechanisms[self.mechanism_id].done_steps
+
+    @property
+    def epsilon(self) -> float:
+        """That the scope has spent; infinite where something voids it."""
+        return math.inf if self.ledger.voids(self.privacy.scope) else self.ledger.epsilon(self.privacy.scope)
+
+    def metrics(self) -> dict[str, float]:
+        """``dp/…``: they follow public numbers, and may be logged."""
+        return {
+            "dp/epsilon": self.epsilon,
+            "dp/delta": self.plan.budget.delta,
+            "dp/noise_multiplier": self.plan.noise_multiplier,
+            "dp/sample_rate": self.plan.sample_rate,
+            "dp/num_steps": float(self.num_spent),
+        }
+
+    def statement(self, wanted_steps: int | None = None) -> list[str]:
+        """The guarantee in two lines: what a training of so many steps aims at, or, without a number, what is spent."""
+        scope, plan, target = self.privacy.scope, self.plan, self.privacy.target_epsilon
+        if void := self.ledger.voids(scope):
+            return [f"NOT PRIVATE, scope {scope!r}: {'; '.join(void)}"]
+        epsilon = f"spent ε = {self.epsilon:.3f} of {target:g}" if wanted_steps is None else f"target ε = {target:g}"
+        return [
+            f"PRIVATE, scope {scope!r}: {epsilon} at δ = {plan.budget.delta:.3g}",
+            f"  for one {plan.budget.unit} more or less; N = {plan.num_units}, σ = {plan.noise_multiplier:.4g}, "
+            f"{self.num_spent if wanted_steps is None else wanted_steps} steps of ~{plan.expected_batch_size}",
+        ]
+
+
+def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """Return caveats for the ledger on what weights come from, each with whether it voids the scope.
+
+    Formal guarantees:
+        ε of a training holds for any start that does not depend on its data. A start that was paid for is a release of
+        its own, whose loss adds up with this one's: this ledger composes what it has paid for itself, and says where
+        another one did. A start that nobody paid for must be public.
+
+    Args:
+        ledger: Of the training.
+        scope: Its scope.
+        origins: Each with its ``path``, the ``private`` training that it came from (None: without privacy), whether its
+            data ``is_public``, its ``caveats``, and whether it ``is_changed`` since its card was written.
+
+    Raises:
+        PrivateTrainingError: One was trained on data that may be the private ones, or is not what its card tells of.
+    """
+    notes: list[tuple[str, bool]] = []
+    for origin in origins:
+        path, private, is_public = origin["path"], origin["private"], origin.get("is_public")
+        start = f"it starts from {path}"
+        if origin.get("is_changed"):
+            raise PrivateTrainingError(
+                f"the weights in {path} are not those that its privacy_card.json tells of, so nothing says what they "
+                "have learnt: export them again, or start from public weights"
+            )
+        if private is None and is_public is False:
+            raise PrivateTrainingError(
+                f"{path}, which the training starts from (init_weights or base_model), was trained without privacy on "
+                "data that nobody declared public, so no ε would cover what comes of it: train it on public data with "
+                "data.is_public: true, or leave it out"
+            )
+        if private is None:
+            if is_public is None:
+                text = f"{start}, which was trained without privacy, and nothing says that its data were public"
+                notes.append((text, False))
+        elif ledger.unpaid_reason(private["sha256"], private["scope"]) is not None:
+            text = f"{start}, whose private training another ledger has paid for: for the same people the two add up"
+            notes.append((text, False))
+            notes += [(f"{start}, and there: {caveat}", False) for caveat in origin.get("caveats", ())]
+        elif private["scope"] != scope:
+            why = ledger.voids(private["scope"])
+            notes += [(f"{start} of scope {private['scope']!r}: {text}", True) for text in why]
+    return list(dict.fromkeys(notes))
