@@ -12,7 +12,7 @@ from commands.data.public_trees import public_trees
 from commands.pipeline.experiment import load, save, shipped
 from commands.pipeline.synthesis import steps_of
 from datamodules.codec import Codec
-from doppel.errors import DataError
+from doppel.errors import UserError
 from doppel.grammar import generate
 from lightning_modules.backbone.base_models import load_tokenizer
 from lightning_modules.decoding.constraint import tree_constraint
@@ -66,7 +66,7 @@ def test_the_private_file_is_refused_as_a_reference_in_any_form(files: tuple[Pat
     lines = [json.loads(line) for line in private.read_bytes().splitlines()]
     turned = [{"text": f"{line['utterance'].upper()}!", "parse": line["parse"]} for line in lines[::-1]]
     copy.write_text("".join(json.dumps(line) + "\n" for line in turned))
-    with pytest.raises(DataError, match="without noise"):
+    with pytest.raises(UserError, match="--reference is .* is to be public"):
         public_trees(reference=str(copy), out=run / "public_trees.jsonl")
     assert not (run / "public_trees.jsonl").exists()
     public_trees(reference=str(public), out=run / "public_trees.jsonl")
