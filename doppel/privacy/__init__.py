@@ -9,8 +9,9 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 - `noise`: N(0, (σC)²).
 - `sampling`: the Poisson sample of a step.
 - `spec`: the budget: what a user asks for, what that promises, and what it fixes: σ, C, q, B, the steps.
-- `mechanism`, `accounting`: ε of mechanisms composed, and σ for an ε.
+- `accounting`: what a mechanism is, ε of mechanisms composed, and σ for an ε.
 - `ledger`: what was spent and released, written before anybody reads it.
+- `session`: one training and its ledger.
 - `checkpoint`: what a checkpoint says of the privacy of its weights.
 - `card`: what an exported folder says of the same.
 - `fingerprint`: what tells data sets apart, and tells nobody what they hold.
