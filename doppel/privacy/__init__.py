@@ -11,6 +11,7 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 - `spec`: what a user asks for, the budget, and the plan that keeps it: σ, C, q, B, the steps.
 - `accounting`: what a mechanism costs, ε of mechanisms composed, and σ for an ε.
 - `ledger`: what was spent and released, written before anybody reads it.
+- `session`: one training and its ledger.
 - `checkpoint`: what a checkpoint says of the privacy of its weights.
 - `card`: what an exported folder says of the same.
 - `fingerprint`: what tells data sets apart, and tells nobody what they hold.
