@@ -272,11 +272,6 @@ def cross_check(
     The second one is `prv` beside `pld`, and `pld` beside the others. Without Opacus it is `rdp` beside `pld`: a bound
     of another theory, which `pld` never passes.
 
-    Args:
-        mechanisms: As of `compute_epsilon`.
-        delta: Failure probability, in (0, 1).
-        accountant: The first one.
-
     Returns:
         Epsilon by each accountant, the first one first; what is wrong between them, or None.
 
