@@ -41,20 +41,17 @@ class DifferentialPrivacy(Callback):
     Formal guarantees:
         Neighbouring data sets differ by one *unit*. The data module draws each unit independently with rate q = B/N
         (Poisson). :class:`~doppel.privacy.private_step.PrivateStep`, which this callback puts into the module, clips
-        each sampled unit to norm C, adds noise σC once to the sum over ranks, and divides by the public B; it holds the
-        argument for that. Every step is therefore one Poisson-subsampled Gaussian mechanism (q, σ); every step, an
-        empty one too, is written to the ledger *before* its batch is computed, so ε of the ledger is never below what
-        was released. Steps that a crash rolled back stay spent. The digest of every checkpoint is in the ledger
-        before the file has its name, so that nobody vouches for another one under it.
+        each sampled unit to norm C, adds noise σC once to the sum over ranks, and divides by the public B. Every step
+        is therefore one Poisson-subsampled Gaussian mechanism (q, σ), and is written to the ledger *before* its batch
+        is computed, an empty one too, so ε of the ledger is never below what was released. Steps that a crash rolled
+        back stay spent. The digest of every checkpoint is in the ledger before the file has its name, so that nobody
+        vouches for another one under it.
 
-    What would break this is refused at start, by name: a module or a data module that does not follow the protocol
-    (``docs/own-model.md``), a sampler other than Poisson, ``gradient_clip_val``, ``accumulate_grad_batches``, automatic
-    optimisation, BatchNorm and layers without a clipping rule, gradients summed in half precision, products of float32
-    at a lower one, a DDP strategy with a reducer, a checkpoint of steps that the ledger has not. Once the model is on
-    its device, a row that changes what another one gives is refused too, see
-    :func:`~callbacks.row_independence.check_row_independence`. An optimiser step without noise, or without a line in
-    the ledger, is refused when it comes; so is one after which the module would have more to tell than its trained
-    weights, see :class:`~callbacks.untrained_state.UntrainedState`.
+    What would break this is refused by name: at start, what :mod:`~callbacks.requirements` lists, layers without a
+    clipping rule, a checkpoint that the ledger has not, and rows that change what others give
+    (:func:`~callbacks.row_independence.check_row_independence`); when it comes, an optimiser step without noise or
+    without a line in the ledger, and a checkpoint that would tell more than trained weights
+    (:class:`~callbacks.untrained_state.UntrainedState`).
 
     Precision ``16-mixed``, for devices without bfloat16, trains under a constant loss scale, for Lightning's gradient
     scaler skips steps depending on the data (see :class:`StaticLossScale`). A unit whose gradient is not finite
@@ -253,7 +250,7 @@ class DifferentialPrivacy(Callback):
             )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the checkpoint's specification, to compare it with this run's."""
+        """Keep the checkpoint's plan, to compare it with this run's."""
         self._restored = state_dict
 
     def _release(self, checkpoint: dict[str, Any], sha256: str) -> None:

@@ -30,17 +30,15 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
 
     Formal guarantees:
         The sensitivity C of a clipped sum holds only if one unit more leaves the gradients of the others as they are,
-        and if the clipper gives each unit its own. This tries one pair of rows, through the module's own losses.
-        *Independence*, without dropout: loss and gradient of the short row are the same after the long one,
-        so it finds means over the batch, lengths or frequencies that the longest row decides, and a state that one row
-        leaves behind for the next. *Exactness*, in both orders: norms and clipped sum are those that autograd gives for
-        each row's loss, so it finds rows that a layer sees in another place than their loss has (sorted by length, as
-        ``pack_padded_sequence`` wants them), and whatever else the clipper's rules get wrong. Both rows are also
-        clipped with dropout: a layer whose rule is refused on what it is given (it mixes rows, branches on data, keeps
-        a state) is refused here, and not in a step. It proves nothing of a dependence that this pair does not show. Its
-        rows come from no data set (:meth:`LogicalBatchModule.probe`), so what it tells is public; weights, gradients
-        and generators are left as they were. Beside the longest row of a model that gives three batches the loss alone
-        is compared: there a gradient that changes while the loss does not is not seen.
+        and if the clipper gives each unit its own. This tries one pair of rows that come from no data set
+        (:meth:`LogicalBatchModule.probe`), so that what it tells is public; it proves nothing of a dependence that the
+        pair does not show. *Independence*, without dropout: loss and gradient of the short row are the same after the
+        long one, so it finds means over the batch, what the longest row decides, and a state that one row leaves behind
+        for the next. *Exactness*, in both orders: norms and clipped sum are those that autograd gives for each row's
+        loss, so it finds rows that a layer sees in another place than their loss has (``pack_padded_sequence`` sorts
+        them), and whatever else the clipper's rules get wrong. A layer whose rule is refused on what it is given, with
+        dropout, is refused here, and not in a step. Weights, gradients and generators are left as they were. Beside the
+        longest row, of a model that gives three batches, the loss alone is compared.
 
     Args:
         module: On its device, before the first step.

@@ -48,16 +48,14 @@ class SyntheticWriter(BasePredictionWriter):
 
     *Origin.* A part begins with fingerprints of the weights that sample, of the prompts, and of the tables of grammar
     and slots; ``OUTPUT.metrics.json`` names them too, with the SHA-256 of ``OUTPUT``. Parts of others are refused. An
-    ``OUTPUT`` that exists is not sampled again: it is taken if it is as such a sampling wrote it, by the same four, and
-    refused otherwise, whoever put it there. ``prompts_are_declared_public`` stands with prompts that no step of a run
-    has made, and a ``warning`` if more than a twentieth of the texts were cut off or are missing.
+    ``OUTPUT`` that exists is not sampled again: it is taken if a sampling wrote it as it is, by the same four, and
+    refused otherwise, whoever put it there.
 
     *Privacy.* What is written of public text, or of a release, is public or a release itself, and so are the metrics:
     functions of what the model wrote. A data module that does not say that it reads such text
     (:func:`~datamodules.data_module.may_be_told`), such as the private utterances that a parser annotates, is written
     from in silence: no count and no share of it is computed, logged or said, no sample goes to Weights & Biases, and
-    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.keyed_fingerprint`). The lines themselves are
-    then private.
+    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.sealed`). The lines themselves are then private.
 
     *Metrics:* those of :func:`~callbacks.sample_metrics.sample_metrics`, and ``synthetic/samples_per_second`` of this
     run, over all ranks.
@@ -284,8 +282,9 @@ class SyntheticWriter(BasePredictionWriter):
                 seconds = time.perf_counter() - self._started
                 metrics["synthetic/samples_per_second"] = (len(lines) - self._num_resumed) / seconds
         write_json_lines(self.output_path, records)
-        told_too = {} if warning is None else {"warning": warning}
-        write_json(f"{self.output_path}.metrics.json", {**metrics, **self._origin(data), **told_too})
+        told = {**self._made_by, "sha256": self._digest(), "warning": warning}
+        told = {name: value for name, value in told.items() if value is not None}
+        write_json(f"{self.output_path}.metrics.json", {**metrics, **told})
         for path in parts:
             path.unlink()
         if not self._tells:
@@ -311,13 +310,6 @@ class SyntheticWriter(BasePredictionWriter):
             f"{which} for {self.output_path} is a sample{faults}: {longer}train for longer or at a larger epsilon; "
             f"{field}.redraws=null keeps all texts"
         )
-
-    def _origin(self, data: Any) -> dict[str, Any]:
-        """What was written, and what it was made of, by their digests."""
-        origin = {**self._made_by, "sha256": self._digest()}
-        if origin["prompts"] is not None and self._tells and not getattr(data, "is_released", False):
-            origin["prompts_are_declared_public"] = True
-        return {name: value for name, value in origin.items() if value is not None}
 
     def _log(self, trainer: pl.Trainer, metrics: dict[str, float], records: Sequence[dict[str, str | None]]) -> None:
         for logger in trainer.loggers:

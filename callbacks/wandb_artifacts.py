@@ -34,17 +34,17 @@ class harmless:
 
 def never_fatal(logger: Logger) -> None:
     """Let the calls of a logger that a training makes be :class:`harmless`."""
+
+    def safe(call: Callable[..., None]) -> Callable[..., None]:
+        @wraps(call)
+        def calling(*args: Any, **options: Any) -> None:
+            with harmless():
+                call(*args, **options)
+
+        return calling
+
     for name in ("log_metrics", "log_hyperparams", "log_graph", "save", "after_save_checkpoint", "finalize"):
-        setattr(logger, name, _harmlessly(getattr(logger, name)))
-
-
-def _harmlessly(call: Callable[..., None]) -> Callable[..., None]:
-    @wraps(call)
-    def calling(*args: Any, **options: Any) -> None:
-        with harmless():
-            call(*args, **options)
-
-    return calling
+        setattr(logger, name, safe(getattr(logger, name)))
 
 
 def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upload: bool = False) -> Artifact:

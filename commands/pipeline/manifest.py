@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, get_args
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -411,12 +411,6 @@ def _told(digest: str | None, is_private: bool) -> str | None:
     return f"{_KEYED}{keyed_fingerprint(digest)}" if digest is not None and is_private else digest
 
 
-def _entry(path: str, **fields: Any) -> Entry:
-    """An entry, if it is one."""
-    entry = Entry(path, **{**fields, "command": tuple(fields["command"]), "mechanisms": tuple(fields["mechanisms"])})
-    texts = (entry.step, entry.sha256, *entry.command)
-    if os.path.isabs(path) or ".." in Path(path).parts:
-        raise ValueError(f"{path} is not in the run folder")
-    if entry.role not in get_args(Role) or not entry.command or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"the entry of {path} is not whole")
-    return entry
+def _entry(path: str, command: Iterable[str], mechanisms: Iterable[str], **fields: Any) -> Entry:
+    """An entry; TypeError where fields are missing."""
+    return Entry(path, command=tuple(command), mechanisms=tuple(mechanisms), **fields)

@@ -22,7 +22,7 @@ from doppel.errors import UserError
 from doppel.files import try_folder, whole_file
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger, join
-from doppel.privacy.spec import DPPlan, PrivacyBudget, default_delta, note_on_delta
+from doppel.privacy.spec import PrivacyArguments, default_delta, note_on_delta
 from doppel.tables.marginals import Whole
 from doppel.tables.releases import NoisyMarginals
 from doppel.tables.schema import OTHER, Schema
@@ -96,14 +96,7 @@ def metadata(
     mu = mu_of(epsilon, delta)
     if (note := note_on_delta(delta, num_units, unit or "utterance")) is not None:
         print(f"warning: {note}")
-    spec = DPPlan(
-        PrivacyBudget(target_epsilon or epsilon, delta, "pld", unit or "utterance"),
-        num_units=num_units,
-        expected_batch_size=num_units,
-        max_grad_norm=1.0,
-        noise_multiplier=1 / mu,
-        stage_steps=(1,),
-    )
+    spec = PrivacyArguments(target_epsilon or epsilon, delta).plan_releases(num_units, unit or "utterance", 1 / mu)
     terms: dict[str, Any] = {
         "method": method,
         "unit": spec.budget.unit,

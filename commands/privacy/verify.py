@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.evolution_settings import generator_of
-from commands.pipeline.manifest import FILE, REPORTS
+from commands.pipeline.manifest import FILE, REPORTS, Entry
 from commands.pipeline.run_record import RunRecord
 from commands.pipeline.steps import RELEASED
 from commands.privacy.coverage import (
@@ -107,22 +107,23 @@ def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
     spending = dict.fromkeys(m["scope"] for m in summary["mechanisms"])
     reasons = [] if spending else ["the ledger holds no mechanism of this run"]
     budgets = {name: _budget(name, summary, reasons) for name in spending}
-    reasons += [f"{name}: {text}" for name in summary["scopes"] if name not in spending for text in ledger.voids(name)]
-    files = [e for e in manifest.files.values() if not (renews and e.path in REPORTS)]
+    files = [made for made in manifest.files.values() if not (renews and made.path in REPORTS)]
+    there = [made for made in files if manifest.path(made).exists()]
+    released = [made for made in files if made.role in RELEASED]
+    reasons += [text for made in released for text in gaps(manifest, ledger, made)]
+    reasons += manifest.stale_inputs(*(made.path for made in released))
+    reasons += manifest.stale_inputs(*(made.path for made in there), may_be_gone=True)  # the rest may be deleted
     covered: list[dict[str, Any]] = []
     not_covered: dict[str, str] = {}
-    for made in files:
-        is_page = made.path == REPORTS[1] and "--private" not in made.command  # it shows no figure of private text
-        why = [] if is_page else [*gaps(manifest, ledger, made), *ledger.voids(made.budget or "")]
-        why += manifest.stale_inputs(made.path, may_be_gone=True) if manifest.path(made).exists() else []
-        reasons += gaps(manifest, ledger, made) if made.role in RELEASED else []
+    for made in there:
+        why = manifest.stale_inputs(made.path, may_be_gone=True)
+        if made.path != REPORTS[1] or "--private" in made.command:  # else it shows no figure of private text
+            why += gaps(manifest, ledger, made)
+            why += summary["scopes"][made.budget]["voids"] if made.budget in summary["scopes"] else []
         if why:
             not_covered[made.path] = why[0]
-        elif manifest.path(made).exists():
-            covered.append(_covered(record, made.path))
-    there = [made.path for made in files if made.role not in RELEASED and manifest.path(made).exists()]
-    reasons += manifest.stale_inputs(*(made.path for made in files if made.role in RELEASED))
-    reasons += manifest.stale_inputs(*there, may_be_gone=True)  # what was deleted is not released
+        else:
+            covered.append(_covered(record, made))
     not_covered |= dict.fromkeys(manifest.unknown(), "no step of the run made it")
     reasons = list(dict.fromkeys(reasons))
     content = {
@@ -178,18 +179,11 @@ def _mechanism(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return {"stage": recorded["stage"], "mechanism": kind, **{name: recorded[name] for name in names}, **steps}
 
 
-def _covered(record: RunRecord, path: str) -> dict[str, Any]:
-    made = record.manifest.files[path]
-    told: dict[str, Any] = {
-        "file": path,
-        "sha256": made.sha256,
-        "role": made.role,
-        "system": made.system,
-        "budget": made.budget,
-    }
-    if made.role in RELEASED:
-        told["num_lines"] = (record.folder / path).read_bytes().count(b"\n")
-    return told
+def _covered(record: RunRecord, made: Entry) -> dict[str, Any]:
+    told: dict[str, Any] = {"file": made.path, "sha256": made.sha256}
+    told |= {"role": made.role, "system": made.system, "budget": made.budget}
+    num = {"num_lines": record.manifest.path(made).read_bytes().count(b"\n")} if made.role in RELEASED else {}
+    return told | num
 
 
 def _not_checked(record: RunRecord) -> list[str]:

@@ -8,8 +8,8 @@ A map; `docs/privacy.md` says for each claim which test attacks it, and what is 
 - `secret`: 256 bits, and the cryptographic streams that everything random is drawn from.
 - `noise`: N(0, (σC)²).
 - `sampling`: the Poisson sample of a step.
-- `spec`: the budget: what a user asks for, what that promises, and what it fixes: σ, C, q, B, the steps.
-- `accounting`: what a mechanism is, ε of mechanisms composed, and σ for an ε.
+- `spec`: what a user asks for, the budget, and the plan that keeps it: σ, C, q, B, the steps.
+- `accounting`: what a mechanism costs, ε of mechanisms composed, and σ for an ε.
 - `ledger`: what was spent and released, written before anybody reads it.
 - `session`: one training and its ledger.
 - `checkpoint`: what a checkpoint says of the privacy of its weights.

@@ -38,23 +38,18 @@ if TYPE_CHECKING:
 Accountant = Literal["pld", "prv", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 
+#: The default is never larger: of few units 1/(N ln N) would be.
 LARGEST_DELTA = 1e-5
-"""The default is never larger: of few units 1/(N ln N) would be."""
+#: Below it, `pld` and `prv` are at the mercy of rounding.
 SMALLEST_DELTA = 1e-12
-"""Below it, `pld` and `prv` are at the mercy of rounding."""
-MIN_NOISE_MULTIPLIER = 0.02
-"""Calibration never returns less: there, epsilon is in the thousands."""
-MAX_NOISE_MULTIPLIER = 1e4
-"""Calibration gives up here: an average of clipped gradients is long drowned."""
+#: Calibration returns nothing beyond: at the least, epsilon is in the thousands; at the most, any signal has drowned.
+MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER = 0.02, 1e4
+#: Of more sampled steps the Rényi bound is returned: their losses are finer than a usual grid, and take minutes.
 MAX_GRID_STEPS = {"pld": 1_000_000, "prv": 100_000}
-"""Of more sampled steps the Rényi bound is returned: their losses are finer than a usual grid, and take minutes."""
-
 #: Beyond it the Rényi bound is returned: a fine grid over such losses would fill the memory.
 _HOPELESS_EPSILON = {"pld": 500.0, "prv": 100.0}
 #: By which two accountants may differ: PRV states the upper end of an interval.
 _SLACK = 0.02
-#: Of sigma, absolute.
-_TOLERANCE = 1e-4
 #: Rényi orders: those of Opacus.
 _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64))
 
@@ -91,10 +86,8 @@ class Mechanism:
         post-processing; dividing by the realised size would not be.
 
     Attributes:
-        sample_rate: Probability q with which each unit joins a step, in (0, 1]; 1 is the plain Gaussian
-            mechanism.
-        noise_multiplier: Noise standard deviation over the sensitivity (sigma), at least 0; 0 gives no
-            privacy.
+        sample_rate: Probability q with which each unit joins a step, in (0, 1]; 1 is the plain Gaussian mechanism.
+        noise_multiplier: Noise standard deviation over the sensitivity (sigma), at least 0; 0 gives no privacy.
         steps: Number of releases, at least 0.
     """
 
@@ -106,10 +99,7 @@ class Mechanism:
     def __post_init__(self) -> None:
         """Refuse values outside their ranges."""
         if not 0.0 < self.sample_rate <= 1.0:
-            raise CalibrationError(
-                f"sample_rate is {self.sample_rate}, not in (0, 1]: give the expected batch size over the "
-                "number of units."
-            )
+            raise CalibrationError(f"sample_rate is {self.sample_rate}, not in (0, 1]: give B/N.")
         if not 0.0 <= self.noise_multiplier < math.inf:
             raise CalibrationError(f"noise_multiplier is {self.noise_multiplier}: give a finite number >= 0.")
         if self.steps < 0 or self.steps != int(self.steps):
@@ -153,7 +143,7 @@ def default_delta(num_units: int) -> float:
     """The default delta of N units, at least 2: 1/(N ln N), and at most :data:`LARGEST_DELTA`.
 
     Raises:
-        CalibrationError: If `num_units` is below 2.
+        CalibrationError: `num_units` is below 2.
     """
     _check_num_units(num_units)
     return min(1.0 / (num_units * math.log(num_units)), LARGEST_DELTA)
@@ -177,14 +167,10 @@ def poisson_rate(num_units: int, batch_size: int) -> float:
 
 
 def check_terms(target_epsilon: float, delta: float, accountant: str) -> None:
-    """Refuse an (epsilon, delta) that promises nothing, or an unknown accountant.
-
-    Raises:
-        CalibrationError: One is out of its range.
-    """
+    """Raise a CalibrationError for an (epsilon, delta) that promises nothing, or an unknown accountant."""
     if not 0.0 < target_epsilon < math.inf:
         raise CalibrationError(
-            f"target_epsilon is {target_epsilon}: give a finite number above 0 (drop DP for infinity)."
+            f"target_epsilon is {target_epsilon}: give a finite number above 0 (no DP for infinity)."
         )
     _check_bound(delta, accountant)
 
@@ -198,13 +184,12 @@ def compute_epsilon(mechanisms: Iterable[DPMechanism], delta: float, accountant:
         accountant: Which bound to compute.
 
     Returns:
-        An upper bound on epsilon; 0 if nothing was released, infinity if a mechanism adds no noise. Where the
-        bound is beyond any use (above 500 for `pld`, 100 for `prv`), or of more sampled steps than
-        `MAX_GRID_STEPS`, it is the Rényi bound, which is valid but looser.
+        An upper bound on epsilon; 0 if nothing was released, infinity if a mechanism adds no noise. Where the bound is
+        beyond any use (above 500 for `pld`, 100 for `prv`), or of more sampled steps than `MAX_GRID_STEPS`, it is the
+        Rényi bound, which is valid but looser.
 
     Raises:
-        CalibrationError: If `delta` or `accountant` is not valid, or the accountant cannot resolve the
-            request.
+        CalibrationError: If `delta` or `accountant` is not valid, or the accountant cannot resolve the request.
     """
     _check_bound(delta, accountant)
     counts = Counter[Any]()
@@ -229,7 +214,7 @@ def _steps(event: Any, count: int = 1) -> Iterator[tuple[DpEvent, int]]:
 
 @functools.lru_cache(maxsize=4096)  # the runs of one setting need one accounting between them
 def _epsilon(steps: tuple[tuple[Any, int], ...], delta: float, accountant: Accountant) -> float:
-    from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent
+    from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent, get_epsilon_gaussian
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
@@ -244,8 +229,11 @@ def _epsilon(steps: tuple[tuple[Any, int], ...], delta: float, accountant: Accou
             return renyi
         if accountant == "prv":
             return _prv_epsilon(steps, delta, renyi)
+        if not num_sampled:  # plain Gaussians are one Gaussian, whose epsilon is exact
+            mu_squared = sum(count / step.noise_multiplier**2 for step, count in steps)
+            return float(get_epsilon_gaussian(1.0 / math.sqrt(mu_squared), delta))
         # Rounding T steps to a grid of interval h costs about T h^2 (measured): some 1e-4 of epsilon.
-        interval = min(1e-3, max(1e-4, math.sqrt(1e-4 * renyi / max(1, num_sampled))))
+        interval = min(1e-3, max(1e-4, math.sqrt(1e-4 * renyi / num_sampled)))
         return float(PLDAccountant(value_discretization_interval=interval).compose(composed).get_epsilon(delta))
 
 
@@ -258,8 +246,8 @@ def _prv_epsilon(steps: Sequence[tuple[Any, int]], delta: float, renyi: float) -
 
     accountant = PRVAccountant()
     for step, count in steps:
-        is_sampled = isinstance(step, PoissonSampledDpEvent)
-        release, rate = (step.event, step.sampling_probability) if is_sampled else (step, 1.0)
+        sampled = isinstance(step, PoissonSampledDpEvent)
+        release, rate = (step.event, step.sampling_probability) if sampled else (step, 1.0)
         if not isinstance(release, GaussianDpEvent):
             raise CalibrationError(f"the prv accountant knows Gaussian noise alone, not {release}: take pld.")
         accountant.history.append((release.noise_multiplier, rate, count))
@@ -290,7 +278,7 @@ def cross_check(
         accountant: The first one.
 
     Returns:
-        Epsilon by each accountant, the first one first; what is wrong between them or with the second, or None.
+        Epsilon by each accountant, the first one first; what is wrong between them, or None.
 
     Raises:
         CalibrationError: The first accountant is not installed, or cannot resolve the request.
@@ -316,8 +304,7 @@ def calibrate_noise_multiplier(
     """The smallest noise multiplier (to 1e-4) at which mechanisms together cost at most `target_epsilon`.
 
     Args:
-        mechanisms_of: All that is released, for a noise multiplier sigma: the stages that share it, and what is
-            released beside them with a noise of its own.
+        mechanisms_of: All that is released, for a sigma: the stages that share it, and what has a noise of its own.
         target_epsilon: Budget, above 0.
         delta: Failure probability, in (0, 1).
         accountant: Which bound must hold; `compute_epsilon` at the result never exceeds the target.
@@ -342,11 +329,11 @@ def calibrate_noise_multiplier(
         return MIN_NOISE_MULTIPLIER
     bracket = LowerEndpointAndGuess(MIN_NOISE_MULTIPLIER, 1.0)
     make = functools.partial(_ForCalibration, accountant)
-    return float(calibrate_dp_mechanism(make, mechanisms_of, target_epsilon, delta, bracket, tol=_TOLERANCE))
+    return float(calibrate_dp_mechanism(make, mechanisms_of, target_epsilon, delta, bracket, tol=1e-4))
 
 
 class _ForCalibration:
-    """`compute_epsilon` as dp-accounting's calibration wants it: an accountant that is new for each try."""
+    """`compute_epsilon` as dp-accounting's calibration wants it: a new accountant for each try."""
 
     def __init__(self, accountant: Accountant) -> None:
         from dp_accounting import NoOpDpEvent

@@ -44,7 +44,7 @@ def noisy_mean(
     Args:
         parameters: The trained parameters, in the same order on every rank.
         noise: σ and C, and a secret that the ranks share.
-        batch_size: B of the specification: the expected number of units in a step, never the number sampled.
+        batch_size: B of the plan: the expected number of units in a step, never the number sampled.
         step: Number of the optimiser step, counted over the whole run, never used twice.
         reducer: Sums over ranks; None where there is one rank.
     """
@@ -84,7 +84,7 @@ class PrivateStep:
 
     Formal guarantees:
         *Clipping.* :meth:`micro_batch` adds Σ clip(gᵤ, C) to the gradients.
-        *Noise and division.* :meth:`finish` is :func:`noisy_mean` with the specification's B, and refuses a batch that
+        *Noise and division.* :meth:`finish` is :func:`noisy_mean` with the plan's B, and refuses a batch that
         announces another. It takes each step number once, so no noise is used twice.
         *Dropout.* A row's mask depends on its place in the batch: under a seed that the reader knows, one unit more
         would change the masks of the others, and the sum by more than C. So the whole state of PyTorch's generator (on
@@ -160,7 +160,7 @@ class PrivateStep:
             step: Number of the optimiser step.
 
         Raises:
-            PrivateTrainingError: The data module and the specification have another B, or the step is not a new one.
+            PrivateTrainingError: The data module and the plan have another B, or the step is not a new one.
         """
         if expected_num_units != self.spec.expected_batch_size:
             raise PrivateTrainingError(

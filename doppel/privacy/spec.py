@@ -109,7 +109,7 @@ class PrivacyArguments:
     def plan(
         self, num_units: int, batch_size: int, epochs: Sequence[float], unit: str, max_rows_per_unit: int | None
     ) -> DPPlan:
-        """The specification of stages on these data, see :func:`plan`."""
+        """The plan of stages on these data, see :func:`plan`."""
         return plan(
             num_units,
             batch_size,
@@ -124,14 +124,14 @@ class PrivacyArguments:
         )
 
     def plan_histogram(self, num_units: int, unit: str) -> DPPlan:
-        """The specification of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
+        """The plan of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
         noise = self.histogram_noise(num_units)
         if noise is None:
             raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
         return self.plan_releases(num_units, unit, noise)
 
     def plan_releases(self, num_units: int, unit: str, noise_multiplier: float, steps: int = 1) -> DPPlan:
-        """The specification of releases at q = 1, sensitivity 1, under the budget of their scope."""
+        """The plan of releases at q = 1, sensitivity 1, under the budget of their scope."""
         delta = default_delta(num_units) if self.delta is None else self.delta
         return DPPlan(
             PrivacyBudget(self.target_epsilon, delta, self.accountant, unit),

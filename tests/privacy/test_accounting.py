@@ -120,7 +120,7 @@ def test_full_batches_are_plain_gaussian_composition(accountant):
 
         return cdf(0.5 / sigma - eps * sigma) - math.exp(eps) * cdf(-0.5 / sigma - eps * sigma)
 
-    assert delta_at(epsilon) <= 1e-5, "not an upper bound"
+    assert delta_at(epsilon) <= 1e-5 * (1 + 1e-9), "not an upper bound"
     slack = 0.2 if accountant == "rdp" else 0.03
     assert delta_at(epsilon * (1 - slack)) > 1e-5, "needlessly loose"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import chisquare
 
-from doppel.privacy.accounting import CalibrationError
+from doppel.privacy.accounting import CalibrationError, Mechanism, compute_epsilon
 from doppel.privacy.gdp import GaussianBudget, choose, epsilon_of_choice, mu_of, mu_of_choice
 from doppel.privacy.secret import Secret
 
@@ -37,6 +37,15 @@ def test_mu_is_the_one_that_dp_accounting_finds_and_keeps_the_promise(epsilon: f
     assert accountant.get_epsilon(1e-5) == pytest.approx(epsilon, rel=1e-3)
     delta = ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon) * ndtr(-epsilon / mu - mu / 2)  # Dong, Roth, Su: 2.13
     assert delta == pytest.approx(1e-5, rel=1e-6) and delta <= 1e-5
+
+
+@pytest.mark.parametrize("delta", [1e-4, 1e-7, 1e-9])
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0, 50.0])
+def test_a_ledger_admits_releases_that_cost_exactly_the_target(epsilon: float, delta: float) -> None:
+    mu = mu_of(epsilon, delta)
+    for steps in (1, 10):
+        found = compute_epsilon([Mechanism(1.0, math.sqrt(steps) / mu, steps)], delta)
+        assert epsilon * (1 - 1e-6) < found <= epsilon
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (-1.0, 1e-5), (1.0, 0.0), (1.0, 1.0), (math.inf, 1e-5)])
