@@ -62,7 +62,8 @@ def partition(
         columns: What the columns of both files are called; those of what is written have the usual names.
 
     Raises:
-        DataError: An input cannot be used, the function does not occur, or the turns of the test are those of train.
+        DataError: An input cannot be used, or the function does not occur.
+        UserError: The turns of the test are those of train.
     """
     turns = _read(train, by, columns)
     tested = None if test is None else _read(test, by, columns)

@@ -34,7 +34,8 @@ def public_trees(*, reference: str, out: Path, columns: Columns = Columns()) -> 
         columns: What the columns of the private file are called; those of the reference are too, or have usual names.
 
     Raises:
-        DataError: The reference cannot be read, or says what a private file does.
+        DataError: The reference cannot be read.
+        UserError: It is a private file of the run.
     """
     used = reference_columns(columns)
     refuse_private([("--reference", reference, used)], of_runs(out))

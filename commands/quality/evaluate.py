@@ -111,10 +111,11 @@ def evaluate(
             --columns.attributes SCHEMA also the attributes of both sides are compared, as --encoder reads them.
 
     Raises:
-        DataError: An input or output cannot be used, the reference says what a private file does, annotations lack an
-            utterance or a source, or files differ in their labels.
+        DataError: An input or output cannot be used, annotations lack an utterance or a source, or files differ in
+            their labels.
         FeaturizerError: --featurizer cannot be loaded.
-        UserError: A parser or an encoder cannot be loaded, or options do not fit together.
+        UserError: The reference is a private file, a parser or an encoder cannot be loaded, or options do not fit
+            together.
     """
     arguments = dict(locals())
     way, takes = ("--labels", _OF_LABELS) if labels else ("a comparison", arguments.keys() - _OF_LABELS_ALONE)

@@ -92,10 +92,9 @@ def keep_best(
         columns: What the columns of --reference are called; attributes: the schema that the codes are of.
 
     Raises:
-        DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist, or the
-            reference says what a private file of the run does.
-        UserError: The parser or the encoder cannot be loaded, the parser has read a private file, or options do not fit
-            together.
+        DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist.
+        UserError: The parser or the encoder cannot be loaded, the reference is a private file of the run or the parser
+            learnt from one, or options do not fit together.
     """
     has_trees = parser is not None or reference is not None
     if has_trees:

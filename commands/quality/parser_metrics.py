@@ -39,8 +39,8 @@ def parser_metrics(
         out: Also write the values here, as JSON.
 
     Raises:
-        DataError: A file cannot be used, the two do not hold the same turns, a function is no pattern, or the gold
-            turns say what a private file does.
+        DataError: A file cannot be used, the two do not hold the same turns, or a function is no pattern.
+        UserError: The gold turns are a private file.
     """
     from doppel.metrics import SMCALFLOW_APIS, TREEDST_APIS, identical_trees
     from doppel.metrics import parser_metrics as compute
