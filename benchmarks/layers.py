@@ -1,4 +1,4 @@
-"""Time of a step of models whose layers have the generic clipping rule, against ordinary training and other ways.
+"""Time of a step of models whose layers have no formula, against ordinary training and other ways.
 
     python -m benchmarks.layers
 
@@ -52,7 +52,7 @@ def ordinary(model: nn.Module, x: Tensor) -> Step:
 
 
 def doppel(model: nn.Module, x: Tensor) -> Step:
-    """Clipped, with the generic rule where there is no faster one."""
+    """Clipped, by torch.func where there is no formula."""
     clipper = PerSampleClipper(model, 1.0)
 
     def step() -> None:

@@ -18,8 +18,8 @@ from datamodules.overlap import refuse_overlap
 from datamodules.word_vocabulary import word_tokenizer
 from doppel.errors import UserError
 from doppel.privacy.clipping.head import HeadLoss
-from doppel.privacy.clipping.lstm import LinearLSTM
 from lightning_modules.backbone.base_models import checked_divisor
+from lightning_modules.linear_lstm import LinearLSTM
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import PlainStep
 from lightning_modules.training.token_loss import MeanTokenLoss

@@ -202,9 +202,6 @@ def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss 
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or model.base_model is model:
         return None
-    embedding = model.get_input_embeddings()
-    if head.weight.requires_grad and head.weight is embedding.weight and type(embedding) is not nn.Embedding:
-        return None  # an embedding of its own kind, as Gemma's, has no formula for the weight that both train
     ids = torch.arange(2, device=model.device).unsqueeze(0)
     was_training = model.training
     model.eval()

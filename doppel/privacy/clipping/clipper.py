@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import wide_dtype
-from doppel.privacy.clipping.observer import ModelObserver, ObserveGradient, reentrant_checkpoint_error
+from doppel.privacy.clipping.observer import ModelObserver, reentrant_checkpoint_error
 from doppel.privacy.clipping.registry import build_rules
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
+from doppel.privacy.clipping.rule import LayerRule, ObserveGradient, UnitLayout, UnsupportedLayerError
 
 
 class PerSampleClipper:

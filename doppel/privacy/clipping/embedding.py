@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from doppel.privacy.clipping.arithmetic import gemm_operand, same_id_inner, scale_units, wide_dtype
 from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
@@ -13,7 +14,8 @@ class EmbeddingRule(LayerRule):
     """A unit's gradient is EᵀD, with one-hot rows E of its ids and output gradients D [n, d].
 
     ‖EᵀD‖² = Σ_{s,t} [id_s = id_t] (DDᵀ)_st: positions that share an id add up before they are squared. Ids
-    equal to ``padding_idx`` get no gradient, as in torch.
+    equal to ``padding_idx`` get no gradient, as in torch. Hugging Face's ``…ScaledWordEmbedding`` (Gemma, Bart, …) has
+    its rows multiplied by a constant, and so D.
 
     Ids of shape [1, T] (position ids that the model broadcasts over its batch) are expanded to [rows, T], so
     that every row has a gradient of its own.
@@ -24,13 +26,18 @@ class EmbeddingRule(LayerRule):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
-        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
-            if getattr(module, option):
-                raise UnsupportedLayerError(
-                    f"embedding '{name}' has {option} set, which makes its gradient depend on other rows or on no "
-                    f"dense weight: build it without {option}, or freeze it"
-                )
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
+        self.scale = float(getattr(module, "embed_scale", 1.0))
+
+    @classmethod
+    def matches(cls, module: nn.Module) -> bool:
+        """``nn.Embedding``; or one times a constant, told by name and tried on one id, for a name proves nothing."""
+        if super().matches(module) or not type(module).__name__.endswith("ScaledWordEmbedding"):
+            return super().matches(module)
+        ids = torch.full((1, 1), len(module.weight) - 1, device=module.weight.device)  # type: ignore[arg-type]
+        with torch.no_grad():
+            expected = F.embedding(ids, module.weight) * getattr(module, "embed_scale", 1.0)  # type: ignore[arg-type]
+            return torch.allclose(module(ids), expected)
 
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
         refuse_flat_ids(self.name, output)
@@ -41,6 +48,8 @@ class EmbeddingRule(LayerRule):
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
         ids = inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)
         D = gemm_operand(layout.split(grads, grads.shape[-1]))
+        if self.scale != 1.0:
+            D = D * self.scale
         if self.padding_idx is not None:
             D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
         return same_id_inner(D, ids), {"ids": ids, "grads": D}

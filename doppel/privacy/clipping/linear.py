@@ -66,7 +66,6 @@ class LinearRule(LayerRule):
     def tie(self, embedding: EmbeddingRule) -> None:
         """The weight is that of ``embedding`` too."""
         self._embedding = embedding
-        self.tied_to, embedding.tied_to = embedding, self
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -81,7 +80,7 @@ class LinearRule(LayerRule):
         (n, d), p = A.shape[1:], G.shape[2]
         A, G = gemm_operand(A), gemm_operand(G)
         is_narrow = min(d, p) <= _NARROW and max(d, p) >= _NARROWER * min(d, p)
-        if (is_narrow or 2 * n * n > d * p) and self.tied_to is None:
+        if (is_narrow or 2 * n * n > d * p) and self._embedding is None:
             return self._form_gradients(A, G, is_narrow)
         return gram_inner(A, G, offset=1.0 if self.trains_bias else 0.0), {"inputs": A, "grads": G}
 

@@ -61,11 +61,10 @@ def _cannot_be_clipped(module: nn.Module) -> str | None:
             "clipped is not what was called: build it without spectral_norm"
         )
     if isinstance(module, nn.RNNBase):
-        cell = {"LSTM": "LSTMCell", "GRU": "GRUCell"}.get(module.mode, "RNNCell")
-        ours = "doppel.privacy.clipping.lstm.LinearLSTM, or by " if module.mode == "LSTM" else ""
+        ours = "lightning_modules.linear_lstm.LinearLSTM, or by " if module.mode == "LSTM" else ""
         return (
-            f"is one fused kernel over all positions, which gives no gradient of a row: replace it by {ours}a loop "
-            f"over nn.{cell}"
+            f"is one fused kernel over all positions, which gives no gradient of a row: replace it by {ours}a module "
+            "whose forward computes the recurrence with parameters of its own"
         )
     if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
         return "takes positions first, but rows must be first: build it with batch_first=True"

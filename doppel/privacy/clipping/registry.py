@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from doppel.privacy.clipping.embedding import EmbeddingRule
-from doppel.privacy.clipping.generic import GenericRule
+from doppel.privacy.clipping.functional import FunctionalRule
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.norm import HuggingFaceRMSNormRule, LayerNormRule, RMSNormRule
 from doppel.privacy.clipping.refusals import refusal_of, uses_children_without_calling_them
@@ -69,7 +69,7 @@ def judge_layers(model: nn.Module) -> list[JudgedLayer]:
         except UnsupportedLayerError as error:
             layer.refusal = error
     judged = [layer for layer in judged if layer.owned or layer.refusal]
-    _share(judged)
+    _tie(judged)
     return judged
 
 
@@ -104,34 +104,23 @@ def _find_rule(layer: JudgedLayer) -> LayerRule:
             except UnsupportedLayerError:
                 if rule is not HuggingFaceRMSNormRule:  # whose name and attributes prove nothing
                     raise
-    return GenericRule(layer.name, layer.module, layer.owned)
+    return FunctionalRule(layer.name, layer.module, layer.owned)
 
 
-def _share(judged: list[JudgedLayer]) -> None:
-    """Modules that share a parameter: an Embedding and a Linear by their cross term, others by adding up."""
-    groups: dict[int, list[JudgedLayer]] = {}
+def _tie(judged: list[JudgedLayer]) -> None:
+    """A parameter of an Embedding and a Linear gets their cross term; one of other modules is refused."""
     users: dict[int, list[JudgedLayer]] = defaultdict(list)
     for layer in judged:
         for parameter in {id(p): p for p in layer.owned.values()}.values():
             users[id(parameter)].append(layer)
-        groups[id(layer)] = [layer]
     for sharing in users.values():
-        for other in sharing[1:]:
-            first, second = groups[id(sharing[0])], groups[id(other)]
-            if first is not second:
-                first += second
-                groups.update((id(layer), first) for layer in second)
-    for group in {id(group): group for group in groups.values()}.values():
-        if len(group) > 1 and all(layer.rule is not None for layer in group):
-            _add_up(sorted(group, key=judged.index))
-
-
-def _add_up(group: list[JudgedLayer]) -> None:
-    embeddings = [layer.rule for layer in group if isinstance(layer.rule, EmbeddingRule)]
-    heads = [layer.rule for layer in group if isinstance(layer.rule, LinearRule) and not layer.rule.is_transposed]
-    if len(group) == 2 and len(embeddings) == len(heads) == 1:
-        heads[0].tie(embeddings[0])
-        return
-    rules = [GenericRule(layer.name, layer.module, layer.owned) for layer in group]
-    for layer, rule in zip(group, rules, strict=True):
-        layer.rule, rule.group = rule, rules
+        rules = sorted((layer.rule for layer in sharing), key=lambda rule: isinstance(rule, LinearRule))
+        if len(rules) == 2 and isinstance(rules[0], EmbeddingRule) and isinstance(rules[1], LinearRule):
+            rules[1].tie(rules[0])
+        elif len(rules) > 1:
+            names = ", ".join(f"'{layer.name}'" for layer in sharing)
+            for layer in sharing:
+                layer.refusal = layer.refusal or UnsupportedLayerError(
+                    f"modules {names} share a parameter, whose gradient is known for one embedding and one nn.Linear "
+                    "alone: give each a parameter of its own, freeze it, or train adapters (lora)"
+                )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from doppel.errors import UserError
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, product_dtype
@@ -44,12 +45,37 @@ class UnitLayout:
         return x.reshape(self.num_units, -1, num_features)
 
 
+class ObserveGradient(torch.autograd.Function):
+    """Identity on a layer's outputs, whose backward shows the layer's inputs and output gradients to its rule.
+
+    A tensor hook would do the same until the output is a view that is changed in place (a Linear followed by an
+    in-place ReLU): autograd then rebuilds the graph, the hook is never called, and the layer would be missing from the
+    norm. After a function of our own, autograd refuses the change in place. The inputs are *saved for backward*, so
+    autograd also refuses to go on if one was changed in place, and a checkpoint may drop it and compute it again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rule: LayerRule, layout: UnitLayout, num_outputs: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.rule, ctx.layout, ctx.num_inputs = rule, layout, len(tensors) - num_outputs
+        ctx.save_for_backward(*tensors[num_outputs:])
+        return tuple(output.view_as(output) for output in tensors[:num_outputs])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.autocast(grads[0].device.type, enabled=False):
+            ctx.rule.observe(ctx.saved_tensors, [grad.detach() for grad in grads], ctx.layout)
+        return (None, None, None, *grads, *[None] * ctx.num_inputs)
+
+
 class LayerRule(ABC):
     """The rule of one module, with what it holds between the backward pass and the clipped sum.
 
-    A rule is used once per micro-batch, in this order: :meth:`prepare_output` in the forward pass, :meth:`observe` in
-    the backward pass, then (norms known) :meth:`add_clipped` and :meth:`reset`. The mathematics is in
-    :meth:`summarise`.
+    A rule is used once per micro-batch, in this order: :meth:`watch` in the forward pass, :meth:`observe` in the
+    backward pass, then :meth:`finish` and (norms known) :meth:`add_clipped` and :meth:`reset`. The mathematics of a
+    layer with a formula is in :meth:`summarise`.
 
     Args:
         name: The module's name in the model, for messages.
@@ -58,17 +84,13 @@ class LayerRule(ABC):
     Attributes:
         squared_norms: Squared norms of the units' gradients, once observed, and what rounding may hide of them, [2, U].
         kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
-        tied_to: The rule of the module whose weight this one's is too, if there is a formula for both.
-        first_call: Where the module was called: device, autocast and its dtype. None if no call was seen: not yet, or
-            in a loss.
-        handed_over: What takes the module's gradient instead, since it was called again.
         bound: The clipping norm, rounded up to a power of two (1 if it is infinite): float16 holds what is clipped in
             parts of it.
     """
 
     module_type: ClassVar[type[nn.Module]] = nn.Module
     parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    tied_to: LayerRule | None = None
+    min_dims: ClassVar[int] = 2  # of an output: a vector may run over rows or over features
     bound = 1.0
 
     def __init__(self, name: str, module: nn.Module) -> None:
@@ -83,11 +105,8 @@ class LayerRule(ABC):
     @property
     def trained_parameters(self) -> list[nn.Parameter]:
         """The module's own parameters that are trained."""
-        return [
-            p
-            for p, trains in ((self.weight, self.trains_weight), (self.bias, self.trains_bias))
-            if trains and p is not None
-        ]
+        both = ((self.weight, self.trains_weight), (self.bias, self.trains_bias))
+        return [p for p, trains in both if trains and p is not None]
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -102,12 +121,37 @@ class LayerRule(ABC):
         self.operand_dtype: torch.dtype = torch.float32
         self.is_recorded = False
         self.ran_without_grad = False
-        self.first_call: tuple[str, torch.dtype, bool] | None = None
-        self.handed_over: Any = None  # a LayerCall, once another rule answers for the layer
 
     # -------------------------------------------------------------------------------- forward
+    def watch(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, layout: UnitLayout, is_again: bool
+    ) -> Any:
+        """The output that the model goes on with, whose gradient is observed.
+
+        A checkpoint runs a call ``is_again``, for its inputs alone.
+        """
+        output = self.prepare_output(output, layout)
+        if not is_again:
+            self.start(layout)
+        inputs = args[0] if args else next(iter(kwargs.values()))
+        return ObserveGradient.apply(self, layout, 1, output, inputs.detach())[0]
+
+    def start(self, layout: UnitLayout) -> None:
+        """The module takes part in a micro-batch.
+
+        Raises:
+            UnsupportedLayerError: It does so already. Two calls have one gradient, whose norm is not that of either.
+        """
+        if self.is_recorded:
+            raise UnsupportedLayerError(
+                f"module '{self.name}' ({type(self.module).__name__}) was called twice in one capture, and a layer's "
+                "rule gives the gradient of one call: run one forward and one backward per capture, use a module of "
+                "its own for each call, or freeze it"
+            )
+        self.is_recorded, self.layout = True, layout
+
     def prepare_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
-        """The output that the model goes on with: one whose gradient can be observed.
+        """An output whose gradient can be observed.
 
         With the parameters out of autograd, the outputs of the first trainable layers become the leaves of the graph.
         """
@@ -116,40 +160,22 @@ class LayerRule(ABC):
 
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
         """The output with a row for each row of the micro-batch."""
-        if output.dim() < 2 or output.shape[0] != layout.num_rows:
+        if output.dim() < self.min_dims or output.shape[0] != layout.num_rows:
             raise UnsupportedLayerError(
                 f"module '{self.name}' ({type(self.module).__name__}) gave an output of shape "
                 f"{tuple(output.shape)}, but its first dimension must be the {layout.num_rows} rows of the micro-batch"
-                ": keep the batch dimension first, or freeze the module"
+                ": keep the batch dimension first (batch_first=True), or freeze the module"
             )
         return output
 
-    def record(self, inputs: Tensor, layout: UnitLayout) -> None:
-        """The module was called with ``inputs``."""
-        self.start(layout)
-
-    def start(self, layout: UnitLayout) -> None:
-        """The module takes part in a micro-batch."""
-        if self.is_recorded:
-            raise called_twice_error(self)
-        self.is_recorded = True
-        self.layout = layout
-
     # -------------------------------------------------------------------------------- backward
-    def observe(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> None:
-        """Take the module's input and the gradient of its output, both [rows, …], and form what is kept."""
-        self.receive(layout, *self.summarise(inputs, grads, layout), product_dtype(grads))
-
-    def receive(
-        self, layout: UnitLayout, squared_norms: Tensor, kept: dict[str, Tensor], operand_dtype: torch.dtype
-    ) -> None:
-        """Take what a backward pass has formed: of a layer, or of a head in its loss.
+    def observe(self, inputs: Sequence[Tensor], grads: Sequence[Tensor], layout: UnitLayout) -> None:
+        """Take the module's inputs and the gradients of its outputs, all [rows, …], and form what is kept.
 
         Args:
+            inputs: Of the module's forward.
+            grads: Of its outputs.
             layout: That of the capture whose backward pass it is; another one was given up, and is not heard.
-            squared_norms: As the attribute.
-            kept: As the attribute.
-            operand_dtype: In which what is kept is multiplied.
 
         Raises:
             UnsupportedLayerError: It is the second in one capture.
@@ -160,18 +186,19 @@ class LayerRule(ABC):
             raise UnsupportedLayerError(
                 f"module '{self.name}' got its output gradient twice in one capture: call backward once per capture"
             )
-        self.squared_norms, self.kept, self.operand_dtype = squared_norms, kept, operand_dtype
+        self.squared_norms, self.kept = self.summarise(inputs[0], grads[0], layout)
+        self.operand_dtype = product_dtype(grads[0])
+
+    def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared norms [2, U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
+        raise NotImplementedError(f"{type(self).__name__} has no formula")
 
     def finish(self) -> None:  # noqa: B027
-        """The backward pass is over. Most rules have formed their norms in it."""
+        """The backward pass is over. Formulas have given their norms in it."""
 
     def cross_term(self) -> Tensor | None:
         """What a tied weight adds to the squared norms [2, U] of its two modules, said by one of them; else None."""
         return None
-
-    @abstractmethod
-    def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared norms [2, U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
 
     # -------------------------------------------------------------------------------- clipped sum
     def erase(self, units: Tensor) -> None:
@@ -188,17 +215,3 @@ class LayerRule(ABC):
             if parameter is not None and name in self.kept:
                 grads = self.kept[name]
                 add_to_grad(parameter, factors.to(grads.dtype) @ grads.flatten(1), scale)
-
-
-def first_input(args: Sequence[Tensor], kwargs: Mapping[str, Tensor]) -> Tensor:
-    """The input of a layer's forward, by position or by name."""
-    return args[0] if args else next(iter(kwargs.values()))
-
-
-def called_twice_error(rule: LayerRule) -> UnsupportedLayerError:
-    """A module was used twice in one capture, and the generic rule cannot take both uses."""
-    return UnsupportedLayerError(
-        f"module '{rule.name}' ({type(rule.module).__name__}) was called twice in one capture, after a backward "
-        "pass or fused with its loss, where both calls cannot be clipped together: run one "
-        "forward and one backward per capture, call it plainly, use a module of its own for each call, or freeze it"
-    )

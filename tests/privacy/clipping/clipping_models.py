@@ -9,8 +9,6 @@ from clipping_reference import (
     Batch,
 )
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from transformers.pytorch_utils import Conv1D
 
 
 class Scaled(nn.Module):
@@ -69,94 +67,15 @@ class Attending(nn.Module):
         return output if weights is None else output + weights.sum((1, 2))[:, None, None]
 
 
-class Two(nn.Module):
-    """A layer used twice, and a weight that two modules and a convolution's transpose share."""
+class OneNumber(nn.Module):
+    """A number for each row."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.conv, self.back = nn.Conv1d(6, 4, 3, padding=1), nn.ConvTranspose1d(4, 6, 3, padding=1)
-        self.second.weight, self.back.weight = self.first.weight, nn.Parameter(self.conv.weight.detach())
-        self.conv.weight = self.back.weight
+        self.scale = nn.Parameter(torch.linspace(0.5, 2.0, 6))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.second(torch.tanh(self.first(x)))
-        return self.back(torch.tanh(self.conv(x.mT))).mT + x
-
-
-class Again(nn.Module):
-    """Layers with fast rules that are called more than once, under a checkpoint too; all but one call by position."""
-
-    def __init__(self, is_checkpointed: bool = False) -> None:
-        super().__init__()
-        self.linear, self.norm, self.rms, self.conv = nn.Linear(6, 6), nn.LayerNorm(6), nn.RMSNorm(6), Conv1D(6, 6)
-        self.once, self.is_checkpointed = nn.Linear(6, 6, bias=False), is_checkpointed
-        self.norm.bias.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(3):
-            x = checkpoint(self.block, x, use_reentrant=False) if self.is_checkpointed else self.block(x)
-        return self.once(x)
-
-    def block(self, x: Tensor) -> Tensor:
-        return self.norm(x + self.conv(torch.tanh(self.linear(input=self.rms(x)))))
-
-
-class Encoding(nn.Module):
-    """Words that are embedded twice beside positions of no row, with a tied head and one more that is called once."""
-
-    def __init__(self, num_heads: int, is_twice: bool = True) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(7, 6, padding_idx=0), nn.Linear(6, 7)
-        self.places, self.num_heads, self.is_twice = nn.Embedding(5, 6), num_heads, is_twice
-        self.head.weight = self.words.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        ids = (x[..., :2] * 3).long().clamp(-3, 3) + 3
-        place = torch.arange(x.shape[1])[None]
-        h = self.words(ids[..., 0]) + self.places(place)
-        if self.is_twice:
-            h = h + torch.tanh(self.words(ids[..., 1])) * self.places(place.flip(1))
-        for _ in range(self.num_heads):
-            h = self.head(h)[..., :6].sin()
-        return h
-
-
-class Cells(nn.Module):
-    """A recurrent cell, called for each position."""
-
-    def __init__(self, cell: nn.RNNCellBase) -> None:
-        super().__init__()
-        self.cell, self.head = cell, nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state, seen = None, []
-        for t in range(x.shape[1]):
-            state = self.cell(x[:, t], state)
-            seen.append(state[0] if isinstance(state, tuple) else state)
-        return self.head(torch.stack(seen, 1))
-
-
-class OfTwo(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Bilinear(6, 6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x, input2=x.flip(1))
-
-
-class Bag(nn.Module):
-    """Words of each row, with repeated words, padding and a row without any."""
-
-    def __init__(self, mode: str, is_weighted: bool = False) -> None:
-        super().__init__()
-        self.bag = nn.EmbeddingBag(5, 6, mode=mode, padding_idx=0)
-        self.head, self.is_weighted = nn.Linear(6, 3), is_weighted
-
-    def forward(self, x: Tensor) -> Tensor:
-        ids = (3 * x).round().long().clamp(0, 4)
-        return self.head(self.bag(ids, per_sample_weights=x if self.is_weighted else None))
+        return (x * self.scale).sum((1, 2))
 
 
 SHAPES = {1: (6, 5), 2: (6, 5, 5), 3: (6, 3, 4, 3)}
@@ -170,10 +89,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "GroupNorm": (lambda: nn.Sequential(nn.Conv2d(6, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(inplace=False)), SHAPES[2]),
     "InstanceNorm": (lambda: nn.InstanceNorm2d(6, affine=True), SHAPES[2]),
     "PReLU": (lambda: nn.Sequential(nn.Linear(6, 6), nn.PReLU(5), nn.PReLU()), (5, 6)),
-    "Bilinear": (OfTwo, (5, 6)),
-    "EmbeddingBag, sum": (lambda: Bag("sum", is_weighted=True), (6,)),
-    "EmbeddingBag, mean": (lambda: Bag("mean"), (6,)),
-    "EmbeddingBag, max": (lambda: Bag("max"), (6,)),
     "attention": (lambda: Attending(""), (5, 6)),
     "attention, weights": (lambda: Attending("weights padding"), (5, 6)),
     "attention, causal": (lambda: Attending("causal padding", bias=False), (5, 6)),
@@ -188,16 +103,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "own module": (Scaled, (5, 6)),
     "own model": (WithToken, (5, 6)),
-    "called twice and shared": (Two, (5, 6)),
-    "fast, called again": (Again, (5, 6)),
-    "fast, called again, checkpointed": (lambda: Again(is_checkpointed=True), (5, 6)),
-    "embedding called twice, tied": (lambda: Encoding(1), (5, 6)),
-    "embedding called twice, its head never": (lambda: Encoding(0), (5, 6)),
-    "head called twice, tied": (lambda: Encoding(2, is_twice=False), (5, 6)),
+    "one number a row": (OneNumber, (5, 6)),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), (5, 6)),
-    "LSTM cells": (lambda: Cells(nn.LSTMCell(6, 5)), (4, 6)),
-    "GRU cells": (lambda: Cells(nn.GRUCell(6, 5)), (4, 6)),
-    "RNN cells": (lambda: Cells(nn.RNNCell(6, 5, nonlinearity="relu")), (4, 6)),
 }
 
 
@@ -211,7 +118,7 @@ def build(name: str, dtype: torch.dtype = torch.float64, num_rows: int = 6) -> t
 
 
 def losses(model: nn.Module, batch: Batch) -> Tensor:
-    return batch["weights"] * model(batch["x"]).flatten(1).square().mean(1)
+    return batch["weights"] * model(batch["x"]).reshape(len(batch["x"]), -1).square().mean(1)
 
 
 def without_dropout(model: nn.Module) -> nn.Module:

@@ -20,6 +20,9 @@ from clipping_reference import (
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbedding
+
+from doppel.privacy.clipping.embedding import EmbeddingRule
 
 
 def test_position_ids_of_every_row_give_the_same_as_broadcast_ones() -> None:
@@ -74,6 +77,21 @@ def token_losses(model: nn.Module, batch: Batch) -> Tensor:
 def test_padding_idx_head_bias_and_torch_norms_are_exact(rows_per_unit: int) -> None:
     ids = [[1, 2, 2, 0], [3, 0, 0, 0], [5, 6, 5, 6], [0, 0, 0, 0], [7, 8, 9, 10], [1, 1, 1, 1]]
     assert_equal_to_naive(Toy(), {"ids": torch.tensor(ids)}, rows_per_unit, losses=token_losses)
+
+
+def test_an_embedding_times_a_constant_is_exact_and_another_of_that_name_is_seen_through() -> None:
+    model = Toy()
+    model.embedding = Gemma3TextScaledWordEmbedding(11, 6, padding_idx=0, embed_scale=6**0.5).double()
+    model.head.weight = model.embedding.weight
+    ids = torch.tensor([[1, 2, 2, 0], [3, 0, 0, 0], [5, 6, 5, 6], [1, 1, 1, 1]])
+    assert_equal_to_naive(model, {"ids": ids}, 2, losses=token_losses)
+
+    class OddScaledWordEmbedding(Gemma3TextScaledWordEmbedding):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            return super().forward(input_ids).tanh()
+
+    odd = OddScaledWordEmbedding(11, 6, padding_idx=0, embed_scale=6**0.5)
+    assert not EmbeddingRule.matches(odd) and EmbeddingRule.matches(model.embedding)
 
 
 def test_linear_without_a_sequence_dimension_is_exact() -> None:

@@ -33,8 +33,8 @@ def with_prompt(kind: type[PromptTuningConfig | PromptEncoderConfig]) -> nn.Modu
             "InstanceNorm1d.*track_running_stats=False",
         ),
         (lambda: nn.Sequential(nn.MultiheadAttention(4, 2)), "'0' \\(MultiheadAttention\\).*batch_first=True"),
-        (lambda: nn.Sequential(nn.LSTM(4, 4, batch_first=True)), "'0' \\(LSTM\\).*nn.LSTMCell"),
-        (lambda: nn.GRU(4, 4), "the model itself \\(GRU\\).*nn.GRUCell"),
+        (lambda: nn.Sequential(nn.LSTM(4, 4, batch_first=True)), "'0' \\(LSTM\\).*LinearLSTM"),
+        (lambda: nn.GRU(4, 4), "the model itself \\(GRU\\).*recurrence"),
         (lambda: nn.Sequential(nn.Embedding(4, 4, max_norm=1.0)), "'0'.*max_norm"),
         (lambda: nn.Sequential(nn.LazyLinear(4)), "'0' \\(LazyLinear\\).*call the model once"),
         (lambda: nn.ParameterList([torch.ones(2)]), "ParameterList"),
@@ -118,3 +118,9 @@ def test_head_loss_of_other_rows_is_refused(x: Tensor) -> None:
         PerSampleClipper(head, 1.0).capture(3),
     ):
         HeadLoss(head)(x[:2], torch.zeros(2, 2, dtype=torch.long))
+
+
+def test_a_head_called_beside_its_loss_is_refused(x: Tensor) -> None:
+    head, labels = nn.Linear(4, 5), torch.zeros(3, 2, dtype=torch.long)
+    with pytest.raises(UnsupportedLayerError, match="called twice"), PerSampleClipper(head, 1.0).capture(3):
+        (HeadLoss(head)(x, labels).sum() + head(x).sum()).backward()

@@ -43,10 +43,10 @@ class LSTMLayer(nn.Module):
         else, so the loss has the derivatives Σ_t δ_t h_{t−1}ᵀ by U, Σ_t δ_t x_tᵀ by W, and Σ_t δ_t by either bias.
         These are the gradients of two ``nn.Linear`` that see all positions in one call: ``from_input`` of the inputs,
         ``from_state`` of the states before, both with δ as the gradient of their output. So the clipper's rule for such
-        a layer gives the exact norm and the exact clipped sum (:class:`~.linear.LinearRule`), and nothing of the
-        recurrence is left out. It takes three steps: the states are computed without a graph; ``from_state`` is called
-        with them; and :class:`_Recurrence` gives both layers δ in the backward pass. There the weight U serves as a
-        number only, as a weight does that an input's gradient is formed by.
+        a layer gives the exact norm and the exact clipped sum (:mod:`doppel.privacy.clipping.linear`), and nothing of
+        the recurrence is left out. It takes three steps: the states are computed without a graph; ``from_state`` is
+        called with them; and :class:`_Recurrence` gives both layers δ in the backward pass. There the weight U serves
+        as a number only, as a weight does that an input's gradient is formed by.
 
     Args:
         input_size: Features D of an input.

@@ -1,0 +1,271 @@
+"""The rule of every layer without a formula: its vector-Jacobian product, mapped over units by ``torch.func``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, formed_norm, wide_dtype
+from doppel.privacy.clipping.embedding import refuse_flat_ids
+from doppel.privacy.clipping.rule import LayerRule, ObserveGradient, UnitLayout, UnsupportedLayerError
+
+#: Numbers that the gradients of one block of units may have: 128 MiB in float32.
+BLOCK_NUMBERS = 2**25
+#: What a wrong use of a layer, or what torch.func cannot map, ends in.
+_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
+_MAX_GUESSES = 16
+
+
+@dataclass
+class _Call:
+    """One call of a layer: its arguments as a flat tree, where tensors stand in it, outputs to compare, autocast."""
+
+    arguments: list[Any]
+    structure: Any
+    places: list[int]
+    outputs: list[Tensor]
+    autocast: tuple[str, torch.dtype, bool]
+    inputs: Sequence[Tensor] = ()
+    grads: Sequence[Tensor] | None = None
+
+
+class FunctionalRule(LayerRule):
+    """A unit's gradient is formed: the layer is run again for each unit alone, and its output gradient pulled back.
+
+    Works on whatever ``torch.func`` can map over units, where rows are the first dimension: convolutions, GroupNorm,
+    attention, modules of one's own. Units run in blocks whose gradients take no more than :data:`BLOCK_NUMBERS`;
+    gradients of a single block are kept, and those of several are formed again for the clipped sum.
+
+    Formal guarantees:
+        *The vector whose norm is taken is the vector that is clipped.* A sum of squares cannot cancel: its rounding is
+        bounded (:func:`.arithmetic.formed_norm`), whatever rounding did to the vector itself, in half precision too. A
+        vector that is formed again is scaled down where it came out longer than before. So ‖cᵢgᵢ‖ ≤ C as computed, for
+        any layer, any autocast and kernels that do not repeat themselves.
+
+        *What is exact.* The outputs of all units alone are compared with those of the layer, the first time that its
+        inputs have these forms. A layer that mixes rows or keeps a state gives others, and is refused by name. One that
+        draws random numbers is always refused: a unit alone would be given other ones.
+
+    Args:
+        name: As of the base class.
+        module: As of the base class.
+        owned: The trainable parameters by their names in the module: its own and, for a module that uses its
+            children's without calling them, those of all its children. One parameter may have several names.
+    """
+
+    min_dims = 1
+
+    def __init__(self, name: str, module: nn.Module, owned: dict[str, nn.Parameter]) -> None:
+        self.name, self.module = name, module
+        self._keys = {own: str(id(parameter)) for own, parameter in owned.items()}
+        self._owned = {str(id(parameter)): parameter for parameter in owned.values()}
+        self._compared: set[tuple[bool, ...]] = set()
+        self.reset()
+
+    @property
+    def trained_parameters(self) -> list[nn.Parameter]:
+        return list(self._owned.values())
+
+    def reset(self) -> None:
+        super().reset()
+        self._call: _Call | None = None
+        self._has_rows: tuple[bool, ...] = ()
+        self._erased: Tensor | None = None
+
+    # -------------------------------------------------------------------------------- forward and backward
+    def watch(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, layout: UnitLayout, is_again: bool
+    ) -> Any:
+        leaves, structure = tree_flatten(output)
+        floating = [place for place, leaf in enumerate(leaves) if _is_floating(leaf)]
+        outputs = [self.prepare_output(leaves[place], layout) for place in floating]
+        if not outputs:
+            raise self._refusal(
+                "has trained parameters, but its forward returns no tensor that a loss can depend on: return it, or "
+                "freeze the module"
+            )
+        arguments, structure_of_arguments = tree_flatten((args, kwargs))
+        places = [place for place, x in enumerate(arguments) if isinstance(x, Tensor)]
+        inputs = [arguments[place].detach() for place in places]
+        if not is_again:
+            self.start(layout)
+            device = outputs[0].device.type
+            autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+            others = [None if isinstance(x, Tensor) else x for x in arguments]
+            is_known = self._guesses(inputs)[0] in self._compared
+            compared = [] if is_known else [x.detach() for x in outputs]
+            self._call = _Call(others, structure_of_arguments, places, compared, autocast)
+        seen = ObserveGradient.apply(self, layout, len(outputs), *outputs, *inputs)
+        for place, x in zip(floating, seen, strict=True):
+            leaves[place] = x
+        return tree_unflatten(leaves, structure)
+
+    def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
+        if isinstance(self.module, nn.Embedding):
+            refuse_flat_ids(self.name, output)
+        return super().expand_output(_expand_rows(output, layout.num_rows), layout)
+
+    def observe(self, inputs: Sequence[Tensor], grads: Sequence[Tensor], layout: UnitLayout) -> None:
+        if layout is not self.layout or self._call is None:
+            return
+        if self._call.grads is not None:
+            raise self._refusal("got its output gradient twice in one capture: call backward once per capture")
+        self._call.inputs, self._call.grads = inputs, [grad.detach() for grad in grads]
+
+    # -------------------------------------------------------------------------------- norms
+    def finish(self) -> None:
+        if self._call is None or self._call.grads is None:
+            return
+        self.operand_dtype = wide_dtype(self.trained_parameters[0].dtype)
+        refusals = []
+        for has_rows in self._guesses(self._call.inputs):
+            try:
+                self._form(has_rows)
+            except UnsupportedLayerError as error:
+                refusals.append(error)
+            else:
+                if self.layout.num_units > 1:  # a unit alone tells nothing
+                    self._compared.add(has_rows)
+                return
+        raise refusals[0]
+
+    def _guesses(self, inputs: Sequence[Tensor]) -> list[tuple[bool, ...]]:
+        """For each input whether its first dimension is the rows, likeliest first; their outputs tell which is right.
+
+        A mask of attention may have several entries for each row.
+        """
+        num_rows = self.layout.num_rows
+        if self.layout.num_units == 1:
+            return [tuple(x.dim() > 0 for x in inputs)]
+        may_have = [x.dim() > 0 and (len(x) == num_rows or (x.dim() > 2 and len(x) % num_rows == 0)) for x in inputs]
+        guesses = list(product(*[(True, False) if may else (False,) for may in may_have]))[:_MAX_GUESSES]
+        return guesses[:1] if guesses[0] in self._compared else guesses
+
+    def _form(self, has_rows: tuple[bool, ...]) -> None:
+        self._has_rows, squared = has_rows, []
+        for units, outputs, gradients in self._of_units():
+            if has_rows not in self._compared:
+                self._compare(outputs, units)
+            squared.append(formed_norm(gradients.values()))
+        self.squared_norms = torch.cat(squared, 1)
+        self.kept = gradients if len(squared) == 1 else {}
+
+    def _compare(self, outputs: Sequence[Tensor], units: slice) -> None:
+        assert self._call is not None
+        for alone, whole in zip(outputs, self._call.outputs, strict=True):
+            expected = whole.unflatten(0, (self.layout.num_units, -1))[units]
+            if alone.shape != expected.shape or _differs(alone, expected, self._call.autocast[2]):
+                raise self._refusal(
+                    "gives another output for a unit alone than beside others: it mixes the rows of a batch, keeps a "
+                    "state, or its first dimension is not the rows. Mend that, or freeze it"
+                )
+
+    # -------------------------------------------------------------------------------- unit by unit
+    def _of_units(self) -> Iterator[tuple[slice, Sequence[Tensor], dict[str, Tensor]]]:
+        """Block by block: the units, their outputs alone, and their gradients [units, …] of each parameter, wide.
+
+        How many units are side by side depends on nothing private.
+        """
+        size = max(BLOCK_NUMBERS // sum(p.numel() for p in self.trained_parameters), 1)
+        for start in range(0, self.layout.num_units, size):
+            units = slice(start, start + size)
+            try:
+                outputs, gradients = self._run(units)
+            except torch.OutOfMemoryError:
+                raise
+            except _FAILURES as error:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+                raise self._refusal(
+                    f"cannot be run for each unit alone by torch.func ({reason}): let no control flow depend on data, "
+                    "change nothing in place, draw nothing (MultiheadAttention(dropout=0); a Dropout beside it may "
+                    "stay), build it of layers that doppel.privacy.check names, or freeze it"
+                ) from error
+            yield units, outputs, {key: g.flatten(1).to(wide_dtype(g.dtype)) for key, g in gradients.items()}
+
+    def _run(self, units: slice) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
+        call = self._call
+        assert call is not None and call.grads is not None
+        values = {key: parameter.detach() for key, parameter in self._owned.items()}
+
+        def outputs_of(values: dict[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+            arguments = list(call.arguments)
+            for place, x in zip(call.places, inputs, strict=True):
+                arguments[place] = x
+            args, kwargs = tree_unflatten(arguments, call.structure)
+            buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}  # what is written is lost
+            parameters = {name: values[key] for name, key in self._keys.items()}
+            output = functional_call(self.module, {**buffers, **parameters}, args, kwargs, tie_weights=False)
+            return [_expand_rows(x, self.layout.rows_per_unit) for x in tree_leaves(output) if _is_floating(x)]
+
+        def of_unit(grads: list[Tensor], inputs: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+            outputs, pull = vjp(lambda own: outputs_of(own, inputs), values)[:2]
+            return outputs, pull([grad.to(x.dtype) for grad, x in zip(grads, outputs, strict=True)])[0]
+
+        def split(x: Tensor) -> Tensor:
+            return x.unflatten(0, (self.layout.num_units, len(x) // self.layout.num_units))[units]
+
+        inputs = [split(x) if own else x for x, own in zip(call.inputs, self._has_rows, strict=True)]
+        in_dims = (0, [0 if own else None for own in self._has_rows])
+        device, dtype, is_autocast = call.autocast
+        with ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            stack.enter_context(torch.autocast(device, dtype, is_autocast, cache_enabled=False))
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the others cannot be mapped, or only by a loop
+            return vmap(of_unit, in_dims, randomness="error")([split(x) for x in call.grads], inputs)
+
+    def _refusal(self, what: str) -> UnsupportedLayerError:
+        return UnsupportedLayerError(f"module '{self.name}' ({type(self.module).__name__}) {what}")
+
+    # -------------------------------------------------------------------------------- clipped sum
+    def erase(self, units: Tensor) -> None:
+        super().erase(units)
+        self._erased = units
+
+    def add_clipped(self, factors: Tensor, scale: float) -> None:
+        assert self.squared_norms is not None
+        if self.kept:
+            for key, grads in self.kept.items():
+                add_to_grad(self._owned[key], factors.to(grads.dtype) @ grads, scale)
+            return
+        bounds = self.squared_norms.sum(0)
+        for units, _, gradients in self._of_units():
+            squared = formed_norm(gradients.values())[0]
+            longer = (bounds[units] / squared).sqrt().clamp(max=1.0).nan_to_num(nan=0.0)  # 0/0
+            erased = ~torch.isfinite(squared)
+            if self._erased is not None:
+                erased |= self._erased[units]
+            for key, grads in gradients.items():
+                weights = (factors[units] * longer).to(grads.dtype)
+                add_to_grad(self._owned[key], weights @ erase_units(grads, erased), scale)
+
+
+def _is_floating(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _expand_rows(x: Tensor, num_rows: int) -> Tensor:
+    """An output [1, …] that is broadcast over rows, as one with a row for each."""
+    return x.expand(num_rows, *x.shape[1:]) if x.dim() and len(x) == 1 and num_rows > 1 else x
+
+
+def _differs(found: Tensor, expected: Tensor, is_autocast: bool) -> bool:
+    """Whether a unit's numbers are others than rounding explains. A unit that is not finite tells nothing."""
+    tolerance = 5e-2 if is_autocast or expected.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    size = expected.flatten(1).double().norm(dim=1)
+    distance = (found.double() - expected.double()).flatten(1).norm(dim=1)
+    finite = torch.isfinite(size)
+    if not finite.any():
+        return False
+    size, distance = size[finite], distance[finite]
+    return not bool((distance <= tolerance * torch.maximum(size, 1e-3 * size.max())).all())
