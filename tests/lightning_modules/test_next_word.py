@@ -62,7 +62,9 @@ def test_weights_begin_uniform_and_defaults_are_the_papers(public: str) -> None:
     assert all(0.05 < p.abs().max() <= 0.1 for p in model.parameters() if p.numel() > 100)
     assert len(model.lstm.layers) == 2 and model.encoder.embedding_dim == NextWordLSTM(public).encoder.embedding_dim
     assert model.configure_optimizers().param_groups[0]["lr"] == 20 and model.max_grad_norm == 0.25
-    assert model.anneal == 4 and check(model).is_trainable and {layer.rule for layer in check(model).layers} == {"formula"}
+    assert (
+        model.anneal == 4 and check(model).is_trainable and {layer.rule for layer in check(model).layers} == {"formula"}
+    )
 
 
 def test_rows_are_independent_and_the_check_of_rows_is_passed(public: str) -> None:
