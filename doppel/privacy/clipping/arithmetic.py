@@ -9,7 +9,7 @@ A squared norm [2, U] is the number of each unit as it was computed, and a bound
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -37,51 +37,31 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return x.dtype if x.is_cuda else wide_dtype(x.dtype)
 
 
-def batched_matmul(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right`` for [U, m, n] and [U, n, p], formed in the wide dtype."""
+def matmul(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right`` for [m, n] and [n, p], or for each unit [U, m, n] and [U, n, p], formed in the wide dtype."""
+    multiply: Callable[..., Tensor] = torch.mm if left.dim() == 2 else torch.bmm
     if left.is_cuda and left.dtype in _HALF:
-        return torch.bmm(left, right, out_dtype=torch.float32)
-    return torch.bmm(gemm_operand(left), gemm_operand(right))
-
-
-def _matmul(left: Tensor, right: Tensor) -> Tensor:
-    if left.is_cuda and left.dtype in _HALF:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return torch.mm(gemm_operand(left), gemm_operand(right))
+        return multiply(left, right, out_dtype=torch.float32)
+    return multiply(gemm_operand(left), gemm_operand(right))
 
 
 def gram(x: Tensor) -> Tensor:
     """``x xᵀ`` for each unit: [U, n, f] → [U, n, n], in the wide dtype."""
     x = gemm_operand(x)
-    return batched_matmul(x, x.transpose(1, 2))
+    return matmul(x, x.transpose(1, 2))
 
 
 def gram_inner(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
     """‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩ for each unit, and what rounding may hide from it: [U, n, d], [U, n, p] → [2, U].
-
-    Both grams are symmetric. Where the GEMMs bound the time (on the CPU, at many positions), they are cut into four
-    blocks, of which one is not formed.
 
     Args:
         A: Inputs at the unit's n positions.
         G: Output gradients there.
         offset: Added to AAᵀ: 1 is the norm with a bias.
     """
-    num_units, n = A.shape[:2]
-    if A.is_cuda or n < 64 or n % 2:
-        AA, GG = gram(A).add_(offset), gram(G)
-        reach = lengths(AA).mul_(lengths(GG))
-        return torch.stack([inner(AA, GG), rounding(reach, A, G) * reach.sum(1).square()])
-    A, G, half = gemm_operand(A), gemm_operand(G), n // 2
-    AA, GG = (gram(x.reshape(2 * num_units, half, x.shape[2])) for x in (A, G))
-    AA.add_(offset)
-    reach = lengths(AA).mul_(lengths(GG)).view(num_units, n)
-    on_diagonal = inner(AA, GG)
-    off_diagonal = inner(
-        *(batched_matmul(x[:, :half], x[:, half:].transpose(1, 2)).add_(shift) for x, shift in ((A, offset), (G, 0.0)))
-    )
-    products = on_diagonal.view(num_units, 2).sum(1) + 2.0 * off_diagonal
-    return torch.stack([products, rounding(reach, A, G) * reach.sum(1).square()])
+    AA, GG = gram(A).add_(offset), gram(G)
+    reach = lengths(AA).mul_(lengths(GG))
+    return torch.stack([inner(AA, GG), rounding(reach, A, G) * reach.sum(1).square()])
 
 
 def room_of_gram(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
@@ -99,7 +79,7 @@ def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Tensor:
     reach = torch.linalg.vector_norm(A, dim=2, keepdim=True, dtype=wide) * G_at_ids.abs()
     reach = reach * torch.linalg.vector_norm(D, dim=2, dtype=wide).unsqueeze(1)
     share = torch.maximum(rounding(reach.sum(1), A, D), rounding(reach.sum(2), A, D))
-    return torch.stack([inner(G_at_ids, batched_matmul(A, D.transpose(1, 2)).to(wide)), share * reach.sum((1, 2))])
+    return torch.stack([inner(G_at_ids, matmul(A, D.transpose(1, 2)).to(wide)), share * reach.sum((1, 2))])
 
 
 def same_id_inner(D: Tensor, ids: Tensor) -> Tensor:
@@ -230,4 +210,4 @@ def add_product_to_grad(parameter: nn.Parameter, left: Tensor, right: Tensor, sc
     if parameter.grad is not None and parameter.grad.dtype is left.dtype and left.dtype not in _HALF:
         parameter.grad.addmm_(left, right, alpha=scale)
     else:
-        add_to_grad(parameter, _matmul(left, right), scale)
+        add_to_grad(parameter, matmul(left, right), scale)

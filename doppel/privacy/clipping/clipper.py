@@ -27,69 +27,32 @@ class PerSampleClipper:
                 per_row_losses(model, micro_batch).sum().backward()
             norms = clipper.accumulate()
 
-    During :meth:`capture` all trainable parameters are out of autograd, so that the backward pass forms no
-    weight gradient; the output gradients of the trainable layers are observed instead, and give the exact
-    norm ‖gᵢ‖ (see the layer rules). :meth:`accumulate` then forms the clipped weight gradients by one GEMM
-    per weight. Together that is as much GEMM work as ordinary training, plus the norms ("book-keeping", Bu et
-    al., 2023). Outside ``capture`` the model carries no hook.
-
-    What is and is not handled:
-
-    ============================================  ===========================================================
-    Linear, HF Conv1D, Embedding, LayerNorm,      exact, each parameter trainable or frozen on its own
-    RMSNorm (torch and Hugging Face)
-    any other layer that torch.func can map       exact, unit by unit (:class:`.generic.GenericRule`): convolutions,
-                                                  GroupNorm, attention, recurrent cells, modules of one's own
-    LoRA adapters of peft                         exact; DoRA is refused
-    embedding tied to the output head             exact, with the cross term
-    position ids [1, T] broadcast over the batch  exact
-    dropout, padding                              exact
-    :class:`.head.HeadLoss`                       exact; the logits are never all held
-    activation checkpointing (not reentrant)      exact, but inputs and output gradients of trained layers are held
-    a loss that depends on no parameter of ours   norm 0
-    inf or nan in a unit                          that unit contributes zero; see :attr:`num_nonfinite`
-    any other shared parameter                    exact, unit by unit
-    fused RNNs, positions before rows             :class:`UnsupportedLayerError` on construction, with a replacement
-    a layer that torch.func cannot map, or that   :class:`UnsupportedLayerError` in the first capture
-    mixes rows, keeps a state
-    BatchNorm (trainable or not)                  :class:`UnsupportedLayerError` on construction
-    a module called twice in one capture          exact; the generic rule takes it for good when the second call comes.
-                                                  :class:`UnsupportedLayerError` in a HeadLoss
-    a weight used outside its module's forward    :class:`UnsupportedLayerError` in the first capture
-    a layer's input or output changed in place    :class:`UnsupportedLayerError`
-    ============================================  ===========================================================
+    During :meth:`capture` all trainable parameters are out of autograd, so that the backward pass forms no weight
+    gradient; the output gradients of the trainable layers are observed instead, and give the exact norms (see the layer
+    rules). :meth:`accumulate` then forms the clipped weight gradients by one GEMM per weight ("book-keeping", Bu et
+    al., 2023). Outside ``capture`` the model carries no hook. Which layers are exact and which are refused:
+    ``docs/own-model.md``.
 
     Formal guarantees:
-        Let gᵢ be the gradient, with respect to all trainable parameters together, of the sum of the losses of unit
-        i's rows. One ``capture``/``accumulate`` adds Σᵢ cᵢgᵢ to the ``.grad`` fields, with
+        Let gᵢ be the gradient, by all trainable parameters together, of the sum of the losses of unit i's rows. One
+        ``capture``/``accumulate`` adds Σᵢ cᵢgᵢ to the ``.grad`` fields, with cᵢ = min(1, C / (‖gᵢ‖'·(1 + η))), and
+        cᵢ = 0 where ‖gᵢ‖' is not finite. ‖gᵢ‖' ≥ ‖gᵢ‖ is the computed norm with room for its rounding.
 
-            cᵢ = min(1, C / (‖gᵢ‖'·(1 + η)))    and cᵢ = 0 where ‖gᵢ‖' is not finite,
+        *Sensitivity.* cᵢ is a function of unit i alone, and ‖cᵢgᵢ‖ ≤ C. So one unit more or less changes the sum over a
+        logical batch (all its micro-batches, on all ranks) by at most C, which is what the Gaussian mechanism with
+        standard deviation σC needs. No step is skipped, whatever the values: a skip would depend on the data.
 
-        where ‖gᵢ‖' ≥ ‖gᵢ‖ is the computed norm with room for its rounding.
+        *Conditions on the caller.* The loss of a row depends on that row's data only; rows are the first dimension of
+        every activation, and row r of each layer is row r of the micro-batch; all rows of one unit are in one capture.
 
-        *Sensitivity.* cᵢ is a function of unit i alone, and ‖cᵢgᵢ‖ ≤ C. So adding or removing one unit
-        changes the sum over a logical batch (all its micro-batches, on all ranks) by at most C in ℓ₂ norm, which is
-        what the Gaussian mechanism with standard deviation σC needs. No step is skipped, whatever the values: a
-        skip would depend on the data.
-
-        *Conditions on the caller.* The loss of a row must depend on that row's data only (no normalisation by
-        quantities of the batch, no batch statistics); rows are the first dimension of every activation, and row r of
-        each call of a layer is row r of the micro-batch; divide by a public number only. All rows of one unit are in
-        one capture.
-
-        *Rounding.* The squared norm is a sum of positive and negative terms. Where large ones cancel, float32 may keep
-        no digit of it, and a row can be made so. So each rule also bounds what rounding may hide
-        (:func:`.arithmetic.rounding`), in the worst case and for sums in any order, and ‖gᵢ‖'² is the sum of both:
-        ‖cᵢgᵢ‖ ≤ C holds for cᵢgᵢ as computed and summed over the unit's positions. Utterances and trees lose 0.04 to
-        0.07 % of their contribution by it, 0.2 % at most (``benchmarks/privacy_price.py``). The customary 1e-6 in
-        C/(‖g‖ + 1e-6) is absolute, so it protects nothing when norms are large and distorts when they are small; it is
-        replaced by the relative η: 8 units of rounding where products are formed from float32 or float64 operands
-        (always on the CPU), one unit of half precision where the scaled operands are rounded to it, in float16 around
-        peaks of their own (:func:`.arithmetic.centre_operands`). Sums are never rounded to half precision. What
-        rounding does to sums of squares, which cannot cancel, is left to η. Not covered is the sum over units.
-
-        *Layers without a formula* form each unit's gradient, and clip what they took the norm of, see
-        :class:`.generic.GenericRule`.
+        *Rounding.* The squared norm is a sum of positive and negative terms, which may cancel until float32 keeps no
+        digit of it, and a row can be made so. So each rule bounds what rounding may hide, in the worst case and for
+        sums in any order (:func:`.arithmetic.rounding`), and ‖gᵢ‖'² is the sum of both: ‖cᵢgᵢ‖ ≤ C holds for cᵢgᵢ as
+        computed and summed over the unit's positions. It costs utterances 0.04 to 0.07 % of their contribution, 0.2 %
+        at most (``benchmarks/privacy_price.py``). η covers sums of squares, which cannot cancel: 8 units of rounding
+        where products are formed from float32 or float64, one unit of half precision where the scaled operands are
+        rounded to it (in float16 around peaks of their own, :func:`.arithmetic.centre_operands`). Not covered is the
+        sum over units, which is never rounded to half precision.
 
     Args:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the

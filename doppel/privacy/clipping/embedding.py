@@ -26,12 +26,6 @@ class EmbeddingRule(LayerRule):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
-        for option in ("max_norm", "scale_grad_by_freq", "sparse"):
-            if getattr(module, option):
-                raise UnsupportedLayerError(
-                    f"embedding '{name}' has {option} set, which makes its gradient depend on other rows or on no "
-                    f"dense weight: build it without {option}, or freeze it"
-                )
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
         self.scale = float(getattr(module, "embed_scale", 1.0))
 

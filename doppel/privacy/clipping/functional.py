@@ -63,6 +63,8 @@ class FunctionalRule(LayerRule):
             children's without calling them, those of all its children. One parameter may have several names.
     """
 
+    min_dims = 1
+
     def __init__(self, name: str, module: nn.Module, owned: dict[str, nn.Parameter]) -> None:
         self.name, self.module = name, module
         self._keys = {own: str(id(parameter)) for own, parameter in owned.items()}

@@ -24,6 +24,12 @@ class HeadLoss:
     B·T·V logits, their logarithms and their gradient side by side. The head is called as any layer is, so a
     :class:`~doppel.privacy.clipping.PerSampleClipper` clips it by its ordinary rule; nothing here knows of privacy.
 
+    Formal guarantees:
+        A row's loss and gradient are formed from that row alone. The row with most labels decides how many positions
+        stand side by side; in others they are filled up by positions of their own without label, whose weight and so
+        whose gradient is exactly zero. They add nothing to a norm, nor to its room for rounding. A row that overflows
+        has a gradient that is not finite, and contributes zero.
+
     Args:
         head: The output head, an ``nn.Linear`` with or without bias; its weight may be tied to the embedding.
         divisor: Divides the sum over a row's positions: a public constant, so that the loss is a likelihood of whole

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from doppel.privacy.clipping.arithmetic import (
     add_product_to_grad,
     add_to_grad,
-    batched_matmul,
     centre_operands,
     cross_inner,
     formed_norm,
     gemm_operand,
     gram_inner,
+    matmul,
     room_of_gram,
     scale_units,
     squared_norm,
@@ -86,7 +86,7 @@ class LinearRule(LayerRule):
 
     def _form_gradients(self, A: Tensor, G: Tensor, is_narrow: bool) -> tuple[Tensor, dict[str, Tensor]]:
         left, right = (A, G) if self.is_transposed else (G, A)
-        kept = {"weight_grads": batched_matmul(left.transpose(1, 2), right)}
+        kept = {"weight_grads": matmul(left.transpose(1, 2), right)}
         if self.trains_bias:
             kept["bias_grads"] = G.sum(1, dtype=wide_dtype(G.dtype))
         if is_narrow:

@@ -90,6 +90,7 @@ class LayerRule(ABC):
 
     module_type: ClassVar[type[nn.Module]] = nn.Module
     parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    min_dims: ClassVar[int] = 2  # of an output: a vector may run over rows or over features
     bound = 1.0
 
     def __init__(self, name: str, module: nn.Module) -> None:
@@ -159,7 +160,7 @@ class LayerRule(ABC):
 
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
         """The output with a row for each row of the micro-batch."""
-        if output.dim() < 2 or output.shape[0] != layout.num_rows:
+        if output.dim() < self.min_dims or output.shape[0] != layout.num_rows:
             raise UnsupportedLayerError(
                 f"module '{self.name}' ({type(self.module).__name__}) gave an output of shape "
                 f"{tuple(output.shape)}, but its first dimension must be the {layout.num_rows} rows of the micro-batch"

@@ -67,6 +67,17 @@ class Attending(nn.Module):
         return output if weights is None else output + weights.sum((1, 2))[:, None, None]
 
 
+class OneNumber(nn.Module):
+    """A number for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 2.0, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.scale).sum((1, 2))
+
+
 SHAPES = {1: (6, 5), 2: (6, 5, 5), 3: (6, 3, 4, 3)}
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "Conv1d": (lambda: nn.Conv1d(6, 4, 3, padding=1), SHAPES[1]),
@@ -92,6 +103,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "own module": (Scaled, (5, 6)),
     "own model": (WithToken, (5, 6)),
+    "one number a row": (OneNumber, (5, 6)),
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), (5, 6)),
 }
 
@@ -106,7 +118,7 @@ def build(name: str, dtype: torch.dtype = torch.float64, num_rows: int = 6) -> t
 
 
 def losses(model: nn.Module, batch: Batch) -> Tensor:
-    return batch["weights"] * model(batch["x"]).flatten(1).square().mean(1)
+    return batch["weights"] * model(batch["x"]).reshape(len(batch["x"]), -1).square().mean(1)
 
 
 def without_dropout(model: nn.Module) -> nn.Module:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from doppel.privacy.clipping.arithmetic import batched_matmul, gram_inner
+from doppel.privacy.clipping.arithmetic import gram_inner, matmul
 
 
-@pytest.mark.parametrize("num_positions", [1, 7, 63, 64, 65, 66, 128])
+@pytest.mark.parametrize("num_positions", [1, 7, 64])
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 def test_inner_product_of_grams_is_the_squared_norm_of_the_product(num_positions: int, offset: float) -> None:
     """⟨AAᵀ, GGᵀ⟩ = ‖GᵀA‖², and an offset of 1 is a constant input: a bias."""
@@ -25,7 +25,7 @@ def test_inner_product_of_grams_is_the_squared_norm_of_the_product(num_positions
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_products_of_half_precision_are_not_rounded_to_it(dtype: torch.dtype) -> None:
     x = torch.linspace(-1, 1, 2 * 6 * 8).view(2, 6, 8).to(dtype)
-    found = batched_matmul(x, x.transpose(1, 2))
+    found = matmul(x, x.transpose(1, 2))
     expected = x.double() @ x.double().transpose(1, 2)
     assert found.dtype is torch.float32
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
