@@ -25,7 +25,7 @@ FILE = "manifest.json"
 #: What people read of a run.
 REPORTS = ("report.json", "report.html")
 _VERSION = 2
-_KEYED = "sealed:"  # begins the digest of a private file
+_KEYED = "keyed:"  # begins the digest of a private file
 _PATIENCE = 120  # seconds: jobs of one run may end at the same time
 
 
@@ -44,7 +44,7 @@ class Entry:
         budget: The ledger's scope that pays for it; None where nothing private is in it, or nothing pays.
         step: What made it.
         command: The words after ``cli.py``; paths in the run folder by their place there.
-        sha256: Of its content; of a private file ``sealed:`` and a keyed digest.
+        sha256: Of its content; of a private file ``keyed:`` and its keyed digest.
         inputs: Digest of each file that the step read: a path in the run folder, or an absolute one. None where there
             was no file of that name.
         reads_private: Whether one of these holds private text.
