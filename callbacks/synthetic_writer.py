@@ -55,8 +55,8 @@ class SyntheticWriter(BasePredictionWriter):
     functions of what the model wrote. A data module that does not say that it reads such text
     (:func:`~datamodules.data_module.may_be_told`), such as the private utterances that a parser annotates, is written
     from in silence: no count and no share of it is computed, logged or said, no sample goes to Weights & Biases, and
-    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.keyed_fingerprint`). The lines themselves are then
-    private.
+    hashes of its content are keyed (:func:`~doppel.privacy.fingerprint.keyed_fingerprint`). The lines themselves are
+    then private.
 
     *Metrics:* those of :func:`~callbacks.sample_metrics.sample_metrics`, and ``synthetic/samples_per_second`` of this
     run, over all ranks.
