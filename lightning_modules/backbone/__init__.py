@@ -1,1 +1,1 @@
-"""The pretrained model: loading, adapters, weights of an earlier training, the head fused with its loss."""
+"""The pretrained model: loading, adapters, weights of an earlier training, the loss of its head."""

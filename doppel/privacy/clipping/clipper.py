@@ -85,7 +85,6 @@ class PerSampleClipper:
             for rule in self.rules:
                 rule.bound = 2.0 ** math.ceil(math.log2(self.max_grad_norm))
         self._observer = ModelObserver(self.rules)
-        self._layout = UnitLayout(1, 1)
         self._is_active = self._is_closed = self._is_audited = False
 
     def __repr__(self) -> str:
@@ -145,7 +144,7 @@ class PerSampleClipper:
             )
 
     def _enter(self, stack: ExitStack, layout: UnitLayout) -> None:
-        self._is_active, self._layout = True, layout
+        self._is_active = True
         for _, parameter in self._parameters:
             parameter.requires_grad_(False)
         self._observer.attach(stack, layout, audited=[] if self._is_audited else self._parameters)
