@@ -120,8 +120,7 @@ def test_a_run_goes_on_under_a_higher_limit_and_not_with_another_generator(tmp_p
     mended = {"evolution.limits.max_calls": 10, "evolution.max_new_tokens": 400}
     mended_run = load(shipped("own-data"), {"systems": ["evolution"], **mended})
     refuse_to_mix(tmp_path, old, mended_run)  # as an answer that was cut off asks for
-    (tmp_path / "evolution").mkdir()
-    (tmp_path / "evolution" / "votes.jsonl").write_text("")
+    (tmp_path / "synthetic_evolution.jsonl").write_text("")
     with pytest.raises(UserError, match=r"max_new_tokens"):
         refuse_to_mix(tmp_path, old, mended_run)
     other = load(shipped("own-data"), {"systems": ["one_stage"]})

@@ -137,6 +137,7 @@ def test_checkpoints_of_another_run_are_not_paid_for_though_the_ledger_is_one(tm
         sample(tmp_path / name, "two_stage")
     told = covered_summary(RunRecord(tmp_path / "second"))
     assert told is not None and told["epsilon"] == epsilon(20)
+    assert cli.main(["verify", str(tmp_path / "second")]) == 0
     mine, theirs = (tmp_path / name / "model_two_stage/checkpoints/last.ckpt" for name in ("second", "first"))
     shutil.copy(theirs, mine)
     told = covered_summary(RunRecord(tmp_path / "second"))
