@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.columns import Columns
+from datamodules.overlap import refuse_private
 from datamodules.selection import Selection
 from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
@@ -223,11 +224,13 @@ def read_private(data: Mapping[str, Any], needs_label: bool) -> list[Turn]:
         needs_label: Whether a file without labels is refused.
 
     Raises:
-        UserError: They are to be the first units alone, for which no ε holds.
+        UserError: They are to be the first units alone, for which no ε holds, or what hides their words learns of them.
     """
     if data.get("limit_train_units") is not None:
         raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
     path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
     needs: tuple[Field, ...] = ("label",) if needs_label else ()
     columns, selection = Columns.from_config(data), Selection.from_config(data)
+    if selection.redact is not None:
+        refuse_private(selection.redact.public_files, [(path, columns)])
     return selection.apply(read_turns(path, unit, needs=needs, columns=columns), path, unit)

@@ -21,7 +21,6 @@ from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_private
-from datamodules.redaction import Redaction
 from datamodules.sources import expand_path
 from datamodules.tables import head_of, place_turns, read_records
 from doppel.errors import DataError, UserError
@@ -143,15 +142,15 @@ def _refuse_private(data: Mapping[str, Any], settings: Evolution, reference: str
 
     Formal guarantees:
         Texts of the reference and donated examples are shown to the generator word by word: they are out of what the
-        guarantee protects. What a redaction of the private texts learns of is public too.
+        guarantee protects.
 
     Raises:
         UserError: One is, in whatever form.
     """
     columns = Columns.from_config(data)
-    used, redaction = reference_columns(columns), Redaction.from_config(data.get("redact"))
+    used = reference_columns(columns)
     public = [("--reference", reference, used), ("evolution.examples", settings.examples, used)]
-    refuse_private([*public, *(redaction.public_files if redaction else ())], [(data["train_path"], columns)])
+    refuse_private(public, [(data["train_path"], columns)])
 
 
 def _asked_with(prompt: Prompt, labels: Sequence[str] | None) -> dict[str, str | None]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import warnings
 from collections import Counter
@@ -351,16 +352,16 @@ class _ForCalibration:
 def _quiet() -> Iterator[None]:
     """Silence the libraries' numerical chatter (orders left out, overflow of hopeless candidates)."""
     import numpy as np
-    from absl import logging
 
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    chatter = logging.getLogger("absl")  # of dp-accounting, which is imported by now
+    level = chatter.level
+    chatter.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(verbosity)
+        chatter.setLevel(level)
 
 
 def _check_bound(delta: float, accountant: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from doppel.errors import DataError
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.gdp import GaussianBudget, choose, epsilon_of_choice
 from doppel.privacy.histogram import GRID
-from doppel.privacy.secret import KeyedStream
 from doppel.tables.marginals import Clique, Floats, Measurement, Table
+
+if TYPE_CHECKING:
+    from doppel.privacy.secret import KeyedStream
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_no_ledger_and_a_damaged_one_are_one_line(run_dir, tmp_path_factory, cap
         file.write('{"type": "refund"}\n')
     with pytest.raises(UserError) as error:
         run(capsys, str(run_dir))
-    assert error.value.about == f"{run_dir / 'ledger.jsonl'}, line 32"
+    assert error.value.about == f"{run_dir / 'ledger.jsonl'}, line 31"
 
 
 def test_without_a_folder_it_is_the_ledger_of_the_site(

@@ -23,7 +23,7 @@ from commands.pipeline.sources import check_files, read_sources
 from commands.pipeline.synthesis import steps_of
 from commands.privacy.ballots import read_private
 from datamodules.redaction import Redaction
-from doppel.errors import DataError, UserError
+from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.redaction.mask import MASK
 
@@ -116,7 +116,7 @@ def test_every_step_that_reads_private_rows_redacts_them(tmp_path: Path, tiny_mo
     assert {turn.utterance for turn in read_private(data, needs_label=False)} == {
         f"{MASK} see the {MASK} about my knee on day {MASK} says {MASK}"
     }
-    with pytest.raises(DataError, match=r"redact\.safe .* costs an ε"):
+    with pytest.raises(UserError, match=r"redact\.safe is .*which is to be public"):
         read_private({**data, "redact": {**data["redact"], "safe": str(tmp_path / "private.jsonl")}}, needs_label=False)
     save(experiment, tmp_path / "experiment.yaml")
     assert load(tmp_path / "experiment.yaml") == experiment
@@ -128,7 +128,7 @@ def test_a_run_refuses_a_ranker_of_its_private_rows_before_it_starts(tmp_path: P
     read_sources(experiment)
     assert experiment.redact is not None
     private = replace(experiment.redact, sensitive=str(tmp_path / "private.jsonl"))
-    with pytest.raises(DataError, match=r"redact\.sensitive is .*what is hidden in one depend on the others"):
+    with pytest.raises(UserError, match=r"redact\.sensitive is .*which is to be public"):
         read_sources(replace(experiment, redact=private))
     with pytest.raises(UserError, match=r"redact\.words is .*none\.txt, which does not exist"):
         check_files(replace(experiment, redact=replace(experiment.redact, words=str(tmp_path / "none.txt"))))
