@@ -69,7 +69,7 @@ class FunctionalRule(LayerRule):
         self.name, self.module = name, module
         self._keys = {own: str(id(parameter)) for own, parameter in owned.items()}
         self._owned = {str(id(parameter)): parameter for parameter in owned.values()}
-        self._compared: set[tuple[bool, ...]] = set()
+        self._compared: set[tuple[str, tuple[bool, ...]]] = set()  # arguments' structure, and which have rows
         self.reset()
 
     @property
@@ -102,7 +102,7 @@ class FunctionalRule(LayerRule):
             device = outputs[0].device.type
             autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
             others = [None if isinstance(x, Tensor) else x for x in arguments]
-            is_known = self._guesses(inputs)[0] in self._compared
+            is_known = (str(structure_of_arguments), self._guesses(inputs)[0]) in self._compared
             compared = [] if is_known else [x.detach() for x in outputs]
             self._call = _Call(others, structure_of_arguments, places, compared, autocast)
         seen = ObserveGradient.apply(self, layout, len(outputs), *outputs, *inputs)
@@ -127,15 +127,17 @@ class FunctionalRule(LayerRule):
         if self._call is None or self._call.grads is None:
             return
         self.operand_dtype = wide_dtype(self.trained_parameters[0].dtype)
-        refusals = []
+        structure, refusals = str(self._call.structure), []
         for has_rows in self._guesses(self._call.inputs):
             try:
                 self._form(has_rows)
             except UnsupportedLayerError as error:
                 refusals.append(error)
+                if not self._call.outputs:  # which would tell whether another guess is right
+                    break
             else:
                 if self.layout.num_units > 1:  # a unit alone tells nothing
-                    self._compared.add(has_rows)
+                    self._compared.add((structure, has_rows))
                 return
         raise refusals[0]
 
@@ -148,13 +150,13 @@ class FunctionalRule(LayerRule):
         if self.layout.num_units == 1:
             return [tuple(x.dim() > 0 for x in inputs)]
         may_have = [x.dim() > 0 and (len(x) == num_rows or (x.dim() > 2 and len(x) % num_rows == 0)) for x in inputs]
-        guesses = list(product(*[(True, False) if may else (False,) for may in may_have]))[:_MAX_GUESSES]
-        return guesses[:1] if guesses[0] in self._compared else guesses
+        return list(product(*[(True, False) if may else (False,) for may in may_have]))[:_MAX_GUESSES]
 
     def _form(self, has_rows: tuple[bool, ...]) -> None:
+        assert self._call is not None
         self._has_rows, squared = has_rows, []
         for units, outputs, gradients in self._of_units():
-            if has_rows not in self._compared:
+            if self._call.outputs:
                 self._compare(outputs, units)
             squared.append(formed_norm(gradients.values()))
         self.squared_norms = torch.cat(squared, 1)

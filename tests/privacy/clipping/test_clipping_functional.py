@@ -191,6 +191,35 @@ class Twice(nn.Module):
         return self.head(h)
 
 
+@pytest.mark.parametrize("length", [5, 6])
+def test_an_input_is_told_anew_where_it_comes_by_another_name(length: int) -> None:
+    """A mask of rows, then one of pairs of positions, which may be as many as the rows are."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.linspace(0.5, 2.0, 6))
+
+        def forward(self, x: Tensor, *, of_rows: Tensor | None = None, of_pairs: Tensor | None = None) -> Tensor:
+            if of_rows is not None:
+                x = x * of_rows.unsqueeze(-1)
+            return (x if of_pairs is None else of_pairs @ x) * self.scale
+
+    model, batch, pairs = Masked().double(), {"x": torch.randn(6, length, 6).double()}, torch.randn(length, length)
+    clipper = PerSampleClipper(model, 0.1)
+    for name in ("of_rows", "of_pairs"):
+
+        def of_mask(model: nn.Module, batch: Batch, name: str = name) -> Tensor:
+            mask = batch["x"][..., 0] if name == "of_rows" else pairs.double()
+            return model(batch["x"], **{name: mask}).square().sum((1, 2))
+
+        model.zero_grad()
+        with clipper.capture(6):
+            of_mask(model, batch).sum().backward()
+        norms = clipper.accumulate()
+        assert_close((grads_of(model), norms), naive(model, batch, 0.1, losses=of_mask), 1e-10)
+
+
 @pytest.mark.parametrize(
     ("how", "named"),
     [
