@@ -6,7 +6,6 @@ import argparse
 import errno
 import sys
 
-from commands.lightning.options import check_options
 from doppel.errors import UserError
 
 
@@ -31,7 +30,6 @@ def predict(argv: list[str]) -> None:
 
 
 def _run(command: str, argv: list[str]) -> None:
-    check_options(command, argv)
     from commands.lightning.own_code import check_own, find_here
 
     find_here()

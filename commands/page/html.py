@@ -11,6 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+#: The page of a run, in its folder.
+PAGE = "report.html"
 TEMPLATES = Path(__file__).with_name("templates")
 
 

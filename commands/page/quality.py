@@ -12,7 +12,6 @@ from typing import Any
 from markupsafe import Markup
 
 from commands.page.asked import Sample
-from commands.page.pictures import picture
 from commands.pipeline.names import Names
 from commands.pipeline.private_files import of_runs
 from commands.pipeline.run_record import RunRecord
@@ -145,10 +144,10 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         return [], str(error)
 
 
-def frequency_picture(
-    record: RunRecord, human: Sequence[Sample], samples: Sequence[Sample], called: Names
-) -> Markup | None:
+def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample], called: Names) -> Markup | None:
     """Frequency of each function, human against synthetic; None where one side has no trees."""
+    from commands.page.charts import scatter  # matplotlib, for which no --help waits
+
     sides = [[sample for sample in side if sample.tree and sample.names] for side in (human, samples)]
     if not all(sides):
         return None
@@ -157,18 +156,18 @@ def frequency_picture(
     shares = [{name: count[name] / len(side) for name in names} for count, side in zip(counts, sides, strict=True)]
     words = {name: name if called.of(name) == name else f"{called.of(name)} ({name})" for name in names}
     points = {words[name]: (shares[0][name], shares[1][name]) for name in names}
-    return picture(
-        record,
-        "scatter",
+    return scatter(
         points,
         "How often each function occurs among human and among synthetic turns",
         f"{len(names)} functions, most of them near the line of equal shares if the samples are good",
     )
 
 
-def length_picture(record: RunRecord, human: Sequence[Sample], by_system: Mapping[str, Sequence[Sample]]) -> Markup:
+def length_picture(human: Sequence[Sample], by_system: Mapping[str, Sequence[Sample]]) -> Markup:
     """How long utterances are."""
+    from commands.page.charts import lengths
+
     sides = {"human turns": human, **{system(name).label: own for name, own in by_system.items()}}
     words = {name: [len(sample.utterance.split()) for sample in own] for name, own in sides.items()}
     means = ", ".join(f"{name} {fmean(own):.1f} words" for name, own in words.items() if own)
-    return picture(record, "lengths", words, "How long the utterances are", f"On average: {means}")
+    return lengths(words, "How long the utterances are", f"On average: {means}")

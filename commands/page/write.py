@@ -13,8 +13,7 @@ import yaml
 
 from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
-from commands.page.html import render
-from commands.page.pictures import PAGE
+from commands.page.html import PAGE, render
 from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
@@ -129,8 +128,8 @@ def write_page(
         figures=quality.figures(metrics, with_private),
         measured=[system(name).label for name in metrics],
         notes=[*sum(wrong.values(), []), *_notes(metrics, with_private), *_later_notes(later)],
-        frequency=quality.frequency_picture(record, human, measured[main], called) if human else None,
-        lengths=quality.length_picture(record, human, measured) if human else None,
+        frequency=quality.frequency_picture(human, measured[main], called) if human else None,
+        lengths=quality.length_picture(human, measured) if human else None,
         no_human=no_human,
         warnings=[sentence for name in systems for sentence in run_numbers.warnings(record, name)],
         num_human=len(human),

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from commands.pipeline.forks import Forks
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.steps import Step
 from commands.pipeline.yaml_files import PLACE, ROOT
@@ -43,29 +42,28 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
     # In a job each step is started by srun, and another interpreter cannot be forked from this one's like.
     can_fork = python == sys.executable and "SLURM_JOB_ID" not in os.environ
     is_worth_it = can_fork and sum(step.kind != "tool" for step in waiting) > 1
-    with Forks(python, ROOT, PLACE) as forks:
-        for number, step in enumerate(steps, 1):
-            head = f"── {step.name} ({number} of {len(steps)})"
-            if step not in waiting:
-                say(f"{head}: done already, skipped")
-                continue
-            left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if is_measured else ""
-            what = next((words for verb, words in _WHAT_OF.items() if step.argv[0] == verb), _WHAT[step.kind])
-            say(f"{head}: {what}{left}")
-            started = time.time()
-            # metrics and the report are told by the last lines of the run
-            is_told = is_verbose or step.argv[0] == "evolve" or (step.kind != "metrics" and step.name != "report")
-            command = [python, str(ROOT / "cli.py"), *step.argv]
-            stdout = None if is_told else subprocess.DEVNULL
-            with nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name):
-                status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, forks if is_worth_it else None)
-            if status:
-                why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
-                sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
-                return status
-            spent += _weight(step)
-            is_measured = is_measured or step.kind != "tool"  # which says nothing of how long a training takes
-            say(f"   {step.name}: {minutes(time.time() - started)}")
+    for number, step in enumerate(steps, 1):
+        head = f"── {step.name} ({number} of {len(steps)})"
+        if step not in waiting:
+            say(f"{head}: done already, skipped")
+            continue
+        left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if is_measured else ""
+        what = next((words for verb, words in _WHAT_OF.items() if step.argv[0] == verb), _WHAT[step.kind])
+        say(f"{head}: {what}{left}")
+        started = time.time()
+        # metrics and the report are told by the last lines of the run
+        is_told = is_verbose or step.argv[0] == "evolve" or (step.kind != "metrics" and step.name != "report")
+        command = [python, str(ROOT / "cli.py"), *step.argv]
+        stdout = None if is_told else subprocess.DEVNULL
+        with nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name):
+            status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, is_worth_it)
+        if status:
+            why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
+            sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
+            return status
+        spent += _weight(step)
+        is_measured = is_measured or step.kind != "tool"  # which says nothing of how long a training takes
+        say(f"   {step.name}: {minutes(time.time() - started)}")
     return 0
 
 

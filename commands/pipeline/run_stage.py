@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from commands.pipeline.forks import Forked, Forks
+from commands.pipeline.forks import Forked
 from commands.pipeline.manifest import enter
 from doppel.console.parent import VARIABLE
 from doppel.errors import UserError
@@ -28,7 +28,7 @@ def run_stage(
     command: Sequence[str],
     cwd: Path | None = None,
     stdout: int | None = None,
-    forks: Forks | None = None,
+    is_forked: bool = False,
 ) -> int:
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
 
@@ -44,7 +44,7 @@ def run_stage(
         command: Words of the command.
         cwd: Where it runs.
         stdout: Where its output goes, in place of this process's.
-        forks: Who starts it, where it is a command of ``cli.py``, in place of a new interpreter.
+        is_forked: Whether it is forked with its imports done, in place of a new interpreter of ``cli.py``.
 
     Returns:
         Exit status; a command that fails leaves no mark, and 75 says that it was preempted.
@@ -70,19 +70,22 @@ def run_stage(
         words += ["--trainer.num_nodes", nodes, "--trainer.devices", tasks]
     sys.stdout.flush()
     start = time.time()
-    process: Forked | subprocess.Popen[bytes]
-    if forks is not None:
-        process = forks.start(words[2:], stdout)
-    else:
-        environment = {**os.environ, "DOPPEL_RUN": "1"}
-        if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
-            environment[VARIABLE] = str(os.getpid())
-        process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env=environment)
-    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # whoever ends this ends the command
+    before = signal.getsignal(signal.SIGTERM)
+    process: Forked | subprocess.Popen[bytes] | None = None
     try:
+        if is_forked:
+            process = Forked(words[1:], cwd, is_quiet=stdout == subprocess.DEVNULL)
+            process.start()
+        else:
+            environment = {**os.environ, "DOPPEL_RUN": "1"}
+            if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
+                environment[VARIABLE] = str(os.getpid())
+            process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env=environment)
+        end = process.terminate
+        signal.signal(signal.SIGTERM, lambda *_: end())  # whoever ends this ends the command
         status = process.wait()
     except KeyboardInterrupt:  # the command got it too, and saves
-        while process.poll() is None:
+        while process is not None and process.pid is not None and process.poll() is None:
             with suppress(KeyboardInterrupt):
                 process.wait()
         return 130

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from callbacks.wandb_artifacts import artifact, use_artifact
-from commands.page.pictures import PAGE
+from commands.page.html import PAGE
 from commands.pipeline.run_folder import wandb_id
 from commands.pipeline.run_record import RunRecord
 

@@ -51,13 +51,24 @@ def test_a_typo_in_a_config_starts_no_job(
     assert not run.exists()
 
 
-@pytest.mark.parametrize("option", ["--trainer.max_epoch", "--model.init_args.lorra"])
+@pytest.mark.parametrize(
+    ("command", "option", "nearest"),
+    [
+        ("fit", "--trainer.max_epoch", "trainer.max_epochs"),
+        ("fit", "--model.init_args.lorra", "lora"),
+        ("fit", "--modle", "model"),
+        ("fit", "--privacy.target_epslon", "target_epsilon"),
+        ("predict", "--cpkt_path", "ckpt_path"),
+        ("test", "--trainer.max_epoch", "trainer.max_epochs"),
+    ],
+)
 def test_options_are_not_abbreviated_and_typos_of_the_command_line_are_answered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, option: str, nearest: str
 ) -> None:
     run = tmp_path / "run" / "stage"
-    assert main(["fit", *CONFIGS, *DATA, option, "3", "--run_dir", str(run)]) == 2
-    assert f"did you mean '{'trainer.max_epochs' if 'epoch' in option else 'lora'}'?" in capsys.readouterr().err
+    assert main([command, *CONFIGS, *DATA, option, "3", "--run_dir", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert f"did you mean {nearest!r}?" in error and f" {command} --help` lists" in error and error.count("\n") == 2
     assert not run.exists()
 
 
