@@ -12,7 +12,7 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from commands.pipeline.run_record import RunRecord
+from commands.runs.run_record import RunRecord
 
 PAGE = "report.html"
 #: Functions of :mod:`commands.page.charts` by what they draw of one run.

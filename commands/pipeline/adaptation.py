@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from commands.pipeline.settings import Adaptation
 from commands.pipeline.step_maker import StepMaker
-from commands.pipeline.steps import PRIVATE_PARTS, File, Step
-from commands.pipeline.system import System
-from commands.pipeline.systems import systems_of
-from commands.pipeline.yaml_files import Settings
+from commands.runs.steps import PRIVATE_PARTS, File, Step
+from commands.runs.system import System
+from commands.runs.systems import systems_of
+from commands.runs.yaml_files import Settings
 
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 

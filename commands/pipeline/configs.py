@@ -9,8 +9,8 @@ from typing import Any
 
 from commands.pipeline.lengths import BASE_MODEL, longest_utterance
 from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
-from commands.pipeline.system import MODEL_FILES, System
-from commands.pipeline.yaml_files import ROOT, Settings, absolute, fill_in, merge, read_yaml
+from commands.runs.system import MODEL_FILES, System
+from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, merge, read_yaml
 from doppel.errors import UserError
 
 _DATA = "datamodules.dialogue_data_module.DialogueDataModule"

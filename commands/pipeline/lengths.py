@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from commands.pipeline.settings import Experiment
-from commands.pipeline.yaml_files import PLACE, ROOT
+from commands.runs.yaml_files import PLACE, ROOT
 from datamodules.columns import Columns, reference_columns
 from datamodules.sources import expand_path
 from datamodules.tables import place_turns

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from commands.pipeline.settings import Calibration, Experiment, Topics
 from commands.pipeline.step_maker import StepMaker
-from commands.pipeline.steps import Role, Step, linked
-from commands.pipeline.system import System
-from commands.pipeline.yaml_files import Settings
+from commands.runs.steps import Role, Step, linked
+from commands.runs.system import System
+from commands.runs.yaml_files import Settings
 
 
 @dataclass(frozen=True)

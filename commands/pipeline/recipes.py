@@ -6,9 +6,9 @@ A step waits for those whose files it reads, so a recipe says which files those 
 from __future__ import annotations
 
 from commands.pipeline.step_maker import StepMaker
-from commands.pipeline.steps import Step
-from commands.pipeline.system import System
-from commands.pipeline.yaml_files import Settings
+from commands.runs.steps import Step
+from commands.runs.system import System
+from commands.runs.yaml_files import Settings
 
 
 def one_stage(make: StepMaker, system: System) -> list[Step]:

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from commands.pipeline.evolution_settings import Evolution
-from commands.pipeline.yaml_files import Settings, merge
+from commands.privacy.evolution_settings import Evolution
+from commands.runs.yaml_files import Settings, merge
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 
@@ -137,7 +137,7 @@ class Experiment:
 
     Args:
         name: Name of the file.
-        systems: Systems to train and compare, of :data:`~commands.pipeline.systems.SYSTEMS` or keys of ``variants``.
+        systems: Systems to train and compare, of :data:`~commands.runs.systems.SYSTEMS` or keys of ``variants``.
         epsilon: Target ε of each system; ``inf`` trains without privacy, on shuffled batches of a fixed size.
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.

@@ -6,12 +6,12 @@ import dataclasses
 import json
 from typing import Any, cast
 
-from commands.pipeline.evolution_settings import GRAMMAR
 from commands.pipeline.settings import Attributes, Calibration, Topics
 from commands.pipeline.step_base import StepBase
-from commands.pipeline.steps import File, Role, Step
-from commands.pipeline.system import System, candidates_of, pool_of
-from commands.pipeline.yaml_files import Settings, merge
+from commands.privacy.evolution_settings import GRAMMAR
+from commands.runs.steps import File, Role, Step
+from commands.runs.system import System, candidates_of, pool_of
+from commands.runs.yaml_files import Settings, merge
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 

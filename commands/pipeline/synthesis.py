@@ -9,8 +9,8 @@ from commands.pipeline.adaptation import adaptation
 from commands.pipeline.configs import PUBLIC_TREES
 from commands.pipeline.settings import Experiment
 from commands.pipeline.step_maker import StepMaker
-from commands.pipeline.steps import Step, linked
-from commands.pipeline.systems import systems_of
+from commands.runs.steps import Step, linked
+from commands.runs.systems import systems_of
 
 
 def steps_of(experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> list[Step]:

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
-from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.ballots import Ballots, Poll
 from commands.privacy.counted import embed
+from commands.privacy.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
 from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
+from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path

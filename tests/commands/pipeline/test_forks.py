@@ -16,7 +16,7 @@ import pytest
 
 from commands.pipeline.forks import MODULES, Forks
 from commands.pipeline.run_stage import run_stage
-from commands.pipeline.yaml_files import ROOT
+from commands.runs.yaml_files import ROOT
 
 _CLI = """
 import atexit, json, os, sys, time

@@ -7,7 +7,7 @@ from typing import Any
 
 from commands.pipeline import recipes
 from commands.pipeline.settings import Experiment
-from commands.pipeline.system import Recipe, System
+from commands.runs.system import Recipe, System
 
 
 def _with_trees(name: str, label: str, recipe: Recipe = recipes.two_stage, **fields: Any) -> System:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from commands.pipeline.steps import Role, Step
+from commands.runs.steps import Role, Step
 from datamodules.turn import Field
 
 #: Of the steps' maker and the system itself: its steps, see :mod:`commands.pipeline.recipes`.
