@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from commands.page.names import Names
 from commands.page.supported import Supported, public_file, read_supported
-from commands.pipeline.configs import PUBLIC_TREES
 from commands.runs.run_record import RunRecord
+from commands.runs.steps import PUBLIC_TREES
 from commands.runs.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.lispress.api_table import read_api_names

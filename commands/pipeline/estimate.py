@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.lengths import BASE_MODEL
 from commands.pipeline.readiness import Readiness
 from commands.pipeline.settings import Experiment
 from commands.runs.steps import Step
+from commands.runs.system import BASE_MODEL
 from commands.runs.yaml_files import ROOT
 from datamodules.turn import Turn
 from doppel.errors import DataError

@@ -16,7 +16,7 @@ from commands.pipeline.code_copy import version
 from commands.pipeline.experiment import load, save
 from commands.pipeline.local import minutes, run_here
 from commands.pipeline.more import Wanted, more_steps
-from commands.pipeline.settings import Experiment, Topics
+from commands.pipeline.settings import Experiment, Topics, systems_of
 from commands.privacy.histogram import read_labels
 from commands.runs import systems
 from commands.runs.manifest import Manifest, declaration, declare, is_declared
@@ -138,7 +138,7 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
     Raises:
         UserError: There is none, or its run has not come so far.
     """
-    known = {used.name: used for used in systems.systems_of(experiment) if used.learns}
+    known = {used.name: used for used in systems_of(experiment) if used.learns}
     for used in [used for used in known.values() if used.models_of is None and not used.stages]:
         del known[used.name]
         if used.name == name or not known:

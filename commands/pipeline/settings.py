@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from commands.privacy.evolution_settings import Evolution
+from commands.runs.system import System
+from commands.runs.systems import system
 from commands.runs.yaml_files import Settings, merge
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
@@ -271,6 +273,11 @@ class Experiment:
         always, defaults = ("name", "systems", "epsilon", "num_samples"), Experiment(name="")
         values = dataclasses.asdict(self)
         return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
+
+
+def systems_of(experiment: Experiment) -> list[System]:
+    """The systems of an experiment, in its order."""
+    return [system(name) for name in experiment.systems]
 
 
 def _check_shares(name: str, noise_multiplier: float, oversample: int) -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from commands.page.names import read_names
 from commands.page.supported import read_supported
-from commands.pipeline.lengths import BASE_MODEL, foreign
-from commands.pipeline.settings import Experiment, Topics
+from commands.pipeline.lengths import foreign
+from commands.pipeline.settings import Experiment, Topics, systems_of
 from commands.pipeline.unslotted import unslotted
 from commands.privacy.evolution_settings import GRAMMAR
-from commands.runs.systems import systems_of
+from commands.runs.system import BASE_MODEL
 from commands.runs.yaml_files import ROOT, merge
 from datamodules.attribute_codes import check_schema
 from datamodules.codec import MAX_LENGTH

@@ -54,10 +54,6 @@ class StepMaker(StepBase):
         wanted = self.experiment.calibration
         return None if wanted is None or (wanted.draws_trees and not system.has_trees) else wanted
 
-    def steps(self, system: System) -> list[Step]:
-        """From private turns to the samples of a system and their metrics; or a training alone."""
-        return [] if system.recipe is None else [*system.recipe(self, system), *self.evaluate(system)]
-
     def fit(
         self, system: System, stage: str, shares: Shares | Attributes | None = None, changes: Settings | None = None
     ) -> Step:

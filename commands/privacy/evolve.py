@@ -191,7 +191,7 @@ def warn_of(texts: Sequence[str], public: Sequence[str]) -> None:
     """
     if len(texts) < _FEW_TEXTS or len(public) < _FEW_TEXTS:
         return
-    from commands.quality.judges import place_of
+    from commands.lightning.trained_model import place_of
     from doppel.metrics.fluency import LanguageModel
 
     judge = LanguageModel(place_of(BASE))
