@@ -24,8 +24,8 @@ COMMANDS = {
     },
     "Privacy": {
         "plan": "doppel.console.plan:plan",
-        "norms": "commands.privacy.norms:norms",
-        "ledger": "commands.privacy.ledger:ledger",
+        "norms": "commands.pipeline.norms:norms",
+        "ledger": "commands.pipeline.ledger:ledger",
         "verify": "commands.privacy.verify:verify",
         "export": "commands.privacy.export:export",
         "audit": "commands.privacy.audit:audit",
@@ -61,7 +61,7 @@ MORE = {
         "evolve": "commands.privacy.evolve:evolve",
         "keep-best": "commands.quality.keep_best:keep_best",
         "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
-        "report": "commands.quality.report:report",
+        "report": "commands.page.report:report",
     },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",

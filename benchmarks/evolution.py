@@ -27,8 +27,8 @@ from typing import Any
 import pandas as pd
 
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.yaml_files import ROOT
 from commands.quality.frame import COLUMNS, write_csv
+from commands.runs.yaml_files import ROOT
 from datamodules.attribute_codes import AttributeCodes, check_schema
 from datamodules.columns import Columns
 from datamodules.tables import read_turns

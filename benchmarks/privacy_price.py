@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from benchmarks._harness import Report, table
 from commands.pipeline.experiment import load
+from commands.pipeline.norms import build, micro_batches
 from commands.pipeline.synthesis import steps_of
-from commands.privacy.norms import build, micro_batches
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 

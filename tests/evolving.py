@@ -15,9 +15,9 @@ import yaml
 import cli
 from commands.pipeline import runner as runner_module
 from commands.pipeline.experiment import load
-from commands.pipeline.manifest import enter
 from commands.pipeline.slurm import load_site
 from commands.privacy import evolve
+from commands.runs.manifest import enter
 from doppel.grammar import generate
 from doppel.privacy.ledger import Ledger
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from commands.pipeline.manifest import declare, enter
-from commands.pipeline.steps import File, Role, Step
-from commands.pipeline.systems import system
+from commands.runs.manifest import declare, enter
+from commands.runs.steps import File, Role, Step
+from commands.runs.systems import system
 from doppel.files import sha256_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyBudget, plan

@@ -16,7 +16,7 @@ import yaml
 
 import cli
 from commands.lightning import hardware
-from commands.pipeline.run_folder import last_checkpoint
+from commands.runs.run_folder import last_checkpoint
 from doppel.privacy.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parent.parent

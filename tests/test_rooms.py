@@ -47,6 +47,16 @@ def test_no_modules_import_each_other() -> None:
     assert circles(graph) == set()
 
 
+def test_no_rooms_of_commands_import_each_other() -> None:
+    graph: dict[str, set[str]] = {}
+    for name in modules():
+        if name.startswith("commands."):
+            others = {other.split(".")[1] for other in imported(name) if other.startswith("commands.")}
+            graph.setdefault(name.split(".")[1], set()).update(others)
+    assert circles(graph) == set()
+    assert graph["runs"] == {"runs"}, "what a run folder is depends on no room that reads or writes one"
+
+
 def test_a_circle_is_found() -> None:
     graph: dict[str, set[str]] = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
     assert circles(graph) == {("a", "b", "c")}

@@ -15,8 +15,8 @@ from commands.pipeline.experiment import load
 from commands.pipeline.local import run_here
 from commands.pipeline.runner import Runner
 from commands.pipeline.slurm import load_site
-from commands.pipeline.steps import Step
 from commands.pipeline.values import read_values
+from commands.runs.steps import Step
 
 #: Commands among the tools that samplings read from.
 _NEEDED = ("public-trees", "calibrate")

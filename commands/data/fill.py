@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from commands.lightning.trained_model import value_chooser
-from commands.pipeline.private_files import learnt_from
+from commands.runs.private_files import learnt_from
 from datamodules.attribute_codes import AttributeCodes
 from datamodules.columns import Columns
 from datamodules.overlap import refuse_private

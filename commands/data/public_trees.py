@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commands.pipeline.private_files import of_runs
+from commands.runs.private_files import of_runs
 from datamodules.columns import Columns, reference_columns
 from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path

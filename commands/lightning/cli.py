@@ -27,8 +27,8 @@ from commands.lightning.hardware import check_hardware, settled_precision, uses_
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
-from commands.pipeline.private_files import of_runs
-from commands.pipeline.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
+from commands.runs.private_files import of_runs
+from commands.runs.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
 from datamodules.data_module import TrainingDataModule, may_be_told
 from datamodules.overlap import Source
 from doppel.allocator import keep_freed_memory

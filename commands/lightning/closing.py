@@ -11,8 +11,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from callbacks.differential_privacy import DifferentialPrivacy
-from commands.pipeline.by_hand import predict_command
-from commands.pipeline.yaml_files import ROOT
+from commands.lightning.by_hand import predict_command
+from commands.runs.yaml_files import ROOT
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 

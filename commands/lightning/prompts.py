@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.manifest import FILE, Manifest, ManifestError
-from commands.pipeline.steps import RELEASED, Role
+from commands.runs.manifest import FILE, Manifest, ManifestError
+from commands.runs.steps import RELEASED, Role
 from datamodules.columns import Columns, reference_columns
 from datamodules.data_module import may_be_told
 from datamodules.overlap import Source, refuse_private

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commands.pipeline.stage_config import StageConfig
-from commands.pipeline.yaml_files import ROOT
+from commands.runs.stage_config import StageConfig
+from commands.runs.yaml_files import ROOT
 from datamodules.sources import expand_path
 from doppel.errors import UserError
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from commands.page.names import Names
 from commands.page.released import Release, sampling_interval
-from commands.pipeline.names import Names
-from commands.pipeline.supported import Supported
-from commands.pipeline.systems import system
+from commands.page.supported import Supported
+from commands.runs.systems import system
 from datamodules.attribute_codes import BETWEEN
 from doppel.lispress import valid_function_types
 

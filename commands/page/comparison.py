@@ -11,10 +11,10 @@ import pandas as pd
 
 from commands.page import charts
 from commands.page.html import render
-from commands.pipeline.run_record import RunRecord
 from commands.quality.frame import HUMAN, VOID, counted, pool, read_runs
 from commands.quality.measures import SHOWN, measure
 from commands.quality.tables import epsilon_text, label_of, lines_of, sections
+from commands.runs.run_record import RunRecord
 from doppel.errors import UserError
 from doppel.files import write_text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from commands.page.report import build_report
 from commands.page.write import write_page
-from commands.pipeline.run_record import RunRecord
-from commands.quality.report import build_report
+from commands.runs.run_record import RunRecord
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
 

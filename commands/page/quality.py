@@ -12,12 +12,12 @@ from typing import Any
 from markupsafe import Markup
 
 from commands.page.asked import Sample
-from commands.pipeline.names import Names
-from commands.pipeline.private_files import of_runs
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.systems import system
-from commands.pipeline.yaml_files import merge
+from commands.page.names import Names
 from commands.quality.measures import DOWN, INSTEAD, UP, Measure, human_value, judged, measure
+from commands.runs.private_files import of_runs
+from commands.runs.run_record import RunRecord
+from commands.runs.systems import system
+from commands.runs.yaml_files import merge
 from datamodules.columns import Columns, reference_columns
 from datamodules.hub import is_on_hub
 from datamodules.overlap import refuse_private

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.yaml_files import ROOT
+from commands.runs.run_record import RunRecord
+from commands.runs.yaml_files import ROOT
 from datamodules.redaction import Redaction
 
 #: The curves that docs/redaction.md shows.

@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
-from commands.pipeline.manifest import Entry, Manifest
-from commands.pipeline.run_record import RunRecord
 from commands.privacy.counted import CLUSTERS
 from commands.privacy.coverage import ledger_of
+from commands.runs.manifest import Entry, Manifest
+from commands.runs.run_record import RunRecord
 from datamodules.attribute_codes import AttributeCodes
 from doppel.calibration import tree_vector
 from doppel.privacy.histogram import CONFIDENCE, largest_noise

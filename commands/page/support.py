@@ -7,11 +7,11 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from commands.pipeline.configs import PUBLIC_TREES
-from commands.pipeline.names import Names
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.supported import Supported, public_file, read_supported
-from commands.pipeline.yaml_files import public_names
+from commands.page.names import Names
+from commands.page.supported import Supported, public_file, read_supported
+from commands.runs.run_record import RunRecord
+from commands.runs.steps import PUBLIC_TREES
+from commands.runs.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.lispress.api_table import read_api_names
 

@@ -14,18 +14,18 @@ import yaml
 from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import PAGE, render
+from commands.page.names import Names, read_names
 from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
 from commands.page.tree_paths import tree_paths
-from commands.pipeline.manifest import Entry, enter_report
-from commands.pipeline.names import Names, read_names
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.systems import in_order, system
-from commands.pipeline.yaml_files import public_names
 from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
+from commands.runs.manifest import Entry, enter_report
+from commands.runs.run_record import RunRecord
+from commands.runs.systems import in_order, system
+from commands.runs.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_text
 
@@ -55,7 +55,7 @@ def write_page(
 
     Args:
         record: The run.
-        report: As :func:`commands.quality.report.build_report` makes it; None where the run was not evaluated.
+        report: As :func:`commands.page.report.build_report` makes it; None where the run was not evaluated.
         card: Of :func:`commands.privacy.verify.card`, if it is at hand.
         supported: What the assistant supports, in place of what the experiment says.
         names: A public file of what people call functions, labels and topics, likewise.

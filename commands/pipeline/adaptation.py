@@ -10,12 +10,12 @@ Formal guarantees:
 
 from __future__ import annotations
 
-from commands.pipeline.settings import Adaptation
+from commands.pipeline.recipes import steps_of_system
+from commands.pipeline.settings import Adaptation, systems_of
 from commands.pipeline.step_maker import StepMaker
-from commands.pipeline.steps import PRIVATE_PARTS, File, Step
-from commands.pipeline.system import System
-from commands.pipeline.systems import systems_of
-from commands.pipeline.yaml_files import Settings
+from commands.runs.steps import PRIVATE_PARTS, File, Step
+from commands.runs.system import System
+from commands.runs.yaml_files import Settings
 
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 
@@ -45,7 +45,7 @@ def adaptation(make: StepMaker, task: Adaptation) -> list[Step]:
     if "full" in experiment.systems:
         steps += _score(make, task, "full", make.parser)
     for system in sampled:
-        steps += make.steps(system)
+        steps += steps_of_system(make, system)
     for system in sampled:
         steps += _retrain(make, task, system)
     return steps

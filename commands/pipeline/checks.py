@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.manifest import Manifest
-from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
-from commands.pipeline.system import MODEL_FILES
-from commands.pipeline.systems import SYSTEMS, USUAL, systems_of
-from commands.pipeline.yaml_files import differences, merge
+from commands.pipeline.settings import DERIVED, SECTIONS, Experiment, systems_of
+from commands.runs.manifest import Manifest
+from commands.runs.system import MODEL_FILES
+from commands.runs.systems import SYSTEMS, USUAL
+from commands.runs.yaml_files import differences, merge
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.evolution.votes import NoisyVotes

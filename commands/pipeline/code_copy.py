@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from commands.pipeline.slurm import Site
-from commands.pipeline.yaml_files import ROOT, dump
+from commands.runs.yaml_files import ROOT, dump
 from doppel.console.say import say
 
 #: New files of these kinds are code; others may be data.

@@ -7,18 +7,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.lengths import BASE_MODEL, longest_utterance
+from commands.pipeline.lengths import longest_utterance
 from commands.pipeline.settings import DERIVED, SECTIONS, Experiment
-from commands.pipeline.system import MODEL_FILES, System
-from commands.pipeline.yaml_files import ROOT, Settings, absolute, fill_in, merge, read_yaml
+from commands.runs.steps import PUBLIC_TREES
+from commands.runs.system import BASE_MODEL, MODEL_FILES, System
+from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, merge, read_yaml
 from doppel.errors import UserError
 
 _DATA = "datamodules.dialogue_data_module.DialogueDataModule"
 _WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 #: Arguments of a model that only its training needs.
 _OF_TRAINING = ("optimizer", "lr_scheduler", "init_weights")
-#: Public trees of whose names a model of trees writes, in the run folder, and what stands for them in ``grammar``.
-PUBLIC_TREES, REFERENCE = "public_trees.jsonl", "reference"
+#: What stands in ``grammar`` for the trees of the reference.
+REFERENCE = "reference"
 #: Arguments of the Trainer that a sampling shares with the training.
 _OF_EVERY_PASS = ("accelerator", "devices", "logger", "precision")
 

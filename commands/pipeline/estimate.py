@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.lengths import BASE_MODEL
 from commands.pipeline.readiness import Readiness
 from commands.pipeline.settings import Experiment
-from commands.pipeline.steps import Step
-from commands.pipeline.yaml_files import ROOT
+from commands.runs.steps import Step
+from commands.runs.system import BASE_MODEL
+from commands.runs.yaml_files import ROOT
 from datamodules.turn import Turn
 from doppel.errors import DataError
 
@@ -199,7 +199,7 @@ def measure(config: Mapping[str, Any], reference: str | None, samples: bool = Tr
     from torch import Tensor
 
     from commands.lightning.hardware import training_precision
-    from commands.privacy.norms import build
+    from commands.pipeline.norms import build
     from datamodules.columns import Columns, reference_columns
     from datamodules.dialogue_data_module import DialogueDataModule
     from datamodules.encoded_turns import encode_turns

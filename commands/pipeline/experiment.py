@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.checks import check
-from commands.pipeline.evolution_settings import Evolution
 from commands.pipeline.settings import SECTIONS, Adaptation, Attributes, Calibration, Experiment, Topics
-from commands.pipeline.systems import USUAL
-from commands.pipeline.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
+from commands.privacy.evolution_settings import Evolution
+from commands.runs.systems import USUAL
+from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.spec import PrivacyArguments

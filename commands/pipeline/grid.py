@@ -14,7 +14,7 @@ from commands.pipeline.experiment import save
 from commands.pipeline.runner import Mode, Runner
 from commands.pipeline.slurm import Site, queued, submit
 from commands.pipeline.values import Point
-from commands.pipeline.yaml_files import PLACE
+from commands.runs.yaml_files import PLACE
 from doppel.errors import UserError
 
 
@@ -81,7 +81,7 @@ def run_grid(
     if waiting:
         summary += _array(waiting, runs, site, mode, check)
     if mode == "local":
-        from commands.privacy.ledger import of_runs  # which reads runs, and is no part of them
+        from commands.pipeline.ledger import of_runs  # which reads runs, and is no part of them
 
         summary += (of_runs(runs) or "").splitlines()[-1:]
     lead = "# " if mode == "dry-run" else ""

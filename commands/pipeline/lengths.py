@@ -9,14 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 from commands.pipeline.settings import Experiment
-from commands.pipeline.yaml_files import PLACE, ROOT
+from commands.runs.yaml_files import ROOT
 from datamodules.columns import Columns, reference_columns
 from datamodules.sources import expand_path
 from datamodules.tables import place_turns
 from doppel.errors import UserError
 
-#: Where an experiment names none.
-BASE_MODEL = str(PLACE / "models/base")
 #: Longest utterance in tokens where no reference says more: requests have some 12.
 USUAL_LENGTH = 48
 #: Share of the reference's texts that fit, and how many times their length is allowed.

@@ -12,8 +12,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from commands.pipeline.run_stage import run_stage
-from commands.pipeline.steps import Step
-from commands.pipeline.yaml_files import PLACE, ROOT
+from commands.runs.steps import Step
+from commands.runs.yaml_files import PLACE, ROOT
 from doppel.console.say import say
 
 #: Rough seconds of the kinds, from which the time left is guessed.

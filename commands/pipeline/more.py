@@ -6,11 +6,12 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from commands.pipeline.recipes import recipe_of
 from commands.pipeline.settings import Calibration, Experiment, Topics
 from commands.pipeline.step_maker import StepMaker
-from commands.pipeline.steps import Role, Step, linked
-from commands.pipeline.system import System
-from commands.pipeline.yaml_files import Settings
+from commands.runs.steps import Role, Step, linked
+from commands.runs.system import System
+from commands.runs.yaml_files import Settings
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def more_steps(experiment: Experiment, run: Path, system: System, draw: int, wan
     changed = replace(experiment, num_samples=wanted.num, seed=seed)
     if wanted.topic is not None:
         changed = replace(changed, topics=replace(experiment.topics or Topics(), oversample=wanted.oversample))
-    assert system.recipe is not None and draw > 1
-    steps = system.recipe(_MoreMaker(changed, run, wanted), replace(system, draw=draw, role=wanted.role))
+    assert draw > 1
+    steps = recipe_of(system)(_MoreMaker(changed, run, wanted), replace(system, draw=draw, role=wanted.role))
     kept = [step for step in steps if step.kind != "fit"]
     assert not any(step.protected for step in kept), "a later draw reads nothing private"
     return linked(kept)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from commands.pipeline.readiness import count_units
 from commands.pipeline.settings import Experiment
-from commands.pipeline.stage_config import StageConfig
-from commands.pipeline.steps import Step
-from commands.pipeline.system import System
+from commands.runs.stage_config import StageConfig
+from commands.runs.steps import Step
+from commands.runs.system import System
 from doppel.console.ledger import FILE_NAME
 from doppel.evolution.budget import STAGE, Outlook, plan_beside
 from doppel.privacy.accounting import Mechanism

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from commands.pipeline.settings import Attributes, Experiment, Topics
-from commands.pipeline.stage_config import StageConfig
-from commands.pipeline.steps import Step
-from commands.pipeline.system import System
 from commands.privacy.histogram import read_labels
+from commands.runs.stage_config import StageConfig
+from commands.runs.steps import Step
+from commands.runs.system import System
 from datamodules.attribute_codes import check_schema
 from datamodules.turn import Unit
 from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training

@@ -5,10 +5,12 @@ A step waits for those whose files it reads, so a recipe says which files those 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from commands.pipeline.step_maker import StepMaker
-from commands.pipeline.steps import Step
-from commands.pipeline.system import System
-from commands.pipeline.yaml_files import Settings
+from commands.runs.steps import Step
+from commands.runs.system import System
+from commands.runs.yaml_files import Settings
 
 
 def one_stage(make: StepMaker, system: System) -> list[Step]:
@@ -86,3 +88,31 @@ def _trees_then_utterances(make: StepMaker, system: System, changes: Settings | 
         *make.trees(system, "parse_tree", shares, changes),
         *make.utterances(system, "parse2utterance", shares, keeps_best=True, changes=changes),
     ]
+
+
+Recipe = Callable[[StepMaker, System], list[Step]]
+_RECIPES: dict[str, Recipe] = {
+    "one_stage": one_stage,
+    "labels": by_label,
+    "attributes": by_attributes,
+    "topics": by_topics,
+    "evolution": evolution,
+    "two_stage": two_stage,
+    "two_stage_attributes": attributes_then_trees,
+    "shuffled": shuffled,
+    "unconstrained": unconstrained,
+    "parser": parser,
+    "parser_low": parser,
+}
+
+
+def recipe_of(system: System) -> Recipe:
+    """How a system is made that is no parser of an adaptation; a variant is two-stage under settings of its own."""
+    return two_stage if system.needs == "variants" else _RECIPES[system.name]
+
+
+def steps_of_system(make: StepMaker, system: System) -> list[Step]:
+    """From private turns to the samples of a system and their metrics; or a training alone."""
+    if system.needs == "adaptation":  # which makes it by itself
+        return []
+    return [*recipe_of(system)(make, system), *make.evaluate(system)]

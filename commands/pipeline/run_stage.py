@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from commands.pipeline.forks import Forked
-from commands.pipeline.manifest import enter
+from commands.runs.manifest import enter
 from doppel.console.parent import VARIABLE
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
@@ -33,13 +33,13 @@ def run_stage(
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
 
     What the stage has left is entered into the run's manifest before that
-    (:func:`~commands.pipeline.manifest.enter`), by this process alone, however many tasks the command had.
+    (:func:`~commands.runs.manifest.enter`), by this process alone, however many tasks the command had.
 
     A fit goes on from the last checkpoint of its ``--run_dir``, if there is one: decided now, so that a requeued job
     resumes. In a job, fit and predict run under srun, a task for each device.
 
     Args:
-        kind: As :class:`~commands.pipeline.steps.Step` has it.
+        kind: As :class:`~commands.runs.steps.Step` has it.
         mark: RUN/.done/NAME; None runs the command every time.
         command: Words of the command.
         cwd: Where it runs.

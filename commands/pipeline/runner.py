@@ -21,17 +21,16 @@ from commands.pipeline.code_copy import copy_code, version
 from commands.pipeline.estimate import MANY_WEIGHTS, forecast
 from commands.pipeline.experiment import load, save
 from commands.pipeline.local import minutes, run_here
-from commands.pipeline.manifest import declaration, declare
 from commands.pipeline.readiness import readiness, trainings_of
-from commands.pipeline.run_folder import has_begun, hold
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.settings import Experiment
+from commands.pipeline.settings import Experiment, systems_of
 from commands.pipeline.slurm import Site, queued, submit
 from commands.pipeline.sources import check_files, check_sources, read_sources
-from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
-from commands.pipeline.systems import systems_of
-from commands.pipeline.yaml_files import PLACE, dump
+from commands.runs.manifest import declaration, declare
+from commands.runs.run_folder import has_begun, hold
+from commands.runs.run_record import RunRecord
+from commands.runs.steps import Step
+from commands.runs.yaml_files import PLACE, dump
 from doppel.console.say import confirm, program, say
 from doppel.errors import UserError
 

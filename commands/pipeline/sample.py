@@ -10,21 +10,21 @@ from pathlib import Path
 
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline import systems
+from commands.lightning.by_hand import predict_command
 from commands.pipeline.asked_for import check_trees, oversample_of, topic_of
-from commands.pipeline.by_hand import predict_command
 from commands.pipeline.code_copy import version
 from commands.pipeline.experiment import load, save
 from commands.pipeline.local import minutes, run_here
-from commands.pipeline.manifest import Manifest, declaration, declare, is_declared
 from commands.pipeline.more import Wanted, more_steps
-from commands.pipeline.run_folder import hold
-from commands.pipeline.run_record import RunRecord, read_json
-from commands.pipeline.settings import Experiment, Topics
-from commands.pipeline.steps import Step
-from commands.pipeline.system import System
-from commands.pipeline.yaml_files import dump, read_yaml
+from commands.pipeline.settings import Experiment, Topics, systems_of
 from commands.privacy.histogram import read_labels
+from commands.runs import systems
+from commands.runs.manifest import Manifest, declaration, declare, is_declared
+from commands.runs.run_folder import hold
+from commands.runs.run_record import RunRecord, read_json
+from commands.runs.steps import Step
+from commands.runs.system import System
+from commands.runs.yaml_files import dump, read_yaml
 from datamodules.attribute_codes import check_schema
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -138,7 +138,7 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
     Raises:
         UserError: There is none, or its run has not come so far.
     """
-    known = {used.name: used for used in systems.systems_of(experiment) if used.learns}
+    known = {used.name: used for used in systems_of(experiment) if used.learns}
     for used in [used for used in known.values() if used.models_of is None and not used.stages]:
         del known[used.name]
         if used.name == name or not known:
@@ -271,10 +271,10 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
 
 def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
     """Renew card and page, and say what came of it; exit status."""
+    from commands.page.report import build_report
     from commands.page.write import write_page  # what no --help waits for
     from commands.privacy.coverage import ledger_of
     from commands.privacy.verify import card, write_card
-    from commands.quality.report import build_report
 
     content = None
     if ledger_of(record).exists():

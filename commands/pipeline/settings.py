@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from commands.pipeline.evolution_settings import Evolution
-from commands.pipeline.yaml_files import Settings, merge
+from commands.privacy.evolution_settings import Evolution
+from commands.runs.system import System
+from commands.runs.systems import system
+from commands.runs.yaml_files import Settings, merge
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 
@@ -137,7 +139,7 @@ class Experiment:
 
     Args:
         name: Name of the file.
-        systems: Systems to train and compare, of :data:`~commands.pipeline.systems.SYSTEMS` or keys of ``variants``.
+        systems: Systems to train and compare, of :data:`~commands.runs.systems.SYSTEMS` or keys of ``variants``.
         epsilon: Target ε of each system; ``inf`` trains without privacy, on shuffled batches of a fixed size.
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples of each system.
@@ -271,6 +273,11 @@ class Experiment:
         always, defaults = ("name", "systems", "epsilon", "num_samples"), Experiment(name="")
         values = dataclasses.asdict(self)
         return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
+
+
+def systems_of(experiment: Experiment) -> list[System]:
+    """The systems of an experiment, in its order."""
+    return [system(name) for name in experiment.systems]
 
 
 def _check_shares(name: str, noise_multiplier: float, oversample: int) -> None:

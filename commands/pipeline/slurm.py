@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.steps import Kind
-from commands.pipeline.yaml_files import ROOT, build, merge, read_yaml
+from commands.runs.steps import Kind
+from commands.runs.yaml_files import ROOT, build, merge, read_yaml
 from doppel.console.say import say
 from doppel.errors import UserError
 

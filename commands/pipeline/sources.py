@@ -10,14 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.pipeline.evolution_settings import GRAMMAR
-from commands.pipeline.lengths import BASE_MODEL, foreign
-from commands.pipeline.names import read_names
-from commands.pipeline.settings import Experiment, Topics
-from commands.pipeline.supported import read_supported
-from commands.pipeline.systems import systems_of
+from commands.page.names import read_names
+from commands.page.supported import read_supported
+from commands.pipeline.lengths import foreign
+from commands.pipeline.settings import Experiment, Topics, systems_of
 from commands.pipeline.unslotted import unslotted
-from commands.pipeline.yaml_files import ROOT, merge
+from commands.privacy.evolution_settings import GRAMMAR
+from commands.runs.system import BASE_MODEL
+from commands.runs.yaml_files import ROOT, merge
 from datamodules.attribute_codes import check_schema
 from datamodules.codec import MAX_LENGTH
 from datamodules.hub import is_on_hub
@@ -106,8 +106,8 @@ def read_sources(experiment: Experiment) -> Read:
         UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
             learnt from, says what a private one does (:func:`datamodules.overlap.refuse_private`).
     """
-    from commands.pipeline.private_files import of_experiment
     from commands.privacy.histogram import read_labels
+    from commands.runs.private_files import of_experiment
     from datamodules.check import check
     from datamodules.columns import Columns, check_unit, reference_columns
     from datamodules.overlap import refuse_private
@@ -186,7 +186,7 @@ def read_sources(experiment: Experiment) -> Read:
 
 def _public_files(experiment: Experiment) -> list[Named]:
     """All files of texts that are to be public: the fields that name them, their paths and columns."""
-    from commands.pipeline.private_files import learnt_from
+    from commands.runs.private_files import learnt_from
     from datamodules.columns import Columns, reference_columns
 
     data, adaptation = experiment.section("data"), experiment.adaptation

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from commands.pipeline.configs import PUBLIC_TREES, Configs
+from commands.pipeline.configs import Configs
 from commands.pipeline.settings import Experiment
-from commands.pipeline.steps import ANNOTATED, PRIVATE_PARTS, File, Kind, Role, Step
-from commands.pipeline.system import System
-from commands.pipeline.yaml_files import Settings, merge
+from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, PUBLIC_TREES, File, Kind, Role, Step
+from commands.runs.system import System
+from commands.runs.yaml_files import Settings, merge
 from datamodules.columns import Columns
 
 #: Files that hold private lines under a run folder.

@@ -6,12 +6,12 @@ import dataclasses
 import json
 from typing import Any, cast
 
-from commands.pipeline.evolution_settings import GRAMMAR
 from commands.pipeline.settings import Attributes, Calibration, Topics
 from commands.pipeline.step_base import StepBase
-from commands.pipeline.steps import File, Role, Step
-from commands.pipeline.system import System, candidates_of, pool_of
-from commands.pipeline.yaml_files import Settings, merge
+from commands.privacy.evolution_settings import GRAMMAR
+from commands.runs.steps import File, Role, Step
+from commands.runs.system import System, candidates_of, pool_of
+from commands.runs.yaml_files import Settings, merge
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 
@@ -53,10 +53,6 @@ class StepMaker(StepBase):
         """How the experiment draws samples of a system from an over-sample; None: as they are sampled."""
         wanted = self.experiment.calibration
         return None if wanted is None or (wanted.draws_trees and not system.has_trees) else wanted
-
-    def steps(self, system: System) -> list[Step]:
-        """From private turns to the samples of a system and their metrics; or a training alone."""
-        return [] if system.recipe is None else [*system.recipe(self, system), *self.evaluate(system)]
 
     def fit(
         self, system: System, stage: str, shares: Shares | Attributes | None = None, changes: Settings | None = None

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from commands.pipeline.adaptation import adaptation
-from commands.pipeline.configs import PUBLIC_TREES
-from commands.pipeline.settings import Experiment
+from commands.pipeline.recipes import steps_of_system
+from commands.pipeline.settings import Experiment, systems_of
 from commands.pipeline.step_maker import StepMaker
-from commands.pipeline.steps import Step, linked
-from commands.pipeline.systems import systems_of
+from commands.runs.steps import PUBLIC_TREES, Step, linked
 
 
 def steps_of(experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> list[Step]:
@@ -23,7 +22,7 @@ def steps_of(experiment: Experiment, run: Path, overlays: Iterable[str] = ()) ->
         parser = str(experiment.public_parser)
         steps = [make.annotate_private(parser, data["train_path"], data.get("unit"))] if experiment.write_parses else []
         for system in systems_of(experiment):
-            steps += make.steps(system)
+            steps += steps_of_system(make, system)
     if any(PUBLIC_TREES in step.reads for step in steps):
         steps.insert(0, make.public_trees())
     return linked([*steps, *make.report(steps)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from commands.pipeline.yaml_files import parse_yaml
+from commands.runs.yaml_files import parse_yaml
 from doppel.errors import UserError
 
 Point = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline.stage_config import StageConfig
 from commands.privacy.marginals import Marginals, fitted_again, measurements, read_releases
+from commands.runs.stage_config import StageConfig
 from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns
 from doppel.errors import UserError

@@ -16,8 +16,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from callbacks.differential_privacy import DifferentialPrivacy
-from commands.data.extraction import extraction_report
-from commands.pipeline.run_record import AUDIT_SETTINGS
+from commands.privacy.extraction import extraction_report
+from commands.runs.run_record import AUDIT_SETTINGS
 from datamodules.canaries import (
     Canary,
     audit_turns,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline.private_files import learnt_from, of_runs
-from commands.pipeline.stage_config import StageConfig
 from commands.privacy.counted import ClustersOf, Counted, ParsedTrees, TopicsOf, Trees
 from commands.privacy.histogram import read_shares, release
+from commands.runs.private_files import learnt_from, of_runs
+from commands.runs.stage_config import StageConfig
 from datamodules.columns import Columns, reference_columns
 from datamodules.overlap import refuse_private
 from datamodules.turn import Turn

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from commands.pipeline.stage_config import StageConfig
+from commands.runs.stage_config import StageConfig
 from datamodules.columns import Columns, reference_columns
 from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
-from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.ballots import Ballots, Poll
 from commands.privacy.counted import embed
+from commands.privacy.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
 from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
+from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path
@@ -191,7 +191,7 @@ def warn_of(texts: Sequence[str], public: Sequence[str]) -> None:
     """
     if len(texts) < _FEW_TEXTS or len(public) < _FEW_TEXTS:
         return
-    from commands.quality.judges import place_of
+    from commands.lightning.trained_model import place_of
     from doppel.metrics.fluency import LanguageModel
 
     judge = LanguageModel(place_of(BASE))

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from commands.pipeline.manifest import Manifest
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.stage_config import StageConfig
 from commands.privacy.coverage import FILE_NAME, taken_as_given
+from commands.runs.manifest import Manifest
+from commands.runs.run_record import RunRecord
+from commands.runs.stage_config import StageConfig
 from doppel.errors import UserError
 from doppel.files import write_text
 from doppel.privacy.card import CARD

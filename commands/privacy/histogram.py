@@ -10,8 +10,8 @@ from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline.run_folder import hold
-from commands.pipeline.stage_config import StageConfig
+from commands.runs.run_folder import hold
+from commands.runs.stage_config import StageConfig
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
 from doppel.files import read_list, write_json, write_json_lines

@@ -11,9 +11,9 @@ from typing import Any
 
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
-from commands.pipeline.run_folder import hold
 from commands.privacy.marginals import Marginals, Method, fitted_again, releases_of
 from commands.privacy.rows_card import write_card
+from commands.runs.run_folder import hold
 from datamodules.attributes import Attributes
 from datamodules.sources import content_digest, expand_path
 from datamodules.turn import Unit

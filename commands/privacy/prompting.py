@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.pipeline.manifest import Manifest
-from commands.pipeline.stage_config import StageConfig
-from commands.pipeline.yaml_files import read_yaml
 from commands.privacy.histogram import read_labels
+from commands.runs.manifest import Manifest
+from commands.runs.stage_config import StageConfig
+from commands.runs.yaml_files import read_yaml
 from datamodules.attribute_codes import codes_of
 from datamodules.columns import Columns
 from datamodules.turn import Field

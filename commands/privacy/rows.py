@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
-from commands.pipeline.run_folder import hold, ledger_of_run
 from commands.privacy.attributes import STAGE, terms_of
 from commands.privacy.ballots import read_private
 from commands.privacy.marginals import Marginals, fitted_again, releases_of
 from commands.privacy.metadata import write_rows
 from commands.privacy.rows_card import write_card
+from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.attribute_codes import check_schema
 from datamodules.columns import Columns
 from datamodules.selection import Selection

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.stage_config import StageConfig
+from commands.runs.stage_config import StageConfig
 from datamodules.canaries import first_units
 from datamodules.turn import Turn
 from doppel.errors import UserError

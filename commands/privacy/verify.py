@@ -9,10 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.evolution_settings import generator_of
-from commands.pipeline.manifest import FILE, REPORTS, Entry
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.steps import RELEASED
 from commands.privacy.coverage import (
     EVOLVE,
     FILE_NAME,
@@ -22,7 +18,11 @@ from commands.privacy.coverage import (
     ledger_of,
     taken_as_given,
 )
+from commands.privacy.evolution_settings import generator_of
 from commands.privacy.rows_card import check_rows
+from commands.runs.manifest import FILE, REPORTS, Entry
+from commands.runs.run_record import RunRecord
+from commands.runs.steps import RELEASED
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
 from doppel.files import sha256_of, write_json, write_text

@@ -10,13 +10,13 @@ from typing import Any
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from commands.pipeline.private_files import of_runs
-from commands.pipeline.run_record import read_json
 from commands.quality.attributes import Side, attribute_metrics, tree_adherence
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
 from commands.quality.labels import accuracy_table, label_accuracy
 from commands.quality.next_token import next_token_metrics
+from commands.runs.private_files import of_runs
+from commands.runs.run_record import read_json
 from datamodules.attribute_codes import codes_of
 from datamodules.columns import Columns, reference_columns
 from datamodules.overlap import refuse_private

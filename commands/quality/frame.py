@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.systems import in_order as systems_in_order
-from commands.pipeline.systems import main_of, system
 from commands.privacy.coverage import covered_summary
 from commands.quality.measures import human_value, is_baseline
+from commands.runs.run_record import RunRecord
+from commands.runs.systems import in_order as systems_in_order
+from commands.runs.systems import main_of, system
 from doppel.errors import UserError
 from doppel.files import write_text
 

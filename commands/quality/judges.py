@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.lightning.trained_model import place_of
-from commands.pipeline.evolution_settings import generator_of
-from commands.pipeline.lengths import BASE_MODEL
-from commands.pipeline.private_files import run_folders
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.stage_config import StageConfig
+from commands.privacy.evolution_settings import generator_of
 from commands.quality.measures import OWN_BASE
+from commands.runs.private_files import run_folders
+from commands.runs.run_record import RunRecord
+from commands.runs.stage_config import StageConfig
+from commands.runs.system import BASE_MODEL
 from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 

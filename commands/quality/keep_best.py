@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commands.lightning.trained_model import place_of
-from commands.pipeline.private_files import learnt_from, of_runs
+from commands.runs.private_files import learnt_from, of_runs
 from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns, labels_of, reference_columns
 from datamodules.overlap import refuse_private

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from commands.pipeline.private_files import of_runs
 from commands.quality.evaluate import format_value, read_synthetic
+from commands.runs.private_files import of_runs
 from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns

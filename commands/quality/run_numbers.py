@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from commands.pipeline.manifest import Entry, Manifest
-from commands.pipeline.run_record import RunRecord, read_json
-from commands.pipeline.stage_config import StageConfig
-from commands.pipeline.systems import in_order, system
-from commands.pipeline.yaml_files import public_names
+from commands.runs.manifest import Entry, Manifest
+from commands.runs.run_record import RunRecord, read_json
+from commands.runs.stage_config import StageConfig
+from commands.runs.systems import in_order, system
+from commands.runs.yaml_files import public_names
 from doppel.errors import UserError
 
 #: Role of what was drawn or chosen from → fields of an experiment that the choice depends on.

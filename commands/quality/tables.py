@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from commands.pipeline.systems import system as system_of
 from commands.quality.frame import CONTEXT, HUMAN, SETTINGS, VOID, in_order, pool, read_csv
 from commands.quality.measures import SHOWN, measure
+from commands.runs.systems import system as system_of
 from doppel.console.table import Table
 from doppel.errors import UserError
 

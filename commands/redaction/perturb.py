@@ -109,7 +109,7 @@ def perturb(
 
 
 def _vectors(encoder: str) -> WordVectors:
-    from commands.quality.judges import place_of
+    from commands.lightning.trained_model import place_of
     from doppel.redaction.word_vectors import input_vectors
     from lightning_modules.parsing.encoders import minilm
 

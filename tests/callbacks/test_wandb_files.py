@@ -19,11 +19,11 @@ from wandb_records import OfflineRun, pieces
 import cli
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import artifact, harmless, never_fatal
+from commands.page.wandb_report import log_report
 from commands.page.write import write_page
-from commands.pipeline.run_folder import wandb_id
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.steps import File, Role
-from commands.quality.wandb_report import log_report
+from commands.runs.run_folder import wandb_id
+from commands.runs.run_record import RunRecord
+from commands.runs.steps import File, Role
 from datamodules.selection import Selection
 from datamodules.sources import content_digest
 from doppel.privacy.fingerprint import keyed_fingerprint

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from commands.pipeline.ledger import ledger as whole_command
 from commands.pipeline.slurm import SLURM
-from commands.privacy.ledger import ledger as whole_command
 from doppel.console.command import call as call_command
 from doppel.console.ledger import ledger as command
 from doppel.errors import UserError

@@ -13,9 +13,9 @@ from table_files import FORMS, write_table
 
 import cli
 from commands.pipeline.experiment import load
-from commands.pipeline.manifest import Manifest, declare, enter
 from commands.pipeline.sources import read_sources
-from commands.pipeline.steps import File, Step
+from commands.runs.manifest import Manifest, declare, enter
+from commands.runs.steps import File, Step
 from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.sources import content_digest

@@ -11,17 +11,18 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.golden.experiments import all_stages, digests
+from tests.golden.experiments import CONFIG, GRAPH, all_stages, digests
 from tests.golden.trainings import goldens
 from tests.golden.values import grammar, machine, noise_multipliers
 
 CONFIGS = Path(__file__).with_name("configs.json")
+GRAPHS = Path(__file__).with_name("graph.json")
 VALUES = Path(__file__).with_name("values.json")
 
 
@@ -54,9 +55,9 @@ def _flat(content: Mapping[str, Any], lead: str = "") -> Iterator[tuple[str, Any
             yield lead + name, value
 
 
-def _nested() -> dict[str, Any]:
+def _nested(keys: Iterable[str]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
-    for name, digest in digests().items():
+    for name, digest in digests(keys).items():
         experiment, epsilon, stage = name.split("/")
         nested.setdefault(experiment, {}).setdefault(epsilon, {})[stage] = digest
     return nested
@@ -64,7 +65,7 @@ def _nested() -> dict[str, Any]:
 
 def update() -> None:
     """Write the goldens anew and say which ones changed."""
-    for path, content in ((CONFIGS, _nested()), (VALUES, values())):
+    for path, content in ((CONFIGS, _nested(CONFIG)), (GRAPHS, _nested(GRAPH)), (VALUES, values())):
         for line in changed(read(path), dict(_flat(content))) or ["nothing changed"]:
             sys.stdout.write(f"{path.name}: {line}\n")
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -73,7 +74,7 @@ def update() -> None:
 def dump(out: Path) -> None:
     """Write everything in full."""
     names = []
-    for name, stage in all_stages():
+    for name, stage in all_stages().items():
         path = out / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump(stage, allow_unicode=True, width=120), encoding="utf-8")

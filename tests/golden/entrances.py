@@ -66,7 +66,7 @@ def shipped() -> list[str]:
 
 
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
-    """What each step of an experiment runs, in order: name, kind, needs, argv, config."""
+    """Each step of an experiment, in order, by the names of its fields."""
     from commands.pipeline.experiment import load, shipped
     from commands.pipeline.synthesis import steps_of
 
@@ -77,4 +77,8 @@ def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[st
             "needs": list(step.needs),
             "argv": list(step.argv),
             "config": step.config,
+            "reads": list(step.reads),
+            "writes": [vars(file) for file in step.writes],
+            "protected": list(step.protected),
+            "mechanisms": list(step.mechanisms),
         }

@@ -1,4 +1,4 @@
-"""The configuration of every stage of every experiment, at several ε."""
+"""What every stage of every experiment runs, reads and writes, at several ε."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,13 +18,21 @@ from tests.golden import entrances
 
 #: What variables of the experiments stand for, whatever the shell says.
 _VARIABLES = {name: name for name in ("DOPPEL_DATA", "PREPARED", "PUBLIC")}
+#: What a stage runs; and its place among the others, which stays where it is run in another way.
+CONFIG = ("name", "kind", "needs", "argv", "config")
+GRAPH = ("name", "kind", "needs", "reads", "writes", "protected", "mechanisms")
 _EPSILONS = (3.0, 8.0, 16.0, math.inf)
 FILE = Path(__file__).with_name("experiments.yaml")
 _ROOMS = ("callbacks.", "commands.", "datamodules.", "doppel.", "lightning_modules.")
 
 
-def all_stages() -> Iterator[tuple[str, dict[str, Any]]]:
-    """``EXPERIMENT/epsE/STAGE`` and what the stage runs, in order, without what the place of the checkout decides."""
+@cache
+def all_stages() -> dict[str, dict[str, Any]]:
+    """``EXPERIMENT/epsE/STAGE`` → all of the stage, in order, without what the place of the checkout decides."""
+    return dict(_stages())
+
+
+def _stages() -> Iterator[tuple[str, dict[str, Any]]]:
     with mock.patch.dict(os.environ, _VARIABLES):
         for golden, given in yaml.safe_load(FILE.read_text(encoding="utf-8")).items():
             name, changes = given.get("file", golden), {"seed": 1, **given.get("set", {})}
@@ -47,9 +56,9 @@ def _class(path: str) -> str:
     return path.rsplit(".", 1)[-1] if path.startswith(_ROOMS) else path
 
 
-def digests() -> dict[str, str]:
-    """A short hash of every stage, whatever the order of its keys."""
-    return {name: _digest(stage) for name, stage in all_stages()}
+def digests(keys: Iterable[str]) -> dict[str, str]:
+    """A short hash of these parts of every stage."""
+    return {name: _digest({key: stage[key] for key in keys}) for name, stage in all_stages().items()}
 
 
 def _digest(value: Any) -> str:

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from tests.golden import entrances
-from tests.golden.dump import CONFIGS, VALUES, changed, read
-from tests.golden.experiments import FILE, digests
+from tests.golden.dump import CONFIGS, GRAPHS, VALUES, changed, read
+from tests.golden.experiments import CONFIG, FILE, GRAPH, digests
 from tests.golden.trainings import goldens
 from tests.golden.values import grammar, machine, noise_multipliers
 
@@ -29,8 +29,9 @@ def same(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert not lines, "\n".join(lines)
 
 
-def test_every_stage_of_every_experiment_runs_what_it_ran() -> None:
-    old, new = read(CONFIGS), digests()
+@pytest.mark.parametrize(("path", "keys"), [(CONFIGS, CONFIG), (GRAPHS, GRAPH)], ids=["configs", "graph"])
+def test_every_stage_of_every_experiment_is_what_it_was(path: Path, keys: tuple[str, ...]) -> None:
+    old, new = read(path), digests(keys)
     same(old, new)
     assert list(new) == list(old), "the stages run in another order"
 

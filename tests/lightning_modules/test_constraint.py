@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from commands.pipeline.experiment import load, shipped
-from commands.pipeline.yaml_files import ROOT
+from commands.runs.yaml_files import ROOT
 from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation
 from doppel.errors import UserError

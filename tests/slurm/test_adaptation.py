@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from commands.pipeline.experiment import load
-from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
+from commands.runs.steps import Step
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from tests.slurm.launches import EXPERIMENTS, launch, write_experiment

@@ -9,7 +9,7 @@ import yaml
 
 from commands.pipeline.slurm import Site, load_site
 from commands.pipeline.values import read_grid, read_values
-from commands.pipeline.yaml_files import dump, parse_yaml, read_yaml
+from commands.runs.yaml_files import dump, parse_yaml, read_yaml
 from doppel.errors import UserError
 
 TIMES = ("90", "90:00", "12:00:00", "1-12", "1-12:30", "1-12:30:00")

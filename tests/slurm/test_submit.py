@@ -17,8 +17,8 @@ import yaml
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.sources import Read
-from commands.pipeline.steps import Step
 from commands.pipeline.synthesis import steps_of
+from commands.runs.steps import Step
 from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -15,9 +15,9 @@ from run_folders import edit_manifest, end_step, evaluate, make_run, sample
 import cli
 from commands.page import charts
 from commands.page.html import TEMPLATES
+from commands.page.names import read_names
 from commands.pipeline.experiment import load
-from commands.pipeline.names import read_names
-from commands.pipeline.steps import File
+from commands.runs.steps import File
 from doppel.grammar import generate
 from doppel.lispress import function_types
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from commands.page.asked import Sample, ask
+from commands.page.names import Names, read_names
+from commands.page.supported import read_supported
 from commands.pipeline.experiment import EXPERIMENTS, load
-from commands.pipeline.names import Names, read_names
-from commands.pipeline.supported import read_supported
 from datamodules.tables import read_turns
 from doppel.errors import UserError
 from doppel.grammar import generate

@@ -13,12 +13,12 @@ import pytest
 from run_folders import end_step
 
 from commands.page.asked import FEWEST, Sample, ask
+from commands.page.names import read_names
 from commands.page.released import Release, read_release, sampling_interval
+from commands.page.supported import read_supported
 from commands.page.tree_paths import tree_paths
-from commands.pipeline.names import read_names
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.steps import File
-from commands.pipeline.supported import read_supported
+from commands.runs.run_record import RunRecord
+from commands.runs.steps import File
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.privacy.histogram import NoisyHistogram, add_noise, unit_sums

@@ -19,9 +19,9 @@ import cli
 from commands.pipeline import local
 from commands.pipeline import runner as runner_module
 from commands.pipeline.experiment import load
-from commands.pipeline.manifest import enter
 from commands.pipeline.slurm import load_site
 from commands.privacy import counted
+from commands.runs.manifest import enter
 
 LABELS = ("calendar", "weather", "talk")
 #: Settings of p(y). At a larger rate the noise now and then teaches a tiny model never to end a tree; as it is, one

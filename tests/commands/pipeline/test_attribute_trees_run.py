@@ -19,7 +19,7 @@ from tiny_model import PAIRS
 
 import cli
 from commands.page.released import read_release
-from commands.pipeline.run_record import RunRecord
+from commands.runs.run_record import RunRecord
 from datamodules.attribute_codes import check_schema
 from doppel.privacy.ledger import Ledger
 from doppel.tables.mixture import Mixture

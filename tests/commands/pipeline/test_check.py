@@ -16,19 +16,20 @@ import pytest
 from run_folders import end_step
 
 import cli
-from commands.pipeline import estimate, yaml_files
+from commands.pipeline import estimate
 from commands.pipeline import runner as runner_module
 from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.estimate import Forecast, Pace, Reading, forecast, measure
 from commands.pipeline.experiment import load, save, shipped
 from commands.pipeline.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
-from commands.pipeline.run_folder import has_begun
 from commands.pipeline.run_stage import run_stage
 from commands.pipeline.slurm import load_site
-from commands.pipeline.steps import File
 from commands.pipeline.synthesis import steps_of
-from commands.pipeline.systems import system
 from commands.quality.judges import Judges
+from commands.runs import yaml_files
+from commands.runs.run_folder import has_begun
+from commands.runs.steps import File
+from commands.runs.systems import system
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.privacy.spec import plan

@@ -11,11 +11,11 @@ import yaml
 
 import cli
 from commands.pipeline.checks import refuse_to_mix
-from commands.pipeline.evolution_settings import CONTINUATION, SHIPPED, Evolution
 from commands.pipeline.experiment import load, save, shipped
 from commands.pipeline.synthesis import steps_of
-from commands.pipeline.yaml_files import ROOT
+from commands.privacy.evolution_settings import CONTINUATION, SHIPPED, Evolution
 from commands.quality.judges import bases_of
+from commands.runs.yaml_files import ROOT
 from doppel.errors import UserError
 from doppel.evolution.generators.wording import Wording
 from tests.evolving import make_run, spent, write_private, write_rows

@@ -17,7 +17,7 @@ import cli
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.outlook import outlook
 from commands.pipeline.synthesis import steps_of
-from commands.pipeline.systems import system
+from commands.runs.systems import system
 from doppel.errors import UserError
 from doppel.evolution.evolve import evolve
 from doppel.privacy import ledger as ledger_module

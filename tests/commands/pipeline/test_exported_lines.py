@@ -13,7 +13,7 @@ import pytest
 import cli
 from commands.lightning.trained_model import trained_model
 from commands.pipeline.experiment import load
-from commands.pipeline.stage_config import StageConfig
+from commands.runs.stage_config import StageConfig
 from datamodules.codec import Codec
 from doppel.errors import UserError
 from lightning_modules.sampling import SamplingArguments, sample_texts

@@ -18,7 +18,7 @@ import pytest
 
 from commands.pipeline import forks
 from commands.pipeline.run_stage import run_stage
-from commands.pipeline.yaml_files import ROOT
+from commands.runs.yaml_files import ROOT
 from doppel.errors import UserError
 
 _CLI = """

@@ -8,7 +8,7 @@ import pytest
 
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.synthesis import steps_of
-from commands.pipeline.yaml_files import ROOT
+from commands.runs.yaml_files import ROOT
 from doppel.errors import UserError
 from lightning_modules.causal_lm import ParseTreeLM
 from lightning_modules.sampling import SamplingArguments

@@ -18,9 +18,9 @@ from readers import reader
 import cli
 from commands.pipeline import local, sample
 from commands.pipeline.experiment import load
-from commands.pipeline.manifest import Manifest
 from commands.pipeline.more import Wanted, more_steps, seed_of
-from commands.pipeline.systems import system
+from commands.runs.manifest import Manifest
+from commands.runs.systems import system
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -18,8 +18,8 @@ import cli
 from commands.page.released import read_release
 from commands.pipeline import runner as runner_module
 from commands.pipeline.experiment import load
-from commands.pipeline.run_record import RunRecord
 from commands.pipeline.slurm import load_site
+from commands.runs.run_record import RunRecord
 from doppel.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.slow  # two systems are trained

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import cli
-from commands.data.extraction import extraction_report
 from commands.privacy import audit_trainer
+from commands.privacy.extraction import extraction_report
 from datamodules.canaries import Canary, audit_turns, first_units, make_turns
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns

@@ -12,10 +12,10 @@ import yaml
 from run_folders import end_step, make_run, sample
 from test_evaluate import REFERENCE, run, values_of, write_lines
 
-from commands.pipeline.steps import File
 from commands.quality import judges as judging
 from commands.quality.judges import bases_of, comes_from, judges_of
 from commands.quality.measures import judged, measure
+from commands.runs.steps import File
 from doppel.made_models import LARGER
 from doppel.privacy.card import not_private_card, write_card
 

@@ -14,13 +14,13 @@ from run_folders import end_step
 
 from commands.pipeline import sources
 from commands.pipeline.experiment import load
-from commands.pipeline.run_record import RunRecord
 from commands.pipeline.sources import check_sources
-from commands.pipeline.steps import File
 from commands.pipeline.synthesis import steps_of
 from commands.privacy import counted
 from commands.quality.keep_best import best, keep_best, probabilities
 from commands.quality.run_numbers import sampling
+from commands.runs.run_record import RunRecord
+from commands.runs.steps import File
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
 

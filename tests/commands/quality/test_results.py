@@ -13,10 +13,10 @@ import pytest
 from run_folders import make_run, sample
 
 import cli
-from commands.pipeline.run_record import AUDIT_SETTINGS
 from commands.quality.frame import COLUMNS, HUMAN, SETTINGS, VOID, counted, pool, read_csv, read_runs, write_csv
 from commands.quality.measures import MEASURES, SHOWN, measure
 from commands.quality.tables import PAPER, beside_paper, draw, markdown, sections
+from commands.runs.run_record import AUDIT_SETTINGS
 from doppel.errors import UserError
 
 

@@ -15,9 +15,9 @@ from page_content import read_html
 from run_folders import end_step, evaluate, sample, spec
 
 import cli
-from commands.pipeline.manifest import Manifest
-from commands.pipeline.steps import File
 from commands.quality.frame import read_runs
+from commands.runs.manifest import Manifest
+from commands.runs.steps import File
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments

@@ -16,7 +16,7 @@ from test_checkpoint_binding import exchange_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
-from commands.pipeline.steps import File
+from commands.runs.steps import File
 from doppel.privacy.ledger import Ledger, join
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -20,7 +20,7 @@ from signals import SignalAt
 import cli
 from callbacks import preemption
 from callbacks.preemption import INTERRUPTED, Preempted, Preemption
-from commands.pipeline import run_folder
+from commands.runs import run_folder
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from lightning_modules.causal_lm import UtteranceLM

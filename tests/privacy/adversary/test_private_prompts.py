@@ -13,8 +13,8 @@ import pytest
 from run_folders import end_step, make_run, sample
 
 import cli
-from commands.pipeline.manifest import Manifest
-from commands.pipeline.steps import File
+from commands.runs.manifest import Manifest
+from commands.runs.steps import File
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[3]

@@ -19,7 +19,7 @@ from wandb_records import pieces
 import cli
 from callbacks.progress_lines import ProgressLines
 from commands.lightning.cli import DoppelCLI
-from commands.pipeline.steps import File
+from commands.runs.steps import File
 from datamodules.codec import Codec
 from datamodules.encoded_turns import load_encoded
 from doppel.errors import UserError

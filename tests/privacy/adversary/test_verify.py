@@ -16,13 +16,13 @@ from page_content import read_html
 from run_folders import end_step, evaluate, make_run, sample, spec
 
 import cli
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.steps import File
-from commands.privacy.ledger import ledger as ledger_command
+from commands.page.report import build_report
+from commands.page.report_text import render
+from commands.pipeline.ledger import ledger as ledger_command
 from commands.quality.frame import VOID, pool, read_runs
-from commands.quality.report import build_report
-from commands.quality.report_text import render
 from commands.quality.tables import markdown
+from commands.runs.run_record import RunRecord
+from commands.runs.steps import File
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments

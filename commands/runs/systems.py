@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from commands.pipeline import recipes
-from commands.pipeline.settings import Experiment
-from commands.pipeline.system import Recipe, System
+from commands.runs.system import System
 
 
-def _with_trees(name: str, label: str, recipe: Recipe = recipes.two_stage, **fields: Any) -> System:
+def _with_trees(name: str, label: str, **fields: Any) -> System:
     for_rows = " for each row of attributes" if fields.get("needs") == "attributes" else " first"
     about = f"it writes a parse tree{for_rows}, then a request that says it"
-    return System(name, label, recipe, ("parse_tree", "parse2utterance"), "parse", about=about, **fields)
+    return System(name, label, ("parse_tree", "parse2utterance"), "parse", about=about, **fields)
 
 
 _MAIN = _with_trees("two_stage", "2-stage", is_main=True)
-_ONE = System(
-    "one_stage", "1-stage", recipes.one_stage, ("one_stage",), "utterance", about="it writes requests, and nothing else"
-)
+_ONE = System("one_stage", "1-stage", ("one_stage",), "utterance", about="it writes requests, and nothing else")
 #: Every system, in the order of the tables.
 SYSTEMS = {
     system.name: system
@@ -30,7 +26,6 @@ SYSTEMS = {
         System(
             "labels",
             "1.5-stage",
-            recipes.by_label,
             ("labels",),
             "label",
             needs="labels",
@@ -39,7 +34,6 @@ SYSTEMS = {
         System(
             "attributes",
             "by attributes",
-            recipes.by_attributes,
             ("attributes",),
             "label",
             needs="attributes",
@@ -48,7 +42,6 @@ SYSTEMS = {
         System(
             "topics",
             "1-stage, by topics",
-            recipes.by_topics,
             ("one_stage",),
             "utterance",
             about="it writes requests, and topics are as frequent as in the data",
@@ -56,22 +49,16 @@ SYSTEMS = {
         System(
             "evolution",
             "private evolution",
-            recipes.evolution,
             learns="utterance",
             about="a public model writes requests, and private ones vote, under noise, for those that are like them",
         ),
         _MAIN,
-        _with_trees(
-            "two_stage_attributes",
-            "2-stage, by attributes",
-            recipes.attributes_then_trees,
-            needs="attributes",
-        ),
-        _with_trees("shuffled", "2-stage, shuffled trees", recipes.shuffled),
-        _with_trees("unconstrained", "2-stage without grammar", recipes.unconstrained, models_of=_MAIN),
+        _with_trees("two_stage_attributes", "2-stage, by attributes", needs="attributes"),
+        _with_trees("shuffled", "2-stage, shuffled trees"),
+        _with_trees("unconstrained", "2-stage without grammar", models_of=_MAIN),
         # trainings alone: never private, so of public text
-        System("parser", "parser", recipes.parser, ("parser",), needs="stages"),
-        System("parser_low", "low-resource parser", recipes.parser, ("parser_low",), needs="stages"),
+        System("parser", "parser", ("parser",), needs="stages"),
+        System("parser_low", "low-resource parser", ("parser_low",), needs="stages"),
     )
 }
 #: What an experiment compares that names no systems.
@@ -92,8 +79,3 @@ def in_order(names: Iterable[str]) -> list[str]:
 def main_of(names: Iterable[str]) -> str:
     """Of several systems the one whose figures stand for a run's: the main one, else the first; ``""`` of none."""
     return min(names, key=lambda name: not system(name).is_main, default="")
-
-
-def systems_of(experiment: Experiment) -> list[System]:
-    """The systems of an experiment, in its order."""
-    return [system(name) for name in experiment.systems]

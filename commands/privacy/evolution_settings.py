@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from commands.pipeline.yaml_files import PLACE
+from commands.runs.yaml_files import PLACE
 from doppel.errors import UserError
 from doppel.evolution.generators.limits import Limits
 from doppel.evolution.generators.wording import Wording

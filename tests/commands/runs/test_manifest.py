@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from run_folders import edit_manifest, end_step
 
-from commands.pipeline.manifest import Manifest, ManifestError, declare
 from commands.pipeline.run_stage import run_stage
-from commands.pipeline.steps import File, Step
+from commands.runs.manifest import Manifest, ManifestError, declare
+from commands.runs.steps import File, Step
 
 ROOT = Path(__file__).resolve().parents[3]
 WEIGHTS = File("model/checkpoints/last.ckpt", "checkpoint", "two_stage", "two_stage")

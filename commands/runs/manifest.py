@@ -14,8 +14,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from commands.pipeline.steps import RELEASED, Role, Step
-from commands.pipeline.yaml_files import public_names
+from commands.runs.steps import RELEASED, Role, Step
+from commands.runs.yaml_files import public_names
 from datamodules.sources import file_digest
 from doppel.errors import UserError
 from doppel.files import sha256_of, write_json
@@ -39,7 +39,7 @@ class Entry:
 
     Attributes:
         path: Its place in the run folder.
-        role: What it is, see :class:`~commands.pipeline.steps.File`.
+        role: What it is, see :class:`~commands.runs.steps.File`.
         system: Whose it is; None for one of the whole run.
         budget: The ledger's scope that pays for it; None where nothing private is in it, or nothing pays.
         step: What made it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.pipeline.yaml_files import read_yaml
+from commands.runs.yaml_files import read_yaml
 from doppel.errors import UserError
 
 if TYPE_CHECKING:

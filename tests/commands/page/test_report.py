@@ -12,11 +12,11 @@ import yaml
 from run_folders import end_step, evaluate, sample
 
 import cli
+from commands.page.report import build_report
+from commands.page.report_text import render
 from commands.page.write import write_page
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.steps import File
-from commands.quality.report import build_report
-from commands.quality.report_text import render
+from commands.runs.run_record import RunRecord
+from commands.runs.steps import File
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, plan

@@ -6,9 +6,9 @@ import sys
 from json import dumps as to_json
 from pathlib import Path
 
-from commands.pipeline.run_record import RunRecord
 from commands.pipeline.slurm import load_site
 from commands.privacy.coverage import covered_summary
+from commands.runs.run_record import RunRecord
 from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
 from doppel.privacy.accounting import Mechanism, compute_epsilon

@@ -11,9 +11,9 @@ import yaml
 from run_folders import edit_manifest, evaluate
 
 from commands.pipeline.experiment import load, save, shipped
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.stage_config import StageConfig
 from commands.quality.run_numbers import values
+from commands.runs.run_record import RunRecord
+from commands.runs.stage_config import StageConfig
 from doppel.errors import UserError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from commands.pipeline.yaml_files import ROOT, read_yaml
+from commands.runs.yaml_files import ROOT, read_yaml
 
 
 def predict_command(stage: Path, writes_texts: bool = True) -> str:

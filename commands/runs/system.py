@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from commands.pipeline.steps import Role, Step
+from commands.runs.steps import Role
+from commands.runs.yaml_files import PLACE
 from datamodules.turn import Field
 
-#: Of the steps' maker and the system itself: its steps, see :mod:`commands.pipeline.recipes`.
-Recipe = Callable[..., list[Step]]
+#: Model that a language model starts from where an experiment names none.
+BASE_MODEL = str(PLACE / "models/base")
 #: Stage of a training (a key of ``Experiment.epochs`` and ``Experiment.stages``) → the file of its model.
 MODEL_FILES = {
     "one_stage": "configs/utterance_lm.yaml",
@@ -30,7 +30,6 @@ class System:
     Attributes:
         name: As in ``Experiment.systems``, reports and the ledger's scopes.
         label: As tables and plots call it.
-        recipe: Makes its steps; None where an adaptation alone makes them.
         stages: Its models, keys of :data:`MODEL_FILES`, in the order of the budget that they share.
         learns: What its models learn of the private turns; None: it has no samples.
         models_of: System whose models it samples from, so that it spends nothing itself: sampling is post-processing.
@@ -45,7 +44,6 @@ class System:
 
     name: str
     label: str
-    recipe: Recipe | None = None
     stages: tuple[str, ...] = ()
     learns: Field | None = None
     models_of: System | None = None

@@ -12,10 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.manifest import FILE, Manifest
-from commands.pipeline.stage_config import StageConfig
-from commands.pipeline.systems import system
-from commands.pipeline.yaml_files import PLACE, flat, listed, public_names, read_yaml
+from commands.runs.manifest import FILE, Manifest
+from commands.runs.stage_config import StageConfig
+from commands.runs.systems import system
+from commands.runs.yaml_files import PLACE, flat, listed, public_names, read_yaml
 from doppel.errors import UserError
 from doppel.files import kind_of
 

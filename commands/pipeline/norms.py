@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.pipeline.configs import PUBLIC_TREES
 from commands.pipeline.experiment import load
-from commands.pipeline.private_files import of_experiment
 from commands.pipeline.synthesis import steps_of
 from commands.pipeline.values import read_values
+from commands.runs.private_files import of_experiment
+from commands.runs.steps import PUBLIC_TREES
 from datamodules.columns import Columns, reference_columns
 from datamodules.overlap import refuse_private
 from doppel.console.table import Table

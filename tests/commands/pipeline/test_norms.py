@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from commands.privacy.norms import KEPT, kept, measure, micro_batches, recommend
+from commands.pipeline.norms import KEPT, kept, measure, micro_batches, recommend
 from lightning_modules.causal_lm import CausalLM
 
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from callbacks.wandb_artifacts import harmless
+from commands.page.report_text import render
+from commands.page.wandb_report import log_report
 from commands.page.write import write_page
-from commands.pipeline.manifest import enter_report
-from commands.pipeline.run_record import RunRecord
-from commands.pipeline.systems import in_order, main_of, system
-from commands.pipeline.yaml_files import public_names
 from commands.privacy.coverage import covered_summary
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
-from commands.quality.report_text import render
-from commands.quality.wandb_report import log_report
+from commands.runs.manifest import enter_report
+from commands.runs.run_record import RunRecord
+from commands.runs.systems import in_order, main_of, system
+from commands.runs.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint

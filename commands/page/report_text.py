@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.systems import system
 from commands.quality.evaluate import CHOSEN_BY_JUDGE
 from commands.quality.measures import INSTEAD, human_value, judged, measure
+from commands.runs.systems import system
 from doppel.console.table import Table
 
 _COLUMNS = ("fluency", "word_overlap", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commands.pipeline.supported import matches, public_file
+from commands.page.supported import matches, public_file
 from doppel import files
 from doppel.errors import UserError
 from doppel.tables.schema import plain

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.pipeline.stage_config import StageConfig
-from commands.pipeline.steps import PRIVATE_PARTS
-from commands.pipeline.yaml_files import absolute, merge, read_yaml
+from commands.runs.stage_config import StageConfig
+from commands.runs.steps import PRIVATE_PARTS
+from commands.runs.yaml_files import absolute, merge, read_yaml
 from datamodules.columns import Columns, reference_columns
 from datamodules.overlap import Named, Source
 from datamodules.sources import expand_path, is_embedded
