@@ -39,6 +39,14 @@ class Attributes:
     unit: Unit | None = None
     unit_column: str | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a table of which nothing says which values are public."""
+        if self.schema is None and not self.values_are_public:
+            raise UserError(
+                "which values occur in a private table is private too: give --schema with the values of each column "
+                "from a public source, or say --values-are-public if the table's own values tell nobody anything"
+            )
+
     def read(self) -> tuple[Schema, Table]:
         """The schema and the coded table.
 
@@ -47,10 +55,9 @@ class Attributes:
             one unit adds or removes its rows alone. An error names a line and a column, and quotes no cell.
 
         Raises:
-            UserError: Nothing says which values are public, or what is protected.
+            UserError: Nothing says what is protected.
             DataError: The table or the schema cannot be read.
         """
-        self._refuse_hidden_values()
         if self.unit_column is not None and self.unit in (None, "utterance"):
             raise UserError(
                 f"--unit-column is {self.unit_column}, but each row would be protected by itself: give --unit user (or "
@@ -82,19 +89,11 @@ class Attributes:
 
     def known(self, values: Mapping[str, Sequence[str]]) -> Schema:
         """The schema of a table that is not opened: of the file, or of values that were declared public before."""
-        self._refuse_hidden_values()
         if self.schema is not None:
             return self._schema([])
         return Schema(tuple(Column.of_values(name, values[name]) for name in values)).only(
             self.columns or list(values), self.path
         )
-
-    def _refuse_hidden_values(self) -> None:
-        if self.schema is None and not self.values_are_public:
-            raise UserError(
-                "which values occur in a private table is private too: give --schema with the values of each column "
-                "from a public source, or say --values-are-public if the table's own values tell nobody anything"
-            )
 
     @staticmethod
     def _made_of(made: Made, names: Collection[str]) -> str:

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.marginals import Marginals, fitted_again, measurements, read_releases
+from commands.privacy.marginals import Marginals, fitted_again, measurements, read_releases, terms_of
+from commands.privacy.stage_release import StageRelease
 from commands.runs.stage_config import StageConfig
 from datamodules.attribute_codes import AttributeCodes, codes_of
 from datamodules.columns import Columns
+from datamodules.turn import Turn
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.tables.marginals import Table
+from doppel.tables.releases import NoisyMarginals
 
 if TYPE_CHECKING:
-    from commands.privacy.stage_release import StageRelease
     from doppel.tables.mixture import Mixture
 
 #: Name of the releases in the ledger, in the scope of the stage.
@@ -80,34 +82,20 @@ def _measured(stage_dir: Path, codes: AttributeCodes, path: Path) -> Mixture:
         that is measured is 1/σ-GDP together (:class:`~doppel.tables.releases.Releases`); the stage's own noise was
         calibrated for both. An interrupted one goes on with what the ledger holds.
     """
-    from commands.privacy.stage_release import StageRelease
-    from doppel.tables.releases import NoisyMarginals
-
     if path.is_file():
         return _read_again(codes, path)
     made = StageRelease.declare(stage_dir, "table of attributes", False, STAGE, NoisyMarginals)
-    assert made.ledger is not None and made.mechanism is not None and made.sigma is not None
+    assert made.ledger is not None
     found = Marginals(made.ledger, made.mechanism)
-    found.pay(terms_of(codes, made.unit, made.num_units, made.sigma))
-    model = found.fit(_table(made, codes), made.sigma, "aim")
+    model = found.fit(terms_of(codes.schema, made.unit, made.num_units, made.sigma), table_of(made.turns, codes))
     found.write(path)
     return model
 
 
-def _table(made: StageRelease, codes: AttributeCodes) -> Table:
-    rows = [codes.read(turn.label or "") for turn in made.turns]
-    return Table.of_units(rows, [turn.unit for turn in made.turns], codes.schema.sizes)
-
-
-def terms_of(codes: AttributeCodes, unit: str, num_units: int, sigma: float | None) -> dict[str, Any]:
-    """The first line of a file of releases: what was measured, with which noise over sensitivity."""
-    return {
-        "unit": unit,
-        "num_units": num_units,
-        "noise_multiplier": sigma,
-        "columns": codes.schema.as_dict(),
-        "made": codes.schema.made_of(),
-    }
+def table_of(turns: Sequence[Turn], codes: AttributeCodes) -> Table:
+    """The table of the attributes of private turns, each row a function of its turn and of the public schema."""
+    rows = [codes.read(turn.label or "") for turn in turns]
+    return Table.of_units(rows, [turn.unit for turn in turns], codes.schema.sizes)
 
 
 def _read_again(codes: AttributeCodes, path: Path) -> Mixture:
@@ -128,14 +116,11 @@ def _exact(
     given: Mapping[int, int],
 ) -> list[list[int]]:
     """Rows of the table as it is: NOT PRIVATE. They are kept, as private as the table, for later draws."""
-    from commands.privacy.stage_release import StageRelease
-    from doppel.tables.releases import NoisyMarginals
-
     if reads:
         made = StageRelease.declare(stage_dir, "table of attributes", True, STAGE, NoisyMarginals)
         rows = Counter(tuple(codes.read(turn.label or "")) for turn in made.turns)
         told = [{"row": list(row), "count": count} for row, count in rows.items()]
-        write_json_lines(path, [terms_of(codes, made.unit, made.num_units, None), *told])
+        write_json_lines(path, [terms_of(codes.schema, made.unit, made.num_units, None), *told])
     if not path.is_file():
         raise UserError(f"there are no rows at {path}: restore the file")
     _, *lines = (record for _, record in read_json_lines(path))

@@ -6,17 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.columns import Columns
-from datamodules.overlap import refuse_private
-from datamodules.selection import Selection
-from datamodules.sources import content_digest, expand_path
-from datamodules.tables import read_turns
-from datamodules.turn import Field, Turn, Unit
+from commands.privacy.stage_release import contents, declare, fingerprint_of, read_private
 from doppel.errors import DataError, UserError
 from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
@@ -87,8 +82,7 @@ class Ballots:
         turns = read_private(data, needs_label=poll.labels is not None)
         self._turns = turns
         self.num_units = len({turn.unit for turn in turns})
-        columns = Columns.from_config(data)
-        self._fingerprint = content_digest(expand_path(data["train_path"]), Selection.from_config(data), columns)
+        self._fingerprint = fingerprint_of(data)
         self._kept: list[dict[str, Any]] = []
         self.rounds, self.num_lost, self._votes = poll.rounds, 0, ""
         if ledger is not None and privacy is not None:
@@ -166,11 +160,8 @@ class Ballots:
             plan = plan_votes(privacy, self.num_units, self._poll.rounds, self._unit)
             self._spec = replace(plan, noise_multiplier=known.key[1])
         self._votes = self._declare(ledger, STAGE, self._spec, self._poll.rounds, NoisyVotes)
-        if privacy.seed is not None:
-            text = "the noise of the votes was drawn from a fixed seed, and whoever reads it can subtract the noise"
-            ledger.caveat(privacy.scope, text, voids=True)
-        made = [*ledger.releases(ledger.mechanism_id(privacy.scope, SIZES)), *ledger.releases(self._votes)]
-        self._kept = [dict(own.content) for own in made if own.content is not None]
+        sizes = ledger.mechanism_id(privacy.scope, SIZES)
+        self._kept = [*contents(ledger, sizes), *contents(ledger, self._votes)]
         self.num_lost = self.steps - sum("round" in record for record in self._kept)
         self.rounds = self._poll.rounds - self.num_lost
         if self.rounds < 1:
@@ -182,14 +173,8 @@ class Ballots:
 
     def _declare(self, ledger: Ledger, stage: str, spec: DPPlan, planned_steps: int, of: type[GaussianRelease]) -> str:
         assert self._privacy is not None
-        return ledger.open(
-            scope=self._privacy.scope,
-            stage=stage,
-            spec=spec,
-            planned_steps=planned_steps,
-            data_fingerprint=self._fingerprint,
-            kind=of.kind,
-        )
+        scope, seed = self._privacy.scope, self._privacy.seed
+        return declare(ledger, scope, stage, spec, self._fingerprint, of, planned_steps, seed)
 
     def _release(
         self, told: Mapping[str, Any], sums: Mapping[str, float], mechanism: str, sigma: float | None
@@ -214,23 +199,3 @@ class Ballots:
 def _votes(record: Mapping[str, Any]) -> list[float]:
     """Votes from sums, in which each of the k votes of a text weighs 1/√k."""
     return [sum_ * math.sqrt(record["votes_each"]) for sum_ in record["sums"]]
-
-
-def read_private(data: Mapping[str, Any], needs_label: bool) -> list[Turn]:
-    """The private rows.
-
-    Args:
-        data: Arguments of the data module.
-        needs_label: Whether a file without labels is refused.
-
-    Raises:
-        UserError: They are to be the first units alone, for which no ε holds, or what hides their words learns of them.
-    """
-    if data.get("limit_train_units") is not None:
-        raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
-    path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
-    needs: tuple[Field, ...] = ("label",) if needs_label else ()
-    columns, selection = Columns.from_config(data), Selection.from_config(data)
-    if selection.redact is not None:
-        refuse_private(selection.redact.public_files, [(path, columns)])
-    return selection.apply(read_turns(path, unit, needs=needs, columns=columns), path, unit)

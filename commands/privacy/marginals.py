@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from tqdm import tqdm
 
+from commands.privacy.stage_release import contents
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.privacy.ledger import Ledger
 from doppel.tables.marginals import MODEL_SEED, Measurement, Table
+from doppel.tables.schema import Schema
 
 if TYPE_CHECKING:
     from doppel.tables.mixture import Mixture
@@ -35,33 +37,40 @@ class Marginals:
         mechanism: Id of the mechanism there; it need not be declared yet.
 
     Attributes:
-        terms: What was asked; None where nothing is paid.
+        terms: What was asked; empty where nothing is paid.
         records: Releases, in their order.
     """
 
     def __init__(self, ledger: Ledger, mechanism: str) -> None:
         self.ledger, self.mechanism = ledger, mechanism
-        contents = [dict(own.content) for own in ledger.releases(mechanism) if own.content is not None]
-        self.terms = contents[0] if contents else None
-        self.records = contents[1:]
+        released = contents(ledger, mechanism)
+        self.terms, self.records = (released[0], released[1:]) if released else ({}, [])
 
     @property
     def is_finished(self) -> bool:
         """Whether all of the budget is used, so that nobody need open the table again."""
-        if self.terms is None:
-            return False
         spent = sum(record.get("mu_squared", 0.0) for record in self.records)
-        return math.isclose(spent, self.terms["noise_multiplier"] ** -2, rel_tol=1e-9)
+        return bool(self.terms) and math.isclose(spent, self.terms["noise_multiplier"] ** -2, rel_tol=1e-9)
 
-    def pay(self, terms: dict[str, Any]) -> None:
-        """Pay for the table, unless that was done before; it must have been asked the same.
+    def fit(self, terms: dict[str, Any], private: Table | None, noise_seed: int | None = None) -> Mixture:
+        """Pay for a table, unless that was done before, measure it within its budget, and fit a model to it.
+
+        Formal guarantees:
+            All that leaves the table goes through :class:`~doppel.tables.releases.Releases`, which cost one Gaussian
+            release together; each is in the ledger before it is used, and is read there where an earlier process drew
+            it. The model is post-processing.
+
+        Args:
+            terms: What is asked, see :func:`terms_of`; with the noise multiplier of everything as one Gaussian release.
+            private: The table, whose mechanism is declared; None where it is finished.
+            noise_seed: For tests alone: the guarantee is void.
 
         Raises:
-            DataError: It was asked something else.
+            DataError: It was asked something else before.
             BudgetExceededError: The ledger cannot pay; nothing was spent.
         """
         asked = json.loads(json.dumps({**terms, "model_seed": MODEL_SEED}))
-        if self.terms is None:
+        if not self.terms:
             self.ledger.spend(self.mechanism, asked)
             self.terms = asked
         differ = [name for name, value in asked.items() if self.terms.get(name) != value]
@@ -71,20 +80,8 @@ class Marginals:
                 "give another --out, whose releases are paid for again",
                 about=self.ledger.path,
             )
-
-    def fit(self, private: Table, sigma: float, method: Method, noise_seed: int | None = None) -> Mixture:
-        """Measure a table within its budget, or go on with what was measured before, and fit a model to it.
-
-        Formal guarantees:
-            All that leaves the table goes through :class:`~doppel.tables.releases.Releases`, which cost one Gaussian
-            release together; each is in the ledger before it is used. The model is post-processing.
-
-        Args:
-            private: The table.
-            sigma: Noise multiplier of everything together, as one Gaussian release.
-            method: aim measures pairs of columns that go together, independent each column alone.
-            noise_seed: For tests alone: the guarantee is void.
-        """
+        if private is None:
+            return fitted_again(self.terms, self.records)
         from doppel.privacy.secret import Secret  # need torch, which no --help waits for
         from doppel.tables.aim import aim
         from doppel.tables.independent import independent
@@ -97,14 +94,21 @@ class Marginals:
         def tell(share: float) -> None:
             bar.update(100 * share - bar.n)
 
-        stream = Secret(noise_seed).stream("marginals")
+        stream, mechanism = Secret(noise_seed).stream("marginals"), NoisyMarginals(terms["noise_multiplier"])
         with tqdm(total=100, desc="measured", unit="%", bar_format=_BAR, disable=None) as bar:
-            releases = NoisyMarginals(sigma).release(private, stream, done=list(self.records), keep=keep, tell=tell)
-            return (aim if method == "aim" else independent)(releases)
+            releases = mechanism.release(private, stream, done=list(self.records), keep=keep, tell=tell)
+            return (independent if terms.get("method") == "independent" else aim)(releases)
 
     def write(self, path: Path) -> None:
         """Write what was released as JSON lines, for readers: what was asked, then one release a line."""
-        write_json_lines(path, [self.terms or {}, *self.records])
+        write_json_lines(path, [self.terms, *self.records])
+
+
+def terms_of(schema: Schema, unit: str, num_units: int, sigma: float | None, **more: Any) -> dict[str, Any]:
+    """What is asked of a table: of which columns, with which noise over sensitivity; None where it is exact."""
+    made = {"made": of} if (of := schema.made_of()) else {}
+    known = {"unit": unit, "num_units": num_units, "noise_multiplier": sigma, "columns": schema.as_dict()}
+    return {**more, **known, **made}
 
 
 def fitted_again(terms: dict[str, Any], records: list[dict[str, Any]]) -> Mixture:
@@ -119,11 +123,6 @@ def measurements(records: list[dict[str, Any]]) -> list[Measurement]:
     """The marginals among releases, in their order."""
     found = [record for record in records if "marginal" in record]
     return [Measurement(tuple(r["marginal"]), np.array(r["counts"]), r["sigma"]) for r in found]
-
-
-def releases_of(rows: Path) -> Path:
-    """Where the releases lie that rows were drawn by."""
-    return rows.with_name(f"{rows.name}.releases.jsonl")
 
 
 def read_releases(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

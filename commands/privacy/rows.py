@@ -9,20 +9,15 @@ from typing import Any
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.attributes import STAGE, terms_of
-from commands.privacy.ballots import read_private
-from commands.privacy.marginals import Marginals, fitted_again, releases_of
-from commands.privacy.metadata import write_rows
-from commands.privacy.rows_card import write_card
+from commands.privacy.attributes import STAGE, table_of
+from commands.privacy.marginals import Marginals, terms_of
+from commands.privacy.rows_card import draw_rows, write_rows
+from commands.privacy.stage_release import declare, fingerprint_of, read_private
 from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.attribute_codes import check_schema
-from datamodules.columns import Columns
-from datamodules.selection import Selection
-from datamodules.sources import content_digest, expand_path
 from doppel.files import try_folder
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
-from doppel.tables.marginals import Table
 from doppel.tables.releases import NoisyMarginals
 
 
@@ -66,35 +61,12 @@ def rows(
             print(f"{out}: {num_rows} rows of {len(codes.names)} attributes (exact: NOT PRIVATE)")
             return
         unit, book = str(data.get("unit") or "utterance"), Ledger(ledger_of_run(out.parent, privacy.ledger_path))
-        mechanism = book.mechanism_id(privacy.scope, STAGE)
-        found = Marginals(book, mechanism)
-        if found.terms is not None and found.is_finished:
-            num_units = int(found.terms["num_units"])
-            found.pay(terms_of(codes, unit, num_units, privacy.plan_histogram(num_units, unit).noise_multiplier))
-            model = fitted_again(found.terms, found.records)
+        found, private = Marginals(book, book.mechanism_id(privacy.scope, STAGE)), None
+        if found.is_finished:
+            spec = privacy.plan_histogram(int(found.terms["num_units"]), unit)
         else:
-            turns = read_private(given, needs_label=True)
-            units = [turn.unit for turn in turns]
-            spec = privacy.plan_histogram(len(set(units)), unit)
-            table = Table.of_units([codes.read(turn.label or "") for turn in turns], units, codes.schema.sizes)
-            fingerprint = content_digest(
-                expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(given)
-            )
-            book.open(
-                scope=privacy.scope,
-                stage=STAGE,
-                spec=spec,
-                planned_steps=1,
-                data_fingerprint=fingerprint,
-                kind=NoisyMarginals.kind,
-            )
-            if privacy.seed is not None:
-                text = "the noise of the rows was drawn from a fixed seed, and whoever reads it can subtract the noise"
-                book.caveat(privacy.scope, text, voids=True)
-            found.pay(terms_of(codes, unit, spec.num_units, spec.noise_multiplier))
-            model = found.fit(table, spec.noise_multiplier, "aim", privacy.seed)
-        found.write(releases_of(out))
-        write_rows(out, codes.schema, np.array(model.draw(num_rows, seed).tolist()), found)
-        made = {"num_rows": num_rows, "seed": seed, "method": "aim", "columns": codes.schema.as_dict()}
-        card = write_card(out, made, Path(schema).name, book, mechanism)
-    print(f"{out}: {num_rows} rows of {len(codes.names)} attributes. {card['statement']}")
+            private = table_of(read_private(given, needs_label=True), codes)
+            spec = privacy.plan_histogram(private.num_units, unit)
+            declare(book, privacy.scope, STAGE, spec, fingerprint_of(given), NoisyMarginals, seed=privacy.seed)
+        model = found.fit(terms_of(codes.schema, unit, spec.num_units, spec.noise_multiplier), private, privacy.seed)
+        draw_rows(out, model, codes.schema, found, num_rows, seed, Path(schema).name)

@@ -1,17 +1,26 @@
-"""The card of private rows of attributes: what holds for them, and whether it still does."""
+"""Private rows of attributes, and their card: what holds for them, and whether it still does."""
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commands.privacy.coverage import check_budget
+from commands.privacy.marginals import Marginals
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import sha256_of, write_json
+from doppel.files import sha256_of, whole_file, write_json
 from doppel.privacy.ledger import Ledger
+from doppel.tables.marginals import Whole
+from doppel.tables.schema import OTHER, Schema
+
+if TYPE_CHECKING:
+    from doppel.tables.mixture import Mixture
 
 
 def card_of(rows: Path) -> Path:
@@ -19,29 +28,38 @@ def card_of(rows: Path) -> Path:
     return rows.with_name(f"{rows.name}.card.json")
 
 
-def write_card(rows: Path, made: Mapping[str, Any], values: str, ledger: Ledger, mechanism: str) -> dict[str, Any]:
-    """Write the card of rows that were just drawn.
+def draw_rows(
+    rows: Path, model: Mixture, schema: Schema, paid: Marginals, num_rows: int, seed: int, values: str
+) -> None:
+    """Write rows that are drawn by releases, and beside them the releases and a card: post-processing.
+
+    In the card, ``epsilon`` is that of this release alone, ``scope_epsilon`` what everything in its budget costs
+    together; both are None where the guarantee is void.
 
     Args:
         rows: The file.
-        made: How they were drawn, ready for JSON.
+        model: What draws them.
+        schema: Their columns.
+        paid: What was released.
+        num_rows: Rows to write.
+        seed: Public seed of the rows.
         values: Where the values of the columns come from, in words.
-        ledger: What has paid.
-        mechanism: Its id there.
-
-    Returns:
-        The card. ``epsilon`` is that of this release alone, ``scope_epsilon`` what everything in its budget costs
-        together; both are None where the guarantee is void.
     """
-    summary = ledger.summary()
-    own = next(m for m in summary["mechanisms"] if m["id"] == mechanism)
+    paid.write(rows.with_name(f"{rows.name}.releases.jsonl"))
+    drawn = model.draw(num_rows, seed)
+    write_rows(rows, schema, drawn, paid)
+    summary = paid.ledger.summary()
+    own = next(m for m in summary["mechanisms"] if m["id"] == paid.mechanism)
     scope = summary["scopes"][own["scope"]]
     card = {
         "private": not scope["voids"],
         "rows": rows.name,
         "sha256": sha256_of(rows),
-        **made,
-        "mechanism": mechanism,
+        "num_rows": num_rows,
+        "seed": seed,
+        "method": paid.terms.get("method", "aim"),
+        "columns": schema.as_dict(),
+        "mechanism": paid.mechanism,
         **{name: own[name] for name in ("epsilon", "kind", "scope", "unit", "num_units", "noise_multiplier")},
         **{name: scope[name] for name in ("delta", "target_epsilon", "accountant", "protects")},
         "scope_epsilon": scope["epsilon"],
@@ -53,7 +71,23 @@ def write_card(rows: Path, made: Mapping[str, Any], values: str, ledger: Ledger,
         ],
     }
     write_json(card_of(rows), card)
-    return card
+    print(f"{rows}: {num_rows} rows of {len(schema.columns)} columns. {card['statement']}")
+    for place, column in enumerate(schema.columns):
+        if (drawn[:, place] == len(column.values) - 1).mean() > 0.5 and len(column.values) > 1:
+            print(f"warning: most rows have {OTHER!r} as {column.name!r}: its public values miss what is common")
+
+
+def write_rows(path: Path, schema: Schema, codes: Whole, paid: Marginals | None = None) -> None:
+    """Write rows as a table of words, the columns in the first line; the ledger that paid for them names the file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(schema.names)
+    writer.writerows([column.values[code] for column, code in zip(schema.columns, row, strict=True)] for row in codes)
+    content = text.getvalue().encode()
+    if paid is not None:
+        paid.ledger.release(paid.mechanism, sha256=hashlib.sha256(content).hexdigest())
+    with whole_file(path, "give another --out") as file:
+        file.write(content)
 
 
 def check_rows(rows: Path) -> tuple[str, list[str]]:
@@ -68,17 +102,19 @@ def check_rows(rows: Path) -> tuple[str, list[str]]:
     Raises:
         UserError: There is no card or no ledger.
     """
-    ledger, card = Ledger(rows.parent / FILE_NAME), _read(rows)
-    if card is None:
-        raise UserError("has no card: only rows that `metadata` has drawn are verified", about=rows)
+    try:
+        mechanism = str(json.loads(card_of(rows).read_text(encoding="utf-8"))["mechanism"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError("has no card: only rows that `metadata` has drawn are verified", about=rows) from None
+    ledger = Ledger(rows.parent / FILE_NAME)
     if not ledger.exists():
         raise UserError(
             f"there is no {FILE_NAME} beside the rows: verify them beside the one that has paid", about=rows
         )
     summary = ledger.summary()
-    own = next((m for m in summary["mechanisms"] if m["id"] == card["mechanism"]), None)
+    own = next((m for m in summary["mechanisms"] if m["id"] == mechanism), None)
     if own is None or not own["done_steps"]:
-        return summary["statement"], [f"the ledger has paid for no {card['mechanism']}"]
+        return summary["statement"], [f"the ledger has paid for no {mechanism}"]
     reasons = check_budget(summary, own["scope"])[1]
     if not rows.is_file() or ledger.unpaid_reason(sha256_of(rows), own["scope"]) is not None:
         reasons.append(f"{rows.name} is not as `metadata` has written it")
@@ -101,15 +137,6 @@ def refuse_unpaid_rows(rows: Path, ledger: Ledger, scope: str) -> None:
             "of this run covers others",
             about=rows,
         )
-
-
-def _read(rows: Path) -> dict[str, Any] | None:
-    """The card of rows; None where there is none."""
-    try:
-        card = json.loads(card_of(rows).read_text(encoding="utf-8"))
-        return {**card, "mechanism": str(card["mechanism"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _statement(summary: Mapping[str, Any], name: str) -> str:

@@ -1,19 +1,25 @@
-"""What is released of the turns that a stage was trained on, in the budget that the stage announced."""
+"""What is released of private turns: declared in a ledger, and in the budget that their stage announced."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from commands.runs.stage_config import StageConfig
 from datamodules.canaries import first_units
-from datamodules.turn import Turn
+from datamodules.columns import Columns
+from datamodules.overlap import refuse_private
+from datamodules.selection import Selection
+from datamodules.sources import content_digest, expand_path
+from datamodules.tables import read_turns
+from datamodules.turn import Field, Turn, Unit
+from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import PrivacyArguments
+from doppel.privacy.spec import DPPlan
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,8 @@ class StageRelease:
         unit: What is protected.
         num_units: N.
         sigma: Noise over sensitivity; None where it is exact.
-        ledger: What pays; None for a stage without privacy.
-        mechanism: Its id there; None where nothing is paid.
+        ledger: What pays; None where nothing is paid.
+        mechanism: Its id there.
     """
 
     turns: list[Turn]
@@ -39,12 +45,10 @@ class StageRelease:
     num_units: int
     sigma: float | None
     ledger: Ledger | None
-    mechanism: str | None
+    mechanism: str
 
     @classmethod
-    def declare(
-        cls, stage_dir: Path, name: str, exact: bool, stage: str, mechanism: type[GaussianRelease]
-    ) -> StageRelease:
+    def declare(cls, stage_dir: Path, name: str, exact: bool, stage: str, kind: type[GaussianRelease]) -> StageRelease:
         """Read the turns of a stage, and declare their release in its ledger; spends nothing.
 
         Args:
@@ -52,18 +56,13 @@ class StageRelease:
             name: What is released, in words.
             exact: Without noise: NOT PRIVATE.
             stage: What the ledger calls the release.
-            mechanism: What is released.
+            kind: What is released.
 
         Raises:
             UserError: The stage announced no release, or one with noise where none is asked for.
         """
-        from datamodules.columns import Columns
-        from datamodules.selection import Selection
-        from datamodules.sources import expand_path
-        from datamodules.tables import read_turns
-
         config = StageConfig.read(stage_dir)
-        data, privacy = config.data, config.privacy
+        data, privacy, unit = config.data, config.privacy, config.data["unit"]
         announced = privacy is not None and not (
             privacy.histogram_noise_multiplier is None and privacy.histogram_share is None
         )
@@ -77,40 +76,23 @@ class StageRelease:
                 f"{stage_dir} announced no release: set privacy.histogram_noise_multiplier and train it again, or ask "
                 "for --exact, which is not private"
             )
-        if announced and data.get("limit_train_units") is not None:
-            raise UserError(
-                f"{stage_dir} was trained on its first units alone (limit_train_units), for which no ε holds: train it "
-                "again with keep_share"
-            )
-        path = expand_path(data["train_path"])
-        read = read_turns(path, data["unit"], columns=Columns.from_config(data))
-        turns = Selection.from_config(data).apply(read, path, data["unit"])
-        turns = first_units(turns, data.get("limit_train_units"))
+        read = read_private(data if announced else {**data, "limit_train_units": None})
+        turns = first_units(read, data.get("limit_train_units"))
         num_units = len({turn.unit for turn in turns})
         if privacy is None:
-            return cls(turns, data["unit"], num_units, None, None, None)
-        ledger, sigma, paid = ledger_of(stage_dir, privacy), privacy.histogram_noise(num_units), None
+            return cls(turns, unit, num_units, None, None, "")
+        own = stage_dir.parent / FILE_NAME
+        ledger, sigma = Ledger(own if own.exists() else privacy.ledger_path or own), privacy.histogram_noise(num_units)
         if sigma is None:
-            text = f"the exact {name} was released, which has no privacy guarantee"
-            ledger.caveat(privacy.scope, text, voids=True)
-        else:
-            paid = ledger.open(
-                scope=privacy.scope,
-                stage=stage,
-                spec=privacy.plan_histogram(num_units, data["unit"]),
-                planned_steps=1,
-                data_fingerprint=config.fingerprint(),
-                kind=mechanism.kind,
-            )
-        return cls(turns, data["unit"], num_units, sigma, ledger, paid)
+            ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
+            return cls(turns, unit, num_units, None, None, "")
+        spec = privacy.plan_histogram(num_units, unit)
+        mechanism = declare(ledger, privacy.scope, stage, spec, config.fingerprint(), kind)
+        return cls(turns, unit, num_units, sigma, ledger, mechanism)
 
     def released(self) -> dict[str, Any] | None:
         """The numbers that the ledger holds of this release already; None where it has made none."""
-        if self.ledger is None or self.mechanism is None:
-            return None
-        return next(
-            (dict(own.content) for own in self.ledger.releases(self.mechanism) if own.content is not None), None
-        )
+        return None if self.ledger is None else next(iter(contents(self.ledger, self.mechanism)), None)
 
     def refuse_if_too_much(self) -> None:
         """Refuse a release that its scope cannot pay, before the turns are read in vain.
@@ -118,7 +100,7 @@ class StageRelease:
         Raises:
             BudgetExceededError: It cannot; nothing was spent.
         """
-        if self.ledger is not None and self.mechanism is not None and not self.ledger.remaining(self.mechanism):
+        if self.ledger is not None and not self.ledger.remaining(self.mechanism):
             self.ledger.spend(self.mechanism)  # refuses and says why
 
     def spend(self, content: Mapping[str, Any]) -> None:
@@ -127,11 +109,64 @@ class StageRelease:
         Raises:
             BudgetExceededError: The scope cannot pay.
         """
-        if self.ledger is not None and self.mechanism is not None:
+        if self.ledger is not None:
             self.ledger.spend(self.mechanism, content)
 
 
-def ledger_of(stage_dir: Path, privacy: PrivacyArguments) -> Ledger:
-    """The ledger that pays for a stage: that of its run, else the one that its configuration names."""
-    own = stage_dir.parent / "ledger.jsonl"
-    return Ledger(own if own.exists() else privacy.ledger_path or own)
+def declare(
+    ledger: Ledger,
+    scope: str,
+    stage: str,
+    spec: DPPlan,
+    fingerprint: str,
+    kind: type[GaussianRelease],
+    planned_steps: int = 1,
+    seed: int | None = None,
+) -> str:
+    """Declare a mechanism in a ledger, or find the one that an interrupted run declared; a fixed seed voids its scope.
+
+    Returns:
+        Its id.
+    """
+    mechanism = ledger.open(
+        scope=scope,
+        stage=stage,
+        spec=spec,
+        planned_steps=planned_steps,
+        data_fingerprint=fingerprint,
+        kind=kind.kind,
+    )
+    if seed is not None:
+        text = f"the noise of {stage} was drawn from a fixed seed, and whoever reads it can subtract the noise"
+        ledger.caveat(scope, text, voids=True)
+    return mechanism
+
+
+def contents(ledger: Ledger, mechanism: str) -> list[dict[str, Any]]:
+    """The numbers that a mechanism has released, in their order."""
+    return [dict(own.content) for own in ledger.releases(mechanism) if own.content is not None]
+
+
+def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Turn]:
+    """The private rows.
+
+    Args:
+        data: Arguments of the data module.
+        needs_label: Whether a file without labels is refused.
+
+    Raises:
+        UserError: They are to be the first units alone, for which no ε holds, or what hides their words learns of them.
+    """
+    if data.get("limit_train_units") is not None:
+        raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
+    path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
+    needs: tuple[Field, ...] = ("label",) if needs_label else ()
+    columns, selection = Columns.from_config(data), Selection.from_config(data)
+    if selection.redact is not None:
+        refuse_private(selection.redact.public_files, [(path, columns)])
+    return selection.apply(read_turns(path, unit, needs=needs, columns=columns), path, unit)
+
+
+def fingerprint_of(data: Mapping[str, Any]) -> str:
+    """Digest of the private rows, taken anew; never to be shown."""
+    return content_digest(expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(data))

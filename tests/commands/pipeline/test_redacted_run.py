@@ -21,7 +21,7 @@ from commands.pipeline.experiment import load, save
 from commands.pipeline.slurm import load_site
 from commands.pipeline.sources import check_files, read_sources
 from commands.pipeline.synthesis import steps_of
-from commands.privacy.ballots import read_private
+from commands.privacy.stage_release import read_private
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
