@@ -31,34 +31,25 @@ class Preempted(SystemExit):
     """The run is on disk and ends here; the same command with ``--ckpt_path last`` goes on."""
 
 
-#: Minutes between two checkpoints within an epoch, and weights below which a model is saved every minute.
-_USUAL, _SMALL = 10.0, 50_000_000
-
-
 class Preemption(Checkpoint):
     """Saves, requeues and ends a run that gets a signal, at the end of the step that it is in.
 
-    A signal only sets a flag. At the end of each training step all ranks agree whether one of them was signalled (one
-    all-reduce of one number). If so they save ``last.ckpt``, the file that a ModelCheckpoint with ``save_last``
-    maintains, rank 0 asks SLURM to requeue the job, and the process ends with status 75 (ranks other than 0 with 0).
-    A signal ahead of the first step ends the run before that step, which is then not spent. Ctrl-C does the same to a
-    training, but requeues nothing, and the process ends with status 130; a second one ends it at once. In ``predict``
-    nothing needs to be saved, for :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch on disk.
+    A signal only sets a flag. At the end of each step all ranks agree whether one of them was signalled (an all-reduce
+    of one number). If so they save the ``last.ckpt`` of the ModelCheckpoint with ``save_last``, rank 0 asks SLURM to
+    requeue the job, and the process ends with status 75 (ranks other than 0 with 0). A signal ahead of the first step
+    ends the run before that step is spent. Ctrl-C requeues nothing and ends a training with status 130, a second one
+    at once. A ``predict`` has nothing to save, for :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch
+    on disk. The same command with ``--ckpt_path last`` goes on, in the middle of an epoch too; validation that would
+    follow the last step of an epoch is then left out. A job that its user cancelled is not requeued.
 
-    The same command with ``--ckpt_path last`` goes on, in the middle of an epoch too; the validation that would follow
-    the last step of an epoch is then left out. A SLURM job is requeued on SIGUSR1 ahead of its time limit
-    (``#SBATCH --signal=USR1@120``) and on SIGTERM from a scheduler that takes the node away, but not when its user
-    cancelled it.
-
-    Lightning has a part of this, which cannot be used: its requeueing saves inside the signal handler, where noise may
-    be added and not yet counted (``cli.py`` switches it off), and ``ModelCheckpoint(train_time_interval=…)`` saves
-    nothing between steps where the optimisation is manual, as it is here.
+    Lightning's own requeueing saves inside the signal handler, where noise may be added and not yet counted
+    (``cli.py`` switches it off), and ``ModelCheckpoint(train_time_interval=…)`` is ignored under manual optimisation.
 
     Formal guarantees:
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
-        all made, so the requeued run spends exactly the steps that an undisturbed one spends. A run that is killed
-        before it could save goes back to an older checkpoint; its lost steps stay in the ledger, so ε only grows. The
-        clock says when a run is saved or stopped. How long a step takes may tell of its rows, which no ε covers.
+        all made, so the requeued run spends exactly the steps of an undisturbed one. A run that is killed before it
+        could save goes back to an older checkpoint; its lost steps stay in the ledger, so ε only grows. The clock says
+        when a run is saved or stopped; how long a step takes may tell of its rows, which no ε covers.
 
     Args:
         signals: Names of the signals that stop the run.
@@ -83,7 +74,7 @@ class Preemption(Checkpoint):
         self.signals = tuple(signals)
         self.requeue = requeue
         self.every_n_minutes = every_n_minutes
-        self._minutes = _USUAL
+        self._minutes = 10.0
         self._saved_at = 0.0
         self._numbers = [known[name] for name in signals]
         self._previous: dict[signal.Signals, Any] = {}
@@ -113,7 +104,7 @@ class Preemption(Checkpoint):
         Leave if a signal came since ``setup``: a step may take minutes, and would be spent.
         """
         # Of a small model a checkpoint costs nothing, and each step that a crash undoes stays spent.
-        usual = 1.0 if sum(weights.numel() for weights in pl_module.parameters()) < _SMALL else _USUAL
+        usual = 1.0 if sum(weights.numel() for weights in pl_module.parameters()) < 50_000_000 else 10.0
         self._minutes = usual if self.every_n_minutes is None else self.every_n_minutes
         self._saved_at = time.monotonic()
         if self._process is not None:
@@ -223,15 +214,13 @@ class Preemption(Checkpoint):
     def _leave(self, trainer: pl.Trainer, is_speaker: bool) -> None:
         job = SlurmJob.current()
         if is_speaker and job is not None and self.requeue is not False and not self._is_interrupted:
-            why_not = job.requeue()
-            if why_not is None:
-                rank_zero_info(f"Requeued SLURM job {job}.")
-            else:
+            if why_not := job.requeue():
                 log.warning("SLURM job %s is not requeued: %s. Submit it again to go on.", job, why_not)
+            else:
+                rank_zero_info(f"Requeued SLURM job {job}.")
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 if isinstance(logger, WandbLogger):
                     logger.experiment.mark_preempting()
-        if self._is_interrupted:
-            raise Preempted(INTERRUPTED)
-        raise Preempted(EXIT_STATUS if trainer.is_global_zero or trainer.predicting else 0)
+        status = EXIT_STATUS if trainer.is_global_zero or trainer.predicting else 0
+        raise Preempted(INTERRUPTED if self._is_interrupted else status)

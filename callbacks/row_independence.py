@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -30,15 +30,12 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
 
     Formal guarantees:
         The sensitivity C of a clipped sum holds only if one unit more leaves the gradients of the others as they are,
-        and if the clipper gives each unit its own. This tries one pair of rows that come from no data set
-        (:meth:`LogicalBatchModule.probe`), so that what it tells is public; it proves nothing of a dependence that the
-        pair does not show. *Independence*, without dropout: loss and gradient of the short row are the same after the
-        long one, so it finds means over the batch, what the longest row decides, and a state that one row leaves behind
-        for the next. *Exactness*, in both orders: norms and clipped sum are those that autograd gives for each row's
-        loss, so it finds rows that a layer sees in another place than their loss has (``pack_padded_sequence`` sorts
-        them), and whatever else the clipper's rules get wrong. A layer whose rule is refused on what it is given, with
-        dropout, is refused here, and not in a step. Weights, gradients and generators are left as they were. Beside the
-        longest row, of a model that gives three batches, the loss alone is compared.
+        and if the clipper gives each unit its own. This tries one pair of rows of no data set
+        (:meth:`LogicalBatchModule.probe`), so what it tells is public, and what the pair does not show stays unproved.
+        *Independence*, without dropout: the short row has the same loss and gradient alone, beside the long one and
+        after it (beside the longest, the same loss). *Exactness*, in both orders: norms and clipped sum are those of
+        autograd on each row's loss, so rows that change places within the model are found too. Layers without a rule
+        are refused under dropout as well. Weights, gradients and generators are left as they were.
 
     Args:
         module: On its device, before the first step.
@@ -72,19 +69,23 @@ def _compare(module: LogicalBatchModule, alone: Any, beside: Any, longest: Any =
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with _without_dropout(module):
         torch.manual_seed(0)
-        before = _last_loss(module, alone)
+        before = _unit_losses(module, alone)[-1]
         own = torch.autograd.grad(before, parameters, allow_unused=True)
         torch.manual_seed(1)
-        if _change([before], [_last_loss(module, alone)]) > _TOLERANCE:
+        if _change([before], [_unit_losses(module, alone)[-1]]) > _TOLERANCE:
             return f"{name} draws at random beside dropout"
         with_other = _unit_losses(module, beside)
-        changes = {
-            "loss": _change([before], [with_other[-1]]),
-            "gradient": _change(own, torch.autograd.grad(with_other[-1], parameters, allow_unused=True)),
-            "losses in the other order": _change([with_other.flip(0)], [_alone(module, _reversed(beside))]),
-            "loss beside the longest": 0.0 if longest is None else _change([before], [_alone(module, longest)[-1]]),
-            "loss after it": _change([before], [_last_loss(module, alone)]),
-        }
+        gradient = torch.autograd.grad(with_other[-1], parameters, allow_unused=True)
+        with torch.no_grad():
+            changes = {
+                "loss": _change([before], [with_other[-1]]),
+                "gradient": _change(own, gradient),
+                "losses in the other order": _change([with_other.flip(0)], [_unit_losses(module, _reversed(beside))]),
+                "loss beside the longest": 0.0
+                if longest is None
+                else _change([before], [_unit_losses(module, longest)[-1]]),
+                "loss after it": _change([before], [_unit_losses(module, alone)[-1]]),
+            }
     found = [f"the {what} by {change:.2%}" for what, change in changes.items() if not change <= _TOLERANCE]
     if found:
         raise PrivateTrainingError(
@@ -120,6 +121,7 @@ def _compare_clipping(module: LogicalBatchModule, batch: Any, seed: int) -> None
             if gradient is not None:
                 rest = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 parameter.grad = rest.sub_(gradient, alpha=min(1.0, _BOUND / norms[-1]) if norms[-1] else 1.0)
+    listed = [" and ".join(f"{norm:.4g}" for norm in own) for own in (found, norms)]
     wrong = [abs(one - other) / max(other, 1e-4 * max(norms)) for one, other in zip(found, norms, strict=True) if other]
     rest = _norm([parameter.grad for parameter in parameters])
     expected = sum(min(norm, _BOUND) for norm in norms)
@@ -127,15 +129,11 @@ def _compare_clipping(module: LogicalBatchModule, batch: Any, seed: int) -> None
         return
     raise PrivateTrainingError(
         f"{type(module).__name__} cannot be trained privately: of two made-up rows the clipper finds gradients of norm "
-        f"{_listed(found)}, and autograd on each row alone {_listed(norms)}; the clipped sums differ by "
+        f"{listed[0]}, and autograd on each row alone {listed[1]}; the clipped sums differ by "
         f"{rest / expected if expected else rest:.1%}. Row i of what each layer takes and gives must be row i of the "
         "batch: sort, permute or regroup no rows in losses() (pack_padded_sequence does; mask the padding instead). No "
         "step was spent"
     )
-
-
-def _listed(norms: list[float]) -> str:
-    return " and ".join(f"{norm:.4g}" for norm in norms)
 
 
 def _reversed(batch: Any) -> Any:
@@ -158,36 +156,14 @@ def _is_list_of_values(value: Any) -> bool:
     return type(value) is list and all(isinstance(item, str | int | float) for item in value)
 
 
-@contextmanager
-def _own_gradients(module: nn.Module) -> Iterator[None]:
-    """A block with gradients of its own, which begin at none."""
-    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
-    for parameter, _ in gradients:
-        parameter.grad = None
-    try:
-        yield
-    finally:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-
-
 def _unit_losses(module: LogicalBatchModule, batch: Any) -> Tensor:
     return module.row_losses(batch).view(batch.num_units, -1).sum(1)
 
 
-def _last_loss(module: LogicalBatchModule, batch: Any) -> Tensor:
-    return _unit_losses(module, batch)[-1]
-
-
-@torch.no_grad()
-def _alone(module: LogicalBatchModule, batch: Any) -> Tensor:
-    return _unit_losses(module, batch)
-
-
 def _change(before: Sequence[Tensor | None], after: Sequence[Tensor | None]) -> float:
     """‖after − before‖ / ‖before‖, where what is missing is zero."""
-    moved = _norm([new if old is None else old if new is None else new.double() - old for old, new in
-                   zip(before, after, strict=True)])  # fmt: skip
+    pairs = zip(before, after, strict=True)
+    moved = _norm([new if old is None else old if new is None else new.double() - old for old, new in pairs])
     size = _norm(before)
     return moved / size if size else float(moved > 0)
 
@@ -197,19 +173,30 @@ def _norm(tensors: Sequence[Tensor | None]) -> float:
     return math.sqrt(sum(float(x.double().square().sum()) for x in tensors if x is not None))
 
 
-@contextmanager
-def _without_dropout(module: nn.Module) -> Iterator[None]:
+def _own_gradients(module: nn.Module) -> AbstractContextManager[None]:
+    """A block with gradients of its own, which begin at none."""
+    return _set((parameter, "grad", None) for parameter in module.parameters())
+
+
+def _without_dropout(module: nn.Module) -> AbstractContextManager[None]:
     """Probabilities of dropout as zero: those of PyTorch's layers, and numbers that a Hugging Face model names so."""
-    changed = []
-    for part in module.modules():
-        for key, value in vars(part).items():
-            is_layer = key == "p" and isinstance(part, nn.modules.dropout._DropoutNd)
-            if type(value) is float and (is_layer or "drop" in key):
-                changed.append((part, key, value))
+    return _set(
+        (part, key, 0.0)
+        for part in module.modules()
+        for key, value in vars(part).items()
+        if type(value) is float and ("drop" in key or (key == "p" and isinstance(part, nn.modules.dropout._DropoutNd)))
+    )
+
+
+@contextmanager
+def _set(changes: Iterable[tuple[object, str, object]]) -> Iterator[None]:
+    """A block with other values of some attributes."""
+    changes = list(changes)
+    before = [(part, key, getattr(part, key)) for part, key, _ in changes]
     try:
-        for part, key, _ in changed:
-            setattr(part, key, 0.0)
+        for part, key, value in changes:
+            setattr(part, key, value)
         yield
     finally:
-        for part, key, value in changed:
+        for part, key, value in before:
             setattr(part, key, value)

@@ -1,20 +1,19 @@
-"""Metrics of what a sampling wrote, and what to set where many of its texts are no samples."""
+"""Metrics of what a sampling wrote, and all that is said of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning.pytorch as pl
-
-from datamodules.codec import Codec
 
 #: Share of the texts that may be cut off, and of the samples that may be missing, without a warning.
 MANY_CUT_OFF = MANY_MISSING = 0.05
 #: How a fault is told of, where its name alone would not say it.
 _FAULTS = {"broken": "with broken characters", "a tree": "with code in them", "malformed": "not well-formed"}
+_TRAIN_MORE = "train for longer or at a larger epsilon"
 
 
 def sample_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -52,17 +51,32 @@ def sample_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return metrics
 
 
-def faults_in_words(metrics: Mapping[str, float]) -> str:
-    """What the texts were that were no samples; empty where there were none."""
-    dropped = {name.rsplit("/", 1)[-1]: int(n) for name, n in metrics.items() if "/dropped/" in name}
-    return ", ".join(f"{n} {_FAULTS.get(fault, fault)}" for fault, n in dropped.items())
+def summary(metrics: Mapping[str, float]) -> str:
+    """Say what was written, how fast, and what was thrown away."""
+    rate, faults = metrics.get("synthetic/samples_per_second"), _faults(metrics)
+    missing = metrics["synthetic/num_missing"]
+    return (
+        f"wrote {metrics['synthetic/num_samples']} samples"
+        + (f", {rate:.1f} a second" if rate else "")
+        + (f". Thrown away and drawn again: {faults}." if faults else ".")
+        + (f" {missing} samples are missing, for which no text would do." if missing else "")
+    )
 
 
-def sampling_field(output: Path, codec: Codec) -> str:
-    """What the command that was given calls the arguments of the sampling: that of a run, or of a step by hand."""
-    if any((folder / "experiment.yaml").is_file() for folder in output.resolve().parents[:2]):
-        return _field_in_a_run(codec)
-    return "--model.init_args.sampling"
+def none_will_do(metrics: Mapping[str, float] | None, output: Path, pl_module: pl.LightningModule) -> str:
+    """Say that no text is a sample, and what to set.
+
+    Args:
+        metrics: Of :func:`sample_metrics`; None where nothing may be counted.
+        output: The file that the texts were for.
+        pl_module: The model that wrote the texts.
+    """
+    field, which, longer = sampling_field(pl_module, output), f"no text for {output} is a sample", ""
+    if metrics is not None:
+        which = f"none of the {metrics['synthetic/num_drawn']} texts for {output} is a sample ({_faults(metrics)})"
+        if "synthetic/dropped/cut off" in metrics:
+            longer = f"give a larger {field}.max_new_tokens, "
+    return f"{which}: {longer}{_TRAIN_MORE}; {field}.redraws=null keeps all texts"
 
 
 def missing_warning(metrics: Mapping[str, float]) -> str | None:
@@ -71,21 +85,22 @@ def missing_warning(metrics: Mapping[str, float]) -> str | None:
     num = metrics["synthetic/num_samples"] + missing
     if missing <= MANY_MISSING * num + 1e-9:
         return None
-    way = "train for longer or at a larger epsilon"
+    way = _TRAIN_MORE
     num_faults = metrics["synthetic/num_drawn"] - metrics["synthetic/num_samples"]
     if 2 * metrics.get("synthetic/dropped/broken", 0) > num_faults:
         way = "the base model knows these characters as bytes alone: take a model.base_model of this language"
-    told = faults_in_words(metrics)
-    return f"{missing:,} of {num:,} samples are missing, for no text would do ({told}): {way}"
+    return f"{missing:,} of {num:,} samples are missing, for no text would do ({_faults(metrics)}): {way}"
 
 
-def cut_off_warning(metrics: Mapping[str, float], pl_module: pl.LightningModule, field: str = "") -> str | None:
+def cut_off_warning(
+    metrics: Mapping[str, float], pl_module: pl.LightningModule, output: Path | None = None
+) -> str | None:
     """Say what to set where more than a twentieth of the texts were cut off; None where they were not.
 
     Args:
         metrics: Of :func:`sample_metrics`.
         pl_module: The model that wrote the texts.
-        field: What the arguments of its sampling are called; empty: as in a run.
+        output: The file that they are for, see :func:`sampling_field`.
     """
     share = 1 - metrics["synthetic/finished"]
     if share <= MANY_CUT_OFF + 1e-9:
@@ -94,8 +109,7 @@ def cut_off_warning(metrics: Mapping[str, float], pl_module: pl.LightningModule,
     wanted = getattr(getattr(pl_module, "sampling", None), "max_new_tokens", None)
     config = getattr(getattr(pl_module, "model", None), "config", None)
     positions = getattr(config, "max_position_embeddings", None)
-    codec = cast(Codec, pl_module.codec)
-    field = f"{field or _field_in_a_run(codec)}.max_new_tokens"
+    field = f"{sampling_field(pl_module, output)}.max_new_tokens"
     if wanted is None or (positions is not None and wanted >= positions - 1):
         return (
             f"{cut} at the last position of the model{f', {positions}' if positions else ''}, so no larger {field} "
@@ -105,5 +119,14 @@ def cut_off_warning(metrics: Mapping[str, float], pl_module: pl.LightningModule,
     return f"{cut} at {wanted} tokens, so long ones are lacking: set {field}={tried}"
 
 
-def _field_in_a_run(codec: Codec) -> str:
-    return "stages.parse_tree.sampling" if codec.target == "parse" else "sampling"
+def sampling_field(pl_module: Any, output: Path | None = None) -> str:
+    """What the arguments of the sampling are called where ``output`` is from: in a run, or in a step by hand."""
+    if output is not None and not any((at / "experiment.yaml").is_file() for at in output.resolve().parents[:2]):
+        return "--model.init_args.sampling"
+    return "stages.parse_tree.sampling" if pl_module.codec.target == "parse" else "sampling"
+
+
+def _faults(metrics: Mapping[str, float]) -> str:
+    """What the texts were that were no samples; empty where there were none."""
+    dropped = {name.rsplit("/", 1)[-1]: int(n) for name, n in metrics.items() if "/dropped/" in name}
+    return ", ".join(f"{n} {_FAULTS.get(fault, fault)}" for fault, n in dropped.items())

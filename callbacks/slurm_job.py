@@ -43,21 +43,17 @@ class SlurmJob:
         Returns:
             None if the job was requeued, else why it was not.
         """
-        state = _run("squeue", "--noheader", "--format=%T", "--jobs", str(self))
-        state = state.stdout.strip() if isinstance(state, subprocess.CompletedProcess) else ""
-        if state not in ("", "RUNNING"):
-            return f"its state is {state}"
-        answer = _run("scontrol", "requeue", str(self))
-        if isinstance(answer, str):
-            return answer
-        return None if answer.returncode == 0 else f"scontrol said: {answer.stderr.strip() or answer.returncode}"
+        state, _ = _run("squeue", "--noheader", "--format=%T", "--jobs", str(self))
+        return f"its state is {state}" if state not in ("", "RUNNING") else _run("scontrol", "requeue", str(self))[1]
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str] | str:
-    """The answer of a SLURM command, or why there is none."""
+def _run(*command: str) -> tuple[str, str | None]:
+    """What a SLURM command answers, and why it failed, if it did."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
-        return f"there is no {command[0]} on this node"
+        return "", f"there is no {command[0]} on this node"
     except subprocess.TimeoutExpired:
-        return f"{command[0]} did not answer for a minute"
+        return "", f"{command[0]} did not answer for a minute"
+    failed = f"{command[0]} said: {answer.stderr.strip() or answer.returncode}"
+    return answer.stdout.strip(), failed if answer.returncode else None

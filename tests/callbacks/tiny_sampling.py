@@ -41,6 +41,7 @@ class PromptData(LightningDataModule):
         super().__init__()
         self.prompts = prompts
         self.obedient = obedient
+        self.num_total = len(prompts)
         self.done: set[int] = set()
 
     def predict_dataloader(self) -> DataLoader[int]:

@@ -160,7 +160,7 @@ def exchange_weights(path: Path) -> None:
     torch.save({**checkpoint, "state_dict": state}, path)
 
 
-def test_every_checkpoint_is_in_the_ledger_once_and_the_trial_is_not(run: Path) -> None:
+def test_every_checkpoint_is_in_the_ledger_once(run: Path) -> None:
     files = {n: run / f"fit/checkpoints/{'last' if n == 10 else f'step={n}'}.ckpt" for n in (3, 6, 9, 10)}
     found = Ledger(run / "ledger.jsonl").releases("default/fit")
     assert found == [Release(n, sha256_of(file)) for n, file in files.items()]
