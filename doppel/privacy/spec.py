@@ -239,10 +239,8 @@ class DPPlan:
         max_grad_norm: Clipping norm C of one unit's gradient.
         noise_multiplier: sigma; the noise on the sum has standard deviation sigma * C per coordinate.
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
-        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; public, and sigma does not depend on it.
-            None where a unit has no rows to choose from, as in a histogram.
-        histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays, see
-            `doppel.privacy.histogram`; None if there is none.
+        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; None where it has none to choose from.
+        histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays.
     """
 
     budget: PrivacyBudget
