@@ -99,6 +99,7 @@ class LedgerFile:
 
     Args:
         path: The ledger file; it need not exist yet.
+        lock_timeout: Seconds to wait for another process.
 
     Attributes:
         promises: Scope → what it may spend.
@@ -106,8 +107,9 @@ class LedgerFile:
         caveats: Scope → what its epsilon does not cover, and whether that voids it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock_timeout: float) -> None:
         self.path = path
+        self.lock_timeout = lock_timeout
         self.promises: dict[str, PrivacyBudget] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
@@ -118,11 +120,6 @@ class LedgerFile:
         self._tail: bytes = b""  # what follows the last newline: torn, or being written
         self._charged: list[str] = []  # for the tail, until it is read again
         self._damage: LedgerError | None = None
-
-    @property
-    def is_old(self) -> bool:
-        """Whether an earlier version began the file, which can be read and not gone on with."""
-        return self._version == 2
 
     def of_scope(self, scope: str) -> list[MechanismRecord]:
         """Mechanisms of a scope in the order of their opening."""
@@ -186,20 +183,17 @@ class LedgerFile:
         self._charge(self._charged, 1)
 
     @contextlib.contextmanager
-    def locked(self, timeout: float) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold the lock, with the books up to date and a torn line ended.
-
-        Args:
-            timeout: Seconds to wait for another process.
 
         Raises:
             LedgerError: The lock stays taken, or the file cannot be read or written, or is of an earlier version.
         """
         try:
             make_private(self.path.parent)
-            with FileLock(f"{self.path}.lock", timeout=timeout, mode=0o600):
+            with FileLock(f"{self.path}.lock", timeout=self.lock_timeout, mode=0o600):
                 self.refresh()
-                if self.is_old:
+                if self._version == 2:
                     raise LedgerError(
                         "an earlier version of Doppel began it, and this one can only show it (python cli.py ledger): "
                         "finish the run with that version, or begin another one.",
@@ -210,7 +204,8 @@ class LedgerFile:
                 yield
         except Timeout:
             raise LedgerError(
-                f"another process has held the lock for {timeout:g} s: find and end it, or raise lock_timeout.",
+                f"another process has held the lock for {self.lock_timeout:g} s: find and end it, or raise "
+                "lock_timeout.",
                 about=self.path,
             ) from None
         except OSError as error:
@@ -282,9 +277,10 @@ class LedgerFile:
         self._version = version
         match kind:
             case "budget":
-                if any(known.done_steps for known in self.of_scope(record["scope"])):
+                declared = self.of_scope(record["scope"])
+                if any(known.done_steps for known in declared):
                     raise self._damaged("it changes what a scope may spend that has spent some of it")
-                for known in self.of_scope(record["scope"]):
+                for known in declared:
                     del self.mechanisms[known.id]
                 terms = {own.name: record[own.name] for own in fields(PrivacyBudget)}
                 self.promises[record["scope"]] = PrivacyBudget(**terms)
@@ -311,8 +307,9 @@ class LedgerFile:
             case "caveat":
                 caveat = (str(record["text"]), bool(record["voids"]))
                 told = self.caveats.setdefault(record["scope"], [])
-                told.extend([] if caveat in told else [caveat])
-            case other if self.is_old and other in _OF_VERSION_2:
+                if caveat not in told:
+                    told.append(caveat)
+            case other if version == 2 and other in _OF_VERSION_2:
                 pass
             case other:
                 raise self._damaged(f"its type {other!r} is unknown")

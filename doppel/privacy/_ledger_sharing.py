@@ -11,12 +11,12 @@ from doppel.privacy._ledger_file import LedgerError, make_private
 
 
 def follow(path: Path) -> tuple[Path, str]:
-    """The ledger that a file is, or names, and what the run is called there; "" where it is the ledger itself."""
+    """The ledger that a file is, or names, and what stands before the run's scopes there; "" in a run's own ledger."""
     try:
         with open(path, "rb") as file:
             record = json.loads(file.readline(65_536))
         if record["type"] == "see":
-            return Path(record["ledger"]), str(record["run"])
+            return Path(record["ledger"]), f"{record['run']}/"
     except (OSError, ValueError, TypeError, KeyError):  # whoever reads the ledger says what is wrong with it
         pass
     return path, ""

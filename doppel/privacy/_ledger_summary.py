@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from doppel.privacy._ledger_file import LedgerFile, MechanismRecord
+from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord
 from doppel.privacy.accounting import Accountant, compute_epsilon
 from doppel.privacy.spec import what_is_protected
 
@@ -18,12 +18,18 @@ _NO_EPSILON = "No epsilon holds for anything that is recorded here."
 
 
 def summarise(file: LedgerFile, prefix: str, voids: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """As :meth:`~doppel.privacy.ledger.Ledger.summary`.
+    """Return everything on file, ready for JSON.
 
     Args:
         file: The ledger, read to its end.
         prefix: Before the names of the run's scopes in the file; empty where the file serves one run.
         voids: Scope, as the run calls it → what else voids its epsilon.
+
+    Returns:
+        `scopes` (:func:`_scope` of each, by name) and `mechanisms` (every recorded field, `done_steps`, and `epsilon`
+        of that mechanism alone, None where its scope is void) of this run; `epsilon`, `delta`, `accountant` of its
+        scopes composed (None if nothing was declared, a scope is void, or they protect different units); `statement`,
+        in English; and `everything`: the same four of all runs that the file serves, `num_runs` and `num_data_sets`.
     """
     void = _voids(file, prefix, voids)
     own = [scope for scope in file.promises if scope.startswith(prefix)]
@@ -49,11 +55,23 @@ def summarise(file: LedgerFile, prefix: str, voids: Mapping[str, Sequence[str]])
     }
 
 
-def common_terms(file: LedgerFile, scopes: Iterable[str]) -> tuple[float, Accountant]:
-    """The smallest delta of scopes, and their accountant (pld if they differ): what holds for all of them together."""
+def compose(file: LedgerFile, scopes: Sequence[str]) -> tuple[float, float, Accountant]:
+    """Return the epsilon that scopes have spent together, at the smallest of their deltas, which comes next, by their
+    accountant, pld if they differ.
+
+    Raises:
+        LedgerError: A scope is unknown, or they protect different units.
+    """
     promises = [file.promise(scope) for scope in scopes]
+    if len(units := sorted({promise.unit for promise in promises})) > 1:
+        raise LedgerError(
+            f"The scopes protect different units ({', '.join(units)}): each scope's (epsilon, delta) holds by itself, "
+            "and none is stated for all of them together."
+        )
     accountants = {promise.accountant for promise in promises}
-    return min(promise.delta for promise in promises), accountants.pop() if len(accountants) == 1 else "pld"
+    accountant = accountants.pop() if len(accountants) == 1 else "pld"
+    delta = min(promise.delta for promise in promises)
+    return compute_epsilon(file.spent(*scopes), delta, accountant), delta, accountant
 
 
 def _voids(file: LedgerFile, prefix: str, more: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -65,6 +83,7 @@ def _voids(file: LedgerFile, prefix: str, more: Mapping[str, Sequence[str]]) -> 
 
 
 def _scope(file: LedgerFile, scope: str, void: list[str]) -> dict[str, Any]:
+    """What one scope may spend and has spent: `epsilon` is None where `voids` says why it does not hold."""
     promise, records = file.promise(scope), file.of_scope(scope)
     spent = promise.epsilon(file.spent(scope))
     return {
@@ -96,22 +115,17 @@ def _composed(
     held = [scope for scope in scopes if scope not in void]
     if not held:
         return {**nothing, "statement": _NO_EPSILON if scopes else _NOTHING}
-    units = sorted({file.promise(scope).unit for scope in held})
-    if len(units) > 1:
-        statement = (
-            f"The scopes protect different units ({', '.join(units)}): each scope's (epsilon, delta) holds by itself, "
-            "and none is stated for all of them together."
-        )
-        return {**nothing, "statement": statement}
-    delta, accountant = common_terms(file, held)
-    epsilon = compute_epsilon(file.spent(*held), delta, accountant)
+    try:
+        epsilon, delta, accountant = compose(file, held)
+    except LedgerError as unlike_units:
+        return {**nothing, "statement": str(unlike_units)}
     records = [record for scope in held for record in file.of_scope(scope)]
     exception = ", ".join(scope.removeprefix(prefix) for scope in scopes if scope in void)
     statement = (
         f"Everything {which} ({', '.join(scope.removeprefix(prefix) for scope in held)})"
         f"{f' but {exception}, which is NOT PRIVATE' if exception else ''}, released together, is "
         f"(epsilon = {epsilon:.4g}, delta = {delta:.3g})-differentially private by the {accountant} accountant, "
-        f"under adding or removing {_in_words(units[0], records)}."
+        f"under adding or removing {_in_words(file.promise(held[0]).unit, records)}."
     )
     whole = None if exception else epsilon
     return {"epsilon": whole, "delta": delta, "accountant": accountant, "statement": statement}

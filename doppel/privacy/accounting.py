@@ -8,9 +8,8 @@ A mechanism says what it costs as an event of dp-accounting. Three accountants c
 | `rdp` | Rényi DP                                                 | dp-accounting |
 | `prv` | numerical composition, upper end of its error interval   | Opacus        |
 
-`pld` is the default: tight, composes unlike mechanisms, and bounds both directions of the add/remove relation. `rdp` is
-the one that most papers used; `prv` is another library's and cross-checks, and needs the extra `opacus`. The
-central-limit ("GDP") approximation is no bound and therefore not offered.
+`pld` is the default: tight, composes unlike mechanisms, and bounds both directions of the add/remove relation. Most
+papers used `rdp`; `prv` cross-checks, and needs the extra `opacus`. The central-limit ("GDP") formula is no bound.
 
 Formal guarantees:
     Neighbouring data sets differ by adding or removing one *unit*. All bounds hold for adaptive composition: a step may
@@ -56,15 +55,14 @@ _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64))
 
 
 class CalibrationError(UserError):
-    """A privacy request that cannot be met, or inputs that make no sense. The message is one line."""
+    """A privacy request that cannot be met, or inputs that make no sense."""
 
 
 class DPMechanism(Protocol):
-    """What releases something of private data: a frozen dataclass of public terms, and a way to draw what it releases.
+    """What releases something of private data: public terms, and a way to draw the release.
 
-    A training is a :class:`Mechanism`, whose steps :class:`~doppel.privacy.private_step.PrivateStep` takes; all else is
-    a :class:`GaussianRelease`. A further mechanism is one class: calibration, composition and the ledger see no more
-    of it than this.
+    A training is a :class:`Mechanism`, all else a :class:`GaussianRelease`. Calibration, composition and the ledger see
+    no more of either than this.
     """
 
     @property
@@ -185,9 +183,8 @@ def compute_epsilon(mechanisms: Iterable[DPMechanism], delta: float, accountant:
         accountant: Which bound to compute.
 
     Returns:
-        An upper bound on epsilon; 0 if nothing was released, infinity if a mechanism adds no noise. Where the bound is
-        beyond any use (above 500 for `pld`, 100 for `prv`), or of more sampled steps than `MAX_GRID_STEPS`, it is the
-        Rényi bound, which is valid but looser.
+        An upper bound; 0 if nothing was released, infinity if a mechanism adds no noise. Beyond any use (above 500 for
+        `pld`, 100 for `prv`), or of more sampled steps than `MAX_GRID_STEPS`, it is the Rényi bound, which is looser.
 
     Raises:
         CalibrationError: If `delta` or `accountant` is not valid, or the accountant cannot resolve the request.
@@ -268,13 +265,10 @@ def has_opacus() -> bool:
 def cross_check(
     mechanisms: Sequence[DPMechanism], delta: float, accountant: Accountant = "pld"
 ) -> tuple[dict[str, float], str | None]:
-    """Epsilon by an accountant and by a second one, and how they contradict each other.
+    """Return epsilon by an accountant and by a second one, and how they contradict each other, or None.
 
     The second one is `prv` beside `pld`, and `pld` beside the others. Without Opacus it is `rdp` beside `pld`: a bound
     of another theory, which `pld` never passes.
-
-    Returns:
-        Epsilon by each accountant, the first one first; what is wrong between them, or None.
 
     Raises:
         CalibrationError: The first accountant is not installed, or cannot resolve the request.
@@ -304,9 +298,6 @@ def calibrate_noise_multiplier(
         target_epsilon: Budget, above 0.
         delta: Failure probability, in (0, 1).
         accountant: Which bound must hold; `compute_epsilon` at the result never exceeds the target.
-
-    Returns:
-        sigma, the noise standard deviation over the clipping norm.
 
     Raises:
         CalibrationError: If an input is not valid, or no sigma up to `MAX_NOISE_MULTIPLIER` is enough.

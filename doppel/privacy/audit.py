@@ -52,11 +52,10 @@ def p_value(num_canaries: int, num_guesses: int, num_correct: int, epsilon: floa
     Let m independent fair coins decide which canaries take part, and let r guesses be made from the output.
     With W ~ Binomial(r, e^epsilon / (1 + e^epsilon)), the number V of right guesses obeys
 
-        P[V >= v]  <=  P[W >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= W < v] / i.
+        P[V >= v]  <=  P[W >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= W < v] / i:
 
-    Epsilon-DP alone makes the guesser at most as good as randomised response, which is the first term; the
-    second is what delta can add (Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", 2023,
-    Theorem 5.2 and Corollary 5.4).
+    randomised response, and what delta can add (Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training
+    Run", 2023, Theorem 5.2 and Corollary 5.4).
 
     Args:
         num_canaries: m.
@@ -88,9 +87,8 @@ def epsilon_lower_bound(
     Formal guarantees:
         If the training is (epsilon*, delta)-DP under adding or removing one canary's unit, the coins are fair and
         independent, and `num_guesses` does not depend on them, the result is at most epsilon* with probability at
-        least `confidence`. It is an epsilon whose p-value (see `p_value`) is below 1 - confidence; a training that
-        is epsilon*-DP is so for every larger epsilon too, hence any rejected epsilon is below epsilon* unless the
-        event of that probability happened, whether or not the p-value grows with epsilon.
+        least `confidence`: its `p_value` is below 1 - confidence, and a training that is epsilon*-DP is so for every
+        larger epsilon too, so that no epsilon above epsilon* is rejected but in an event of that probability.
 
     Args:
         num_canaries: m.
@@ -170,8 +168,7 @@ def largest_bound(
 ) -> float:
     """What `audit_scores` would return if every guess were right: no claim above it can be contradicted.
 
-    It grows like ln(m): about 3.8 for 200 canaries, 5.4 for 1,000, 7.7 for 10,000, and less where 2·m·delta is not
-    small.
+    It grows like ln(m): about 3.8 for 200 canaries, 5.4 for 1,000, 7.7 for 10,000; less if 2·m·delta is not small.
     """
     sides, each = _tries(num_canaries, confidence, guess_shares)
     return max(epsilon_lower_bound(num_canaries, 2 * side, 2 * side, delta, each) for side in sides)

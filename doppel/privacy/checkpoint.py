@@ -4,7 +4,6 @@ from one, starts from one, samples from one or vouches for one reads it here."""
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,14 +54,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def weights_fingerprint(state_dict: Mapping[str, Any]) -> str:
-    """SHA-256 of names, shapes, types and values, 64 hexadecimal digits.
-
-    Args:
-        state_dict: Tensors, and what a module keeps beside them (``get_extra_state``): numbers and
-            texts, in lists and dictionaries, as a checkpoint that is read with ``weights_only`` may hold.
+    """SHA-256 of names, shapes, types and values of tensors, and of what a module keeps beside them
+    (``get_extra_state``): numbers and texts, in lists and dictionaries; 64 hexadecimal digits.
 
     Raises:
-        UserError: It holds something else.
+        UserError: The state holds something else.
     """
     digest = hashlib.sha256()
     for name, value in sorted(state_dict.items()):
@@ -71,10 +67,11 @@ def weights_fingerprint(state_dict: Mapping[str, Any]) -> str:
 
 
 def _add(digest: hashlib._Hash, name: str, value: Any) -> None:
-    if (tensor := _shape_type_bytes(value)) is not None:
-        shape, dtype, content = tensor
-        digest.update(f"{name} {shape} {dtype}\0".encode())
-        digest.update(content)
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}\0".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     elif isinstance(value, Mapping | list | tuple):
         parts = value.items() if isinstance(value, Mapping) else enumerate(value)
         digest.update(f"{name} {len(value)}\0".encode())
@@ -87,12 +84,3 @@ def _add(digest: hashlib._Hash, name: str, value: Any) -> None:
             f"{name} in the state_dict is a {type(value).__name__}, which no fingerprint can tell from another: keep "
             "tensors, numbers and texts there"
         )
-
-
-def _shape_type_bytes(value: Any) -> tuple[tuple[int, ...], str, Any] | None:
-    """Of a tensor; None for anything else. Where PyTorch was never imported nothing is a tensor of it."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
-        return None
-    values = value.detach().cpu().contiguous().reshape(-1)
-    return tuple(value.shape), str(value.dtype), values.view(torch.uint8).numpy()

@@ -49,8 +49,7 @@ def epsilon_of_choice(mu: float) -> float:
         N(μ, 1) lies below if Φ⁻¹(p) - Φ⁻¹(q) ≤ μ. For x = logit q the left side is h(x + ε) - h(x) with the odd
         h = Φ⁻¹ ∘ expit, concave for x > 0 (van Zwet, 1964). So it is largest at x = -ε/2: 2 Φ⁻¹(expit(ε/2)).
 
-    Args:
-        mu: μ, at most 16, where Φ(μ/2) is still below 1.
+    A μ above 16, where Φ(μ/2) is no longer below 1, counts as 16.
     """
     return 2.0 * float(logit(ndtr(min(mu, 16.0) / 2)))
 
@@ -66,10 +65,9 @@ def choose(stream: KeyedStream, scores: Sequence[int], sensitivity: int, epsilon
     Formal guarantees:
         The exponential mechanism (McSherry and Talwar, 2007): if one unit moves each score by at most ``sensitivity``,
         up or down, the place is ε-DP, of bounded range ε and so `mu_of_choice(ε)`-GDP, however many scores there are.
-        (Argmax of scores with *Gaussian* noise has no such bound: its loss grows with the number of scores.) It is
-        drawn exactly, in whole numbers, from a cryptographic stream: a place is proposed uniformly and taken with the
-        probability exp(-ε · gap / (2 · sensitivity)), of the gap to the highest score. How many were proposed is not
-        told.
+        (The loss of an argmax under *Gaussian* noise grows with their number.) It is drawn exactly, in whole numbers: a
+        place is proposed uniformly and taken with probability exp(-ε · gap / (2 · sensitivity)), of the gap to the
+        highest score. How many were proposed is not told.
 
     Args:
         stream: Where the draws come from.
@@ -107,13 +105,7 @@ class GaussianBudget:
         self.remaining = mu * mu
 
     def spend(self, square: float) -> float:
-        """Pay for one release.
-
-        Args:
-            square: Its μ².
-
-        Returns:
-            Its μ.
+        """Pay for one release of this μ², and return its μ.
 
         Raises:
             CalibrationError: It is not positive, or more than is left; nothing is spent.

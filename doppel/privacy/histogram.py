@@ -46,11 +46,10 @@ def unit_sums(rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[st
 
     Formal guarantees:
         The vector of a row is cut to the bins, and scaled down to L2 norm 1 where it is longer. The vector of a unit is
-        the mean over its rows, of norm at most 1 by the triangle inequality: one utterance of one label adds 1 to one
-        bin, a unit with m rows, k of them of that label, k/m. Adding or removing one unit changes the vector of no
-        other unit; the L2 sensitivity of the result is therefore 1 for every unit, whatever it holds. The mean is cut
-        towards zero to whole multiples of 1/`GRID`, and shortened where rounding would have left it above 1: sums of
-        whole numbers are exact.
+        the mean over its rows, of norm at most 1 by the triangle inequality: k/m for a label of k of its m rows.
+        One unit more or less changes the vector of no other unit, so the L2 sensitivity of the result is 1, whatever
+        the unit holds. The mean is cut towards zero to whole multiples of 1/`GRID`, and shortened where rounding would
+        have left it above 1: sums of whole numbers are exact.
 
     Args:
         rows: Unit and vector of each row, by label and of finite numbers: a function of this row and of public things.
@@ -83,10 +82,9 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
 
     Formal guarantees:
         For sums of sensitivity 1 on the grid (`unit_sums`) this is one Gaussian release of noise multiplier sigma
-        without subsampling, `NoisyHistogram`, on every bin, those without a unit too. The noise is the
-        discrete Gaussian on the grid (Canonne, Kamath and Steinke, 2020), drawn exactly, in whole numbers, from a
-        cryptographic stream, so no rounding tells anything. Where its standard deviation is so many grid points, its
-        privacy is that of the continuous one: they differ by less than exp(-10^10).
+        without subsampling, `NoisyHistogram`, on every bin, those without a unit too. The noise is the discrete
+        Gaussian on the grid (Canonne, Kamath and Steinke, 2020), drawn exactly from a cryptographic stream, so no
+        rounding tells anything. At so many grid points its privacy differs from the continuous one by < exp(-10^10).
 
     Args:
         sums: Histogram of sensitivity 1, in multiples of 1/`GRID`.
@@ -103,11 +101,8 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
 
 
 def discrete_gaussian(stream: KeyedStream, scale: int) -> int:
-    """A whole number k with probability proportional to exp(-k^2 / 2 scale^2) (Canonne et al., 2020, algorithm 3).
-
-    A discrete Laplace number is drawn and kept with the probability that makes it Gaussian; all in whole numbers.
-    ``scale`` is the standard deviation, at least 1.
-    """
+    """A whole number k with probability proportional to exp(-k^2 / 2 scale^2), scale >= 1: a discrete Laplace number
+    that is kept with the probability that makes it Gaussian (Canonne et al., 2020, algorithm 3)."""
     while True:
         k = _discrete_laplace(stream, scale + 1)
         # exp(-(|k| - scale^2 / t)^2 / (2 scale^2)) for t = scale + 1

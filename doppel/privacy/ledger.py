@@ -2,10 +2,9 @@
 
 The file holds JSON lines of five types, each chained to the lines before it (see `doppel.privacy._ledger_file`):
 
-- `budget`: what one *scope* (one released system, such as "two_stage") may spend: target epsilon, delta,
-  accountant, unit. Written once per scope; again, under other terms, only while the scope has spent nothing.
+- `budget`: what one *scope* (one released system, such as "two_stage") may spend: epsilon, delta, accountant, unit.
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
-  units, planned steps, data fingerprint. Again only while it has spent nothing.
+  units, planned steps, data fingerprint. Both are written once; again, under other terms, only before the first step.
 - `spend`: one step of a mechanism that is about to run; or one that has run in memory, with its `content`: the
   numbers that it releases, which nobody has read before.
 - `release`: what a mechanism has given away since: the SHA-256 of a file that is about to get its name (a checkpoint,
@@ -17,10 +16,8 @@ Formal guarantees:
     A spend is on disk (fsync) before anybody can read what its step releases, and is refused if the scope's composed
     epsilon would pass its target. So at every moment, crash or not, what was released is a subset of what is on file,
     and each scope is (target epsilon, delta)-differentially private under adding or removing one unit. Steps that a
-    crash rolled back stay spent, and a torn line counts as a step. Numbers stand in the line that pays for them: one
-    append, so they are paid and released, or neither, and noise is never drawn twice for one payment. Under the terms
-    of `doppel.privacy.accounting` (Poisson sampling at rate q, norm at most C, noise sigma * C, public divisor)
-    everything in a scope composes, and `epsilon(None)` composes everything in the file.
+    crash rolled back stay spent, and a torn line counts as a step. Numbers stand in the line that pays for them: they
+    are paid and released, or neither. The terms are those of `doppel.privacy.accounting`.
 """
 
 from __future__ import annotations
@@ -34,8 +31,8 @@ from typing import Any
 
 from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Release
 from doppel.privacy._ledger_sharing import follow, join
-from doppel.privacy._ledger_summary import common_terms, summarise
-from doppel.privacy.accounting import Mechanism, compute_epsilon
+from doppel.privacy._ledger_summary import compose, summarise
+from doppel.privacy.accounting import Mechanism
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.spec import DPPlan, PrivacyBudget
 
@@ -51,14 +48,10 @@ class BudgetExceededError(LedgerError):
 
 
 class Ledger:
-    """The ledger at `path`; any number of processes may share it.
+    """The ledger at `path`; any number of processes, and with `join` of runs, may share it.
 
-    One file may serve many runs on the same people: a run folder that has joined it (`join`) sees its own scopes, and
-    the file holds them under the run's name.
-
-    Nothing is created before the first write. The file is readable by its owner alone (0600; new parent
-    folders 0700) and is only ever appended to, under a lock on `<path>.lock` that is held for one operation
-    at a time and that the operating system releases when its holder dies.
+    Nothing is created before the first write. The file is readable by its owner alone (0600; new parent folders 0700)
+    and is only ever appended to, under a lock on `<path>.lock` that is held for one operation at a time.
 
     Args:
         path: The file, such as `runs/<pipeline>/ledger.jsonl`, or one that names it.
@@ -66,16 +59,15 @@ class Ledger:
     """
 
     def __init__(self, path: str | Path, lock_timeout: float = 60.0) -> None:
-        self.path, self.run = follow(Path(path))
-        self.lock_timeout = lock_timeout
-        self._prefix = f"{self.run}/" if self.run else ""
-        self._file = LedgerFile(self.path)
-        self._guard = _Guard(self._file)
+        self.path, self._prefix = follow(Path(path))
+        self._file = LedgerFile(self.path, lock_timeout)
         self._opened: dict[str, dict[str, Any]] = {}  # what this process declared, and noises its steps by
+        # Scope and budget → totals of steps that cost at most its target; and so do any smaller ones.
+        self._known_to_fit: dict[tuple[str, PrivacyBudget], Counter[tuple[float, float]]] = {}
 
     def exists(self) -> bool:
         """Whether there is a ledger."""
-        return bool(self.run) or self.path.exists()
+        return bool(self._prefix) or self.path.exists()
 
     @property
     def mechanisms(self) -> dict[str, MechanismRecord]:
@@ -83,13 +75,31 @@ class Ledger:
         self._file.refresh()
         return {name: record for name, record in self._file.mechanisms.items() if name.startswith(self._prefix)}
 
+    def mechanism_id(self, scope: str, stage: str) -> str:
+        """What the file calls a stage of this run."""
+        return f"{self._prefix}{scope}/{stage}"
+
     def spent(self, scope: str) -> list[MechanismRecord]:
         """Mechanisms of a scope that have spent a step; none where the scope is not on file."""
         return [own for own in self.mechanisms.values() if own.scope == self._prefix + scope and own.done_steps]
 
-    def mechanism_id(self, scope: str, stage: str) -> str:
-        """What the file calls a stage of this run."""
-        return f"{self._prefix}{scope}/{stage}"
+    def releases(self, mechanism_id: str) -> list[Release]:
+        """What a mechanism has released, in order; nothing of one that is not on file."""
+        known = self.mechanisms.get(mechanism_id)
+        return [] if known is None else list(known.releases)
+
+    def unpaid_reason(self, sha256: str, scope: str) -> str | None:
+        """Why no mechanism of a scope has released the file of this SHA-256; None if one has."""
+        paid = [
+            record.scope.removeprefix(self._prefix)
+            for record in self.mechanisms.values()
+            if any(release.sha256 == sha256 for release in record.releases)
+        ]
+        if scope in paid:
+            return None
+        if paid:
+            return f"scope {paid[0]!r} has paid for it, not {scope!r}"
+        return f"{self.path} has no release of it: no private training of this ledger has saved it as it is"
 
     def open(
         self,
@@ -106,24 +116,20 @@ class Ledger:
         What was declared and never took a step, as by a start that failed, is declared anew under the terms given now.
         A process that still runs under the old ones is refused at its next step.
 
-        A noised histogram is the same thing with q = 1: a plan with `expected_batch_size == num_units`,
-        `max_grad_norm` the sensitivity, one planned step, and a `kind` that says so.
-
         Args:
-            scope: The released system that this mechanism belongs to; its budget is set by the first spec
-                seen.
+            scope: The released system that this mechanism belongs to.
             stage: Name of the stage within the scope.
-            spec: The guarantee that the stage runs under.
+            spec: The guarantee that the stage runs under. Of a noised histogram q is 1 and `max_grad_norm` the
+                sensitivity.
             planned_steps: Steps that this stage will take.
             data_fingerprint: Identifies the private data (a hash, never content).
             kind: What the mechanism is, for the reader of the ledger.
 
         Returns:
-            The mechanism's id, `scope/stage`, behind the run's name where the ledger serves many.
+            The mechanism's id, see :meth:`mechanism_id`.
 
         Raises:
-            LedgerError: If the scope or the stage has spent a step under other parameters, or the file is
-                unreadable.
+            LedgerError: The scope or the stage has spent a step under other parameters, or the file is unreadable.
         """
         if not scope or not stage or not f"{scope}{stage}".isprintable():
             raise LedgerError(
@@ -138,7 +144,7 @@ class Ledger:
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
         steps = {"planned_steps": planned_steps, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
         fields = {"kind": kind, **{name: numbers[name] for name in _RECORDED}, **steps}
-        with self._file.locked(self.lock_timeout):
+        with self._file.locked():
             budget = self._file.promises.get(scope)
             if budget is not None and any(record.done_steps for record in self._file.of_scope(scope)):
                 self._refuse_change(f"scope {scope!r}", asdict(budget), promise)
@@ -161,11 +167,11 @@ class Ledger:
             content: The released numbers, JSON-ready, which have been nowhere but in the memory of this process.
 
         Raises:
-            BudgetExceededError: If the scope would pass its target; nothing is written.
-            LedgerError: If the mechanism is unknown, another process declared it anew, or the file cannot be locked,
+            BudgetExceededError: The scope would pass its target; nothing is written.
+            LedgerError: The mechanism is unknown, another process declared it anew, or the file cannot be locked,
                 read or written.
         """
-        with self._file.locked(self.lock_timeout):
+        with self._file.locked():
             known = self._file.mechanism(mechanism_id)
             if known.fields != self._opened.setdefault(mechanism_id, known.fields):
                 raise LedgerError(
@@ -173,7 +179,7 @@ class Ledger:
                     "first step: nothing was spent. Let one process train at a time.",
                     about=self.path,
                 )
-            self._guard.admit(known)
+            self._admit(known)
             told = {} if content is None else {"content": content}
             self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **told})
 
@@ -197,7 +203,7 @@ class Ledger:
             LedgerError: The mechanism has not so many steps, or the file cannot be locked, read or written.
         """
         told = {"content": content} if sha256 is None else {"sha256": sha256}
-        with self._file.locked(self.lock_timeout):
+        with self._file.locked():
             known = self._file.mechanism(mechanism_id)
             steps = known.done_steps if steps is None else steps
             if not 0 < steps <= known.done_steps:
@@ -209,34 +215,10 @@ class Ledger:
             if sha256 is None or Release(steps, sha256) not in known.releases:
                 self._file.append({"type": "release", "mechanism": mechanism_id, "steps": steps, **told})
 
-    def releases(self, mechanism_id: str) -> list[Release]:
-        """What a mechanism has released, in order; nothing of one that is not on file."""
-        known = self.mechanisms.get(mechanism_id)
-        return [] if known is None else list(known.releases)
-
-    def unpaid_reason(self, sha256: str, scope: str) -> str | None:
-        """Why no mechanism of a scope has released a file; None if one has.
-
-        Args:
-            sha256: Of the file.
-            scope: The released system.
-        """
-        paid = [
-            record.scope.removeprefix(self._prefix)
-            for record in self.mechanisms.values()
-            if any(release.sha256 == sha256 for release in record.releases)
-        ]
-        if scope in paid:
-            return None
-        if paid:
-            return f"scope {paid[0]!r} has paid for it, not {scope!r}"
-        return f"{self.path} has no release of it: no private training of this ledger has saved it as it is"
-
     def remaining(self, mechanism_id: str, later: Sequence[Mechanism] = ()) -> int:
-        """Steps of this mechanism that still fit into its scope's budget, given what is spent now.
+        """Steps of this mechanism that still fit into its scope's budget, counted up to its planned steps.
 
-        Counted up to the mechanism's planned steps, which is all that a run can need, a repetition after a
-        crash included. Nothing is held back for trainings of the scope that have not run yet: they end earlier.
+        Nothing is held back for trainings of the scope that have not run yet: they end earlier.
 
         Args:
             mechanism_id: What :meth:`open` returned.
@@ -245,12 +227,9 @@ class Ledger:
         self._file.refresh()
         record = self._file.mechanism(mechanism_id)
         made = {other.key for other in self._file.of_scope(record.scope) if other.done_steps}
-        return self._guard.room(record, [m for m in later if (m.sample_rate, m.noise_multiplier) not in made])
-
-    def voids(self, scope: str) -> list[str]:
-        """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
-        self._file.refresh()
-        return [text for text, voids in self._file.caveats.get(self._prefix + scope, ()) if voids]
+        waiting = [m for m in later if (m.sample_rate, m.noise_multiplier) not in made]
+        spent = [*self._file.spent(record.scope), *waiting]
+        return self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
 
     def caveat(self, scope: str, text: str, voids: bool) -> None:
         """Record what the guarantee of a scope does not cover, for every reader of the ledger.
@@ -262,146 +241,64 @@ class Ledger:
                 no epsilon.
         """
         scope = self._prefix + scope
-        with self._file.locked(self.lock_timeout):
+        with self._file.locked():
             if (text, voids) not in self._file.caveats.get(scope, []):
                 self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
 
+    def voids(self, scope: str) -> list[str]:
+        """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
+        self._file.refresh()
+        return [text for text, voids in self._file.caveats.get(self._prefix + scope, ()) if voids]
+
     def epsilon(self, scope: str | None = None) -> float:
-        """Epsilon that the mechanisms have spent so far, which `voids` may void.
+        """Epsilon that the mechanisms of a scope have spent so far, which `voids` may void.
 
         Args:
             scope: One released system, at its own delta and accountant; None composes everything in the file, other
-                runs included, at the smallest delta of its scopes, with their accountant (pld if they differ): what
-                holds if all is released.
+                runs included: what holds if all is released.
 
         Raises:
-            LedgerError: If the scope is unknown, or None is asked and the scopes protect different units.
+            LedgerError: The scope is unknown, or None is asked and the scopes protect different units.
         """
         self._file.refresh()
-        if scope is not None:
-            scope = self._prefix + scope
-            return self._file.promise(scope).epsilon(self._file.spent(scope))
-        scopes = list(self._file.promises)
-        if not scopes:
-            return 0.0
-        units = sorted({promise.unit for promise in self._file.promises.values()})
-        if len(units) > 1:
-            raise LedgerError(
-                f"the scopes protect different units ({', '.join(units)}), which have no common "
-                "epsilon: ask for one scope.",
-                about=self.path,
-            )
-        delta, accountant = common_terms(self._file, scopes)
-        return compute_epsilon(self._file.spent(*scopes), delta, accountant)
+        scopes = list(self._file.promises) if scope is None else [self._prefix + scope]
+        return compose(self._file, scopes)[0] if scopes else 0.0
 
     def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
-        """Everything on file, ready for JSON.
+        """Everything on file, ready for JSON, see :func:`~doppel.privacy._ledger_summary.summarise`.
 
         Args:
             voids: What else voids the epsilon of a scope, in words that end a sentence: what is not on file, such as
                 samples of weights that nobody paid for. A scope that is not on file is NOT PRIVATE.
-
-        Returns:
-            `scopes` (name → epsilon, target_epsilon, delta, accountant, unit, protects (the unit in words),
-            noise_multiplier (the smallest if stages differ), steps_done, steps_planned, caveats (texts), voids (what
-            voids the guarantee: epsilon is None then, and epsilon_of_mechanisms says what was spent)), `mechanisms`
-            (every recorded field, `done_steps`, and `epsilon` of that mechanism alone, None where its scope is void),
-            `epsilon`, `delta`, `accountant` of all scopes composed (None if nothing was declared, a scope is void, or
-            the scopes protect different units), `statement`, in English, and `everything`: the same four of all runs
-            that the file serves, `num_runs` and `num_data_sets`. Scopes and mechanisms are those of this run.
         """
         self._file.refresh()
         return summarise(self._file, self._prefix, voids)
 
-    def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
-        for name, value in asked.items():
-            if known.get(name) != value and name == "data_fingerprint":
-                raise LedgerError(
-                    f"{what} was opened for other private data, or with another key of fingerprints than {key_path()}: "
-                    "restore the private file; on another machine, copy the key of the one where the run began there, "
-                    "or name it by DOPPEL_KEY. Other data need a scope of their own, and spend on top of this one.",
-                    about=self.path,
-                )
-            if known.get(name) != value:
-                raise LedgerError(
-                    f"{what} was opened with {name} = {known.get(name)!r}, now {value!r} is "
-                    "asked. Restore the old value to continue it; a training under other terms needs a scope of its "
-                    "own, and spends on top of this one.",
-                    about=self.path,
-                )
-
-
-class _Guard:
-    """The one place that says whether a step keeps the promise of its scope.
-
-    Formal guarantees:
-        A step is admitted only if everything that was spent in its scope and this step together cost at most the
-        target, by the scope's accountant, at its delta. Totals of steps for each (q, sigma) that are known to fit are
-        kept: any smaller totals fit too, whichever process spends them, for epsilon grows with every number of steps.
-        So a step costs one look-up rather than one accounting.
-    """
-
-    def __init__(self, file: LedgerFile) -> None:
-        self._file = file
-        self._known_to_fit: dict[
-            tuple[str, PrivacyBudget], Counter[tuple[float, float]]
-        ] = {}  # by scope, and what it may cost
-
-    def admit(self, record: MechanismRecord) -> None:
+    def _admit(self, record: MechanismRecord) -> None:
         """Let one more step of a mechanism be written.
+
+        Formal guarantees:
+            Everything that was spent in the scope and this step together cost at most the target, by the scope's
+            accountant, at its delta. Totals of steps of each (q, sigma) that are known to fit are kept: any smaller
+            ones fit too, whoever spends them, for epsilon grows with every number of steps. So most steps cost a
+            look-up.
 
         Raises:
             BudgetExceededError: It would pass the target.
         """
-        if self._is_known_to_fit(record, 1) or self._plan_fits(record):
-            return
-        room = self._count_room(record)
-        if room == 0:
-            raise self._refusal(record)
-        totals = self._totals(record.scope)
-        totals[record.key] += room
-        self._known_to_fit[self._terms(record)] = totals
-
-    def room(self, record: MechanismRecord, later: Sequence[Mechanism] = ()) -> int:
-        """Further steps of a mechanism that fit beside what comes later, counted up to its planned steps."""
-        if later:
-            return self._count_room(record, later)
-        if self._terms(record) not in self._known_to_fit:
-            self._plan_fits(record)
-        return record.planned_steps if self._is_known_to_fit(record, record.planned_steps) else self._count_room(record)
-
-    def _terms(self, record: MechanismRecord) -> tuple[str, PrivacyBudget]:
-        return record.scope, self._file.promise(record.scope)
-
-    def _is_known_to_fit(self, record: MechanismRecord, steps: int) -> bool:
-        known = self._known_to_fit.get(self._terms(record), Counter())
-        wanted = self._totals(record.scope)
-        wanted[record.key] += steps
-        return all(count <= known[key] for key, count in wanted.items())
-
-    def _plan_fits(self, record: MechanismRecord) -> bool:
-        """Try the whole plan of the scope at once: if it fits, one more step of this mechanism does."""
-        totals: Counter[tuple[float, float]] = Counter()
-        for other in self._file.of_scope(record.scope):
-            totals[other.key] += max(other.planned_steps, other.done_steps + (other is record))
-        fits = self._file.promise(record.scope).allows([Mechanism(*key, steps) for key, steps in totals.items()])
-        if fits:
-            self._known_to_fit[self._terms(record)] = totals
-        return fits
-
-    def _count_room(self, record: MechanismRecord, later: Sequence[Mechanism] = ()) -> int:
-        spent = [*self._file.spent(record.scope), *later]
-        return self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
-
-    def _totals(self, scope: str) -> Counter[tuple[float, float]]:
-        """Steps spent in a scope, per (q, sigma)."""
-        totals: Counter[tuple[float, float]] = Counter()
-        for record in self._file.of_scope(scope):
-            totals[record.key] += record.done_steps
-        return totals
-
-    def _refusal(self, record: MechanismRecord) -> BudgetExceededError:
         promise, spent = self._file.promise(record.scope), self._file.spent(record.scope)
+        totals = Counter({record.key: 1})
+        for other in self._file.of_scope(record.scope):
+            totals[other.key] += other.done_steps
+        if totals <= self._known_to_fit.get((record.scope, promise), Counter()):
+            return
+        still_planned = record.planned_steps - record.done_steps
+        limit = still_planned if still_planned > 0 else record.planned_steps
+        room = promise.remaining_steps(spent, *record.key, limit=limit)
+        if room > 0:
+            totals[record.key] += room - 1
+            self._known_to_fit[record.scope, promise] = totals
+            return
         now, after = promise.epsilon(spent), promise.epsilon([*spent, record.mechanism(1)])
         how = (
             "This budget is used up: keep what it has released, of a training the last checkpoint, for another release "
@@ -409,9 +306,26 @@ class _Guard:
         )
         if now == 0:
             how = "This release alone costs more than the whole budget: raise its target, or give it more noise."
-        return BudgetExceededError(
+        raise BudgetExceededError(
             f"one more step of {record.id!r} would take scope {record.scope!r} from epsilon {now:.6g} to {after:.6g}, "
             f"past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, {promise.accountant}). Nothing "
             f"was spent. {how}",
-            about=self._file.path,
+            about=self.path,
         )
+
+    def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
+        changed = next((name for name, value in asked.items() if known.get(name) != value), None)
+        if changed is None:
+            return
+        if changed == "data_fingerprint":
+            how = (
+                f"for other private data, or with another key of fingerprints than {key_path()}: restore the private "
+                "file; on another machine, copy the key of the one where the run began there, or name it by "
+                "DOPPEL_KEY. Other data need a scope of their own, and spend on top of this one."
+            )
+        else:
+            how = (
+                f"with {changed} = {known.get(changed)!r}, now {asked[changed]!r} is asked. Restore the old value to "
+                "continue it; a training under other terms needs a scope of its own, and spends on top of this one."
+            )
+        raise LedgerError(f"{what} was opened {how}", about=self.path)

@@ -22,28 +22,21 @@ class GaussianNoise:
     """Adds N(0, (σC)²) to the sum of clipped gradients, once per step.
 
     Formal guarantees:
-        If one unit moves the sum by at most C in ℓ₂ norm, the sum plus independent N(0, (σC)²) on every coordinate is
-        the Gaussian mechanism with noise multiplier σ. What this needs from the noise, and how it is met:
-
-        - *One draw for all ranks.* It is a pure function of (secret, step, place in the parameter list), so ranks that
-          share the secret add the same noise to the same reduced sum.
-        - *Independent between steps and parameters.* Each step has a cryptographic stream of its own, keyed from a
-          256-bit secret, and the parameters take successive parts of it, each at its place, whatever device it is on:
-          no word is used twice. A step number must not be used twice with other data: count steps over the whole run,
-          and build a new object for each run or stage.
-        - *Unknown to the reader.* The secret comes from the operating system and is in no file.
-        - *Every coordinate.* A parameter without a gradient gets noise too: whether it has one depends on data.
+        If one unit moves the sum by at most C in ℓ₂ norm, the sum plus independent N(0, (σC)²) on every coordinate,
+        those without a gradient too, is the Gaussian mechanism with noise multiplier σ. The noise is a pure function of
+        (secret, step, place in the parameter list): ranks that share the secret add the same noise to the same sum.
+        Each step has a stream of its own, of which the parameters take successive words, each once, whatever their
+        device. A step number must not be used twice with other data: build a new object for each run or stage. The
+        secret comes from the operating system and is in no file.
 
     *Floating point.* A Gaussian that is drawn and added in float32 has holes: which numbers can come out depends on the
     sum, most near zero (Mironov, 2012). So the noise is drawn and added in float64, and the result is rounded to
-    multiples of 2⁻³⁰σC (the next power of two). Between two neighbours of this grid lie millions of the numbers that
-    sum and noise can have, so each is reached from every sum, with the Gaussian's probability up to one part in
-    millions; the rounding to the gradient's dtype comes after it. Rounding a coordinate moves it by 10⁻⁹ of the noise.
+    multiples of 2⁻³⁰σC (the next power of two), and only then to the gradient's dtype. Millions of the numbers that
+    sum and noise can have lie between neighbours of this grid, so each is reached from every sum.
 
-    *Generator.* Gaussians are made from pairs of 64-bit words of a ChaCha20 stream (:class:`.secret.Secret`) by the
-    transformation of Box and Muller, (√(-2 ln u) cos φ, √(-2 ln u) sin φ), with u of 63 bits: nothing beyond 9.3 σ is
-    drawn, which has probability 10⁻²⁰. OpenSSL computes the stream for a parameter on the CPU, plain tensor operations
-    for one on a GPU: the same words at the same places.
+    *Generator.* Pairs of 64-bit words of a ChaCha20 stream (:class:`.secret.Secret`) become Gaussians by Box and
+    Muller, (√(-2 ln u) cos φ, √(-2 ln u) sin φ), with u of 63 bits: nothing beyond 9.3 σ, of probability 10⁻²⁰, is
+    drawn. OpenSSL computes the words on the CPU, plain tensor operations the same ones on a GPU.
 
     Args:
         noise_multiplier: σ ≥ 0, the noise's standard deviation in units of ``max_grad_norm``; 0 adds nothing.

@@ -88,9 +88,8 @@ class PrivateStep:
         announces another. It takes each step number once, so no noise is used twice.
         *Dropout.* A row's mask depends on its place in the batch: under a seed that the reader knows, one unit more
         would change the masks of the others, and the sum by more than C. So the whole state of PyTorch's generator (on
-        a GPU, its 64 bits) is drawn from a secret of its own, anew for each step and rank. Masks that nobody knows are
-        independent of the unit's presence: given the same masks for the units that they share, neighbouring data sets
-        differ by one clipped gradient, and the mechanism is a mixture of such Gaussians.
+        a GPU, its 64 bits) is drawn from a secret, anew for each step and rank: given the same masks for the units that
+        they share, neighbouring data sets differ by one clipped gradient: a mixture of such Gaussians.
         *Metrics* of private batches stay in the process unless they are asked for, under names that say so.
 
     Args:

@@ -17,20 +17,13 @@ class PoissonSampler:
     A batch is a function of the step. It may be empty. Units are numbered 0 ≤ unit < ``num_units``.
 
     Formal guarantees:
-        Privacy amplification by Poisson sampling asks that each unit take part in each step by a coin of its own,
-        with the same probability q, unseen by the reader. Then every step is the Poisson-subsampled Gaussian
-        mechanism that the accountant composes (Mironov et al., 2019, section 3). In particular:
-
-        - *Empty batches count.* They take their noise and are accounted; skipping them would tell of the data.
-        - *Nothing is capped or topped up.* The batch size is Binomial(N, q), whatever it turns out to be.
-        - *Ranks are one mechanism.* Ranks that share the secret (:meth:`share_secret`) draw the same batch, a Poisson
-          sample of the whole, and each computes a part of it. The parts must be disjoint and cover the batch; without
-          a shared secret they would not be, so whoever deals them out compares :meth:`fingerprint` first.
-        - *Batches are independent.* Each step has coins of its own, 63 bits each of a cryptographic stream that is
-          keyed from the secret and the step. So an interrupted run goes on where it stopped. Count steps over the whole
-          run, as for the noise: a step number that is used twice takes the same coins twice.
-        - *The coins are secret.* They come from the operating system's entropy, never from a configured seed. A
-          resumed process has a new secret: the remaining batches are drawn afresh, which is the same mechanism.
+        The Poisson-subsampled Gaussian mechanism (Mironov et al., 2019, section 3) asks that each unit take part in
+        each step by a coin of its own, with the same probability q, unseen by the reader. The coins are 63 bits each of
+        a cryptographic stream that is keyed from a secret (the operating system's entropy, new in each process) and the
+        step, whose number must not be used twice. Batches are neither capped nor topped up: their size is
+        Binomial(N, q), and empty ones take their noise and are accounted, for skipping them would tell of the data.
+        Ranks that share the secret draw one batch, of which each computes a part. The parts must be disjoint and cover
+        it, so whoever deals them out compares :meth:`fingerprint` first.
 
     Args:
         num_units: Number of units N in the data set.

@@ -26,9 +26,8 @@ class Secret:
 
     Formal guarantees:
         What is drawn is a stream of ChaCha20 (RFC 8439) for each purpose and step, its key of 256 bits a keyed hash
-        (BLAKE2b) of both. A reader who sees any part of the streams, and does not know the secret, cannot tell the rest
-        from coin tosses without breaking one of the two; guessing the key is hopeless. So the guarantee is what it
-        would be with true randomness, against readers who compute in bounded time.
+        (BLAKE2b) of both. Whoever sees any part of the streams cannot tell the rest from coin tosses without breaking
+        one of the two. So against readers who compute in bounded time the guarantee is that of true randomness.
 
     Args:
         seed: None for the operating system's entropy. A number, or 32 bytes, makes the randomness reproducible, for
@@ -124,14 +123,7 @@ class KeyedStream(random.Random):
 
 
 def keyed_words(key: bytes, start: int, num: int, device: torch.device) -> Tensor:
-    """Words of :class:`KeyedStream`, formed on a device: int64 [num], the same as ``words`` gives.
-
-    Args:
-        key: 32 secret bytes.
-        start: Place of the first word in the stream; a multiple of 8, which are one block of the cipher.
-        num: How many.
-        device: Where.
-    """
+    """The ``num`` words of :class:`KeyedStream` (``key``, ``start``), formed on a device: int64 [num]."""
     num_blocks = -(-num // 8)
     constants = np.frombuffer(b"expand 32-byte k" + key, dtype="<i4").tolist()
     counter = torch.arange(start // 8, start // 8 + num_blocks, device=device, dtype=torch.int64)

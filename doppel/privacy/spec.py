@@ -89,39 +89,69 @@ class PrivacyArguments:
             if self.histogram_noise_multiplier is not None:
                 raise UserError("histogram_share and histogram_noise_multiplier say the same thing: give one of them")
 
+    def budget(self, num_units: int, unit: str) -> PrivacyBudget:
+        """What everything in the scope may cost together, on N such units."""
+        return PrivacyBudget(self.target_epsilon, self._delta(num_units), self.accountant, unit)
+
     def histogram_noise(self, num_units: int) -> float | None:
         """Noise over sensitivity of what is released beside the training; None where nothing is.
 
         Formal guarantees:
             A function of ε, δ, a share and N, all public, fixed before anything is released. The share decides which
             noise the release gets and nothing of what is promised: training and release are composed as they are.
-
-        Args:
-            num_units: N.
         """
         if self.histogram_share is None:
             return self.histogram_noise_multiplier
         from doppel.privacy.gdp import mu_of
 
-        delta = default_delta(num_units) if self.delta is None else self.delta
-        return 1.0 / (math.sqrt(self.histogram_share) * mu_of(self.target_epsilon, delta))
+        return 1.0 / (math.sqrt(self.histogram_share) * mu_of(self.target_epsilon, self._delta(num_units)))
 
     def plan(
-        self, num_units: int, batch_size: int, epochs: Sequence[float], unit: str, max_rows_per_unit: int | None
+        self,
+        num_units: int,
+        batch_size: int,
+        epochs: Sequence[float],
+        unit: str,
+        max_rows_per_unit: int | None = None,
     ) -> DPPlan:
-        """The plan of stages on these data, see :func:`plan`."""
-        return plan(
-            num_units,
-            batch_size,
-            epochs,
-            target_epsilon=self.target_epsilon,
-            delta=self.delta,
-            accountant=self.accountant,
-            unit=unit,
+        """Calibrate one noise multiplier for all stages on the same data, beside the histogram; spends nothing.
+
+        Args:
+            num_units: Number N of units in the private data.
+            batch_size: Expected batch size B, in units.
+            epochs: Expected passes over the data, one number per stage.
+            unit: What one neighbour adds or removes.
+            max_rows_per_unit: Rows of a sampled unit that a step uses; it does not enter σ, nor does C.
+
+        Returns:
+            The plan, whose ε is at most the target. A δ of 1/N or more draws a warning.
+
+        Raises:
+            CalibrationError: An input is not valid, or no noise reaches the target.
+        """
+        poisson_rate(num_units, batch_size)  # refuses what is none, before steps are counted
+        if not epochs:
+            raise CalibrationError("epochs is empty: give one number per stage.")
+        budget = self.budget(num_units, unit)
+        draft = DPPlan(
+            budget,
+            num_units=num_units,
+            expected_batch_size=batch_size,
             max_grad_norm=self.max_grad_norm,
+            noise_multiplier=MAX_NOISE_MULTIPLIER,
+            stage_steps=tuple(num_steps(value, num_units, batch_size) for value in epochs),
             max_rows_per_unit=max_rows_per_unit,
             histogram_noise_multiplier=self.histogram_noise(num_units),
         )
+        if (note := note_on_delta(budget.delta, num_units, unit)) is not None:
+            warnings.warn(note, stacklevel=2)
+        sigma = calibrate_noise_multiplier(
+            lambda sigma: replace(draft, noise_multiplier=sigma).mechanisms(),
+            budget.target_epsilon,
+            budget.delta,
+            budget.accountant,
+        )
+        return replace(draft, noise_multiplier=sigma)
 
     def plan_histogram(self, num_units: int, unit: str) -> DPPlan:
         """The plan of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
@@ -132,15 +162,17 @@ class PrivacyArguments:
 
     def plan_releases(self, num_units: int, unit: str, noise_multiplier: float, steps: int = 1) -> DPPlan:
         """The plan of releases at q = 1, sensitivity 1, under the budget of their scope."""
-        delta = default_delta(num_units) if self.delta is None else self.delta
         return DPPlan(
-            PrivacyBudget(self.target_epsilon, delta, self.accountant, unit),
+            self.budget(num_units, unit),
             num_units=num_units,
             expected_batch_size=num_units,
             max_grad_norm=1.0,
             noise_multiplier=noise_multiplier,
             stage_steps=(steps,),
         )
+
+    def _delta(self, num_units: int) -> float:
+        return default_delta(num_units) if self.delta is None else self.delta
 
 
 @dataclass(frozen=True)
@@ -179,8 +211,7 @@ class PrivacyBudget:
         """How many more steps of (q, sigma) may follow `spent`, counted up to `limit`; 0 if none."""
         if limit < 1:
             return 0
-        low, high = 0, limit + 1  # low fits (or is zero), high does not (or is not asked for)
-        middle = limit  # the usual answer
+        low, middle, high = 0, limit, limit + 1  # low fits (or is zero), high does not (or is not asked for)
         while high - low > 1:
             if self.allows([*spent, Mechanism(sample_rate, noise_multiplier, middle)]):
                 low = middle
@@ -208,10 +239,8 @@ class DPPlan:
         max_grad_norm: Clipping norm C of one unit's gradient.
         noise_multiplier: sigma; the noise on the sum has standard deviation sigma * C per coordinate.
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
-        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; public, and sigma does not depend on it.
-            None where a unit has no rows to choose from, as in a histogram.
-        histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays, see
-            `doppel.privacy.histogram`; None if there is none.
+        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; None where it has none to choose from.
+        histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays.
     """
 
     budget: PrivacyBudget
@@ -260,13 +289,8 @@ class DPPlan:
     def to_dict(self) -> dict[str, Any]:
         """All fields, those of the budget first, JSON-ready; B is called `batch_size`, as it always was on disk."""
         own = asdict(self)
-        own = {
-            **own.pop("budget"),
-            "num_units": own.pop("num_units"),
-            "batch_size": own.pop("expected_batch_size"),
-            **own,
-        }
-        return {**own, "stage_steps": list(self.stage_steps)}
+        first = {**own.pop("budget"), "num_units": self.num_units, "batch_size": own.pop("expected_batch_size")}
+        return {**first, **own, "stage_steps": list(self.stage_steps)}
 
 
 def plan(
@@ -281,51 +305,16 @@ def plan(
     max_rows_per_unit: int | None = None,
     histogram_noise_multiplier: float | None = None,
 ) -> DPPlan:
-    """Calibrate one noise multiplier for one or more stages on the same data; spends nothing.
-
-    Args:
-        num_units: Number N of units in the private data.
-        batch_size: Expected batch size B, in units.
-        epochs: Expected passes over the data, one number per stage. A stage takes ceil(epochs * N / B) steps.
-        target_epsilon: Budget of all stages together.
-        delta: Failure probability; min(1/(N ln N), 1e-5) if left out. A value of 1/N or more draws a warning.
-        accountant: Which bound to calibrate with.
-        unit: What one neighbour adds or removes.
-        max_grad_norm: Clipping norm C; it does not enter sigma.
-        max_rows_per_unit: Rows of a sampled unit that a step uses; it does not enter sigma.
-        histogram_noise_multiplier: Of a histogram that is released beside the stages; the stages get the noise with
-            which everything together meets the target.
-
-    Returns:
-        The plan, whose epsilon is at most `target_epsilon`.
-
-    Raises:
-        CalibrationError: If an input is not valid, or no noise reaches the target.
-    """
-    poisson_rate(num_units, batch_size)  # refuses what is none, before steps are counted
-    stages = [epochs] if isinstance(epochs, int | float) else list(epochs)
-    if not stages:
-        raise CalibrationError("epochs is empty: give one number per stage.")
-    delta = default_delta(num_units) if delta is None else delta
-    draft = DPPlan(
-        PrivacyBudget(target_epsilon, delta, accountant, unit),
-        num_units=num_units,
-        expected_batch_size=batch_size,
+    """:meth:`PrivacyArguments.plan` from its numbers alone, for a loop of one's own; of one stage or of several."""
+    privacy = PrivacyArguments(
+        target_epsilon,
+        delta,
         max_grad_norm=max_grad_norm,
-        noise_multiplier=MAX_NOISE_MULTIPLIER,
-        stage_steps=tuple(num_steps(value, num_units, batch_size) for value in stages),
-        max_rows_per_unit=max_rows_per_unit,
+        accountant=accountant,
         histogram_noise_multiplier=histogram_noise_multiplier,
     )
-    note = note_on_delta(delta, num_units, unit)
-    if note is not None:
-        warnings.warn(note, stacklevel=2)
-
-    def mechanisms_of(sigma: float) -> tuple[Mechanism, ...]:
-        return replace(draft, noise_multiplier=sigma).mechanisms()
-
-    sigma = calibrate_noise_multiplier(mechanisms_of, target_epsilon, delta, accountant)
-    return replace(draft, noise_multiplier=sigma)
+    stages = [epochs] if isinstance(epochs, int | float) else epochs
+    return privacy.plan(num_units, batch_size, stages, unit, max_rows_per_unit)
 
 
 def usual_batch_size(num_units: int) -> int:
@@ -333,25 +322,14 @@ def usual_batch_size(num_units: int) -> int:
 
     Formal guarantees:
         N counts as public, as it does wherever q = B/N and δ = min(1/(N ln N), 1e-5) are told, and B is a function of N
-        alone. So B says nothing of the data that N does not say, and what neighbours are compared under is one
-        mechanism, a fixed B and q = B/N chosen before the first step, just as if somebody had written this number into
-        the configuration. Everything that takes B (sampler, divisor of the sum, accountant, ledger, a run that goes on)
-        takes this one.
-
-    Args:
-        num_units: Number N of units in the private data.
+        alone: it says nothing that N does not say. Neighbours are compared under one mechanism, a fixed B and q = B/N
+        chosen before the first step, just as if somebody had written this number into the configuration.
     """
     return max(1, int(num_units * USUAL_RATE))
 
 
 def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | None:
-    """What is to be said of a large delta; None of a small one.
-
-    Args:
-        delta: Failure probability.
-        num_units: Number N of units, which is public.
-        unit: What one is called.
-    """
+    """What is to be said of a delta that is large for N units; None of a small one."""
     if delta >= 1.0 / num_units:
         return (
             f"delta {delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random {unit} would satisfy "
@@ -373,12 +351,7 @@ def num_steps(epochs: float, num_units: int, batch_size: int) -> int:
 
 
 def what_is_protected(unit: str, max_rows_per_unit: int | None = None) -> str:
-    """What a neighbouring data set adds or removes, in words that follow "adding or removing".
-
-    Args:
-        unit: The privacy unit.
-        max_rows_per_unit: Rows of a sampled unit that a step uses, at most; None leaves it out.
-    """
+    """What a neighbouring data set adds or removes, in words that follow "adding or removing"."""
     if unit == "utterance":
         return (
             "one utterance (one user turn with its parse tree; whoever contributed k of them is covered by k times "
