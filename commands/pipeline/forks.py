@@ -75,7 +75,7 @@ class Forked(ForkServerProcess):
         try:
             super().start()
         except (EOFError, ConnectionError):
-            raise UserError("what all steps import could not be imported, see above") from None
+            raise UserError("what imports for all steps has ended, see above; the same command goes on") from None
 
     def run(self) -> None:
         """Be the command, in its process: from the first line of ``cli.py`` to what is done at the end."""

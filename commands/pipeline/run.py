@@ -50,7 +50,7 @@ def run(
         submit: Submit a job for each stage, which waits for those that it needs; the default where there is sbatch.
         dry_run: Print what would be submitted, and write nothing.
         check: Start nothing: read the files, parse the configuration of every training and sampling, and tell of each
-            system its units, batch size, steps and noise, and about how long it would take on this machine.
+            system its units, batch size, steps and noise, and about how long its trainings would take on this machine.
         epsilon: Target ε in place of the experiment's; inf trains without privacy, on shuffled batches.
         seed: Seed of data order, dropout, sampling and evaluation; never of the privacy noise.
         systems: Systems in place of the experiment's.

@@ -18,7 +18,6 @@ from typing import Literal
 from commands.pipeline import outlook
 from commands.pipeline.checks import refuse_to_mix
 from commands.pipeline.code_copy import copy_code, version
-from commands.pipeline.estimate import MANY_WEIGHTS, forecast
 from commands.pipeline.experiment import load, save
 from commands.pipeline.local import minutes, run_here
 from commands.pipeline.readiness import readiness, trainings_of
@@ -34,6 +33,8 @@ from commands.runs.yaml_files import PLACE, dump
 from doppel.console.say import confirm, program, say
 from doppel.errors import UserError
 
+#: Trained weights above which a training on a CPU takes days.
+_MANY_WEIGHTS = 30e6
 Mode = Literal["local", "submit", "dry-run", "check"]
 
 
@@ -111,7 +112,7 @@ class Runner:
         Args:
             mode: ``local`` here, one after the other; ``submit`` as jobs that wait for one another; ``dry-run`` prints
                 what would be submitted, and writes nothing; ``check`` reads the files, parses the configuration of
-                every step, and tells what each system would do and about how long it would take here.
+                every step, and tells what each system would do and about how long its trainings would take.
             check: Whether ``submit`` checks first.
 
         Returns:
@@ -295,7 +296,9 @@ class Runner:
         return read.num_units
 
     def _tell_ready(self, num_units: Mapping[str, int]) -> None:
-        """What each system would do, and about how long it would take on this machine."""
+        """What each system would do, and about how long its trainings would take on this machine."""
+        from commands.pipeline.estimate import forecast  # and what trains
+
         for used in systems_of(self.experiment):
             votes = outlook.ready(self.experiment, used, self.waiting(), num_units, self.run)
             if votes is not None:
@@ -304,15 +307,12 @@ class Runner:
             trainings = trainings_of(used, self.waiting())
             ready = readiness(self.experiment, used, self.steps, num_units, plans=True)
             if trainings and ready is not None:
-                told = forecast(ready, trainings, self.waiting(), self.experiment)
-                more = f"; {minutes(told.per_row)} more for each further row a {ready.unit} has"
-                say(
-                    f"{ready.text}, about {_about(told.seconds)} on this machine (an estimate, by public rows"
-                    f"{'' if ready.unit == 'utterance' else more})"
-                )
-                if told.num_trained > MANY_WEIGHTS:
+                least, most, num_trained = forecast(ready.num_units, trainings, self.experiment)
+                more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
+                say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
+                if num_trained > _MANY_WEIGHTS:
                     say(
-                        f"   warning  {used.name} trains {told.num_trained / 1e6:.0f} million weights, each with its "
+                        f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
                         "gradient, noise and means of the optimiser: take adapters (--set model.lora.rank=8), which "
                         "take a hundredth of that"
                     )
@@ -382,6 +382,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def _about(seconds: float) -> str:
-    minutes = max(1, round(seconds / 60))
-    return f"{minutes} minute{'' if minutes == 1 else 's'}"
+def _range(least: float, most: float) -> str:
+    unit, name = (60, "minutes") if most < 7200 else (3600, "hours")
+    low, high = max(1, round(least / unit)), max(2, math.ceil(most / unit))
+    return f"{low} to {high} {name}" if most > 60 else "a minute at most"

@@ -7,10 +7,7 @@ import re
 import struct
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict
-from importlib import import_module
-from importlib.util import find_spec
 from json import dumps as to_json
 from json import loads
 from pathlib import Path
@@ -50,7 +47,6 @@ def plan(
     base: Path | None = None,
     num_parameters: int | None = None,
     lora: int | None = None,
-    time: bool = False,
     json: bool = False,
 ) -> None:
     """What a private run would need and promise, before anything is spent.
@@ -74,8 +70,6 @@ def plan(
             where it is not there, the size of the noise is left out.
         num_parameters: Trained parameters d in place of those of the base.
         lora: Rank of adapters on the linear layers of the base's blocks, which are then all that is trained.
-        time: Measure a step of the base on this machine, on public turns, and tell how long the trainings take. Needs a
-            checkout of the project, and takes up to a minute.
         json: Print one JSON object instead of a table.
 
     Raises:
@@ -88,17 +82,7 @@ def plan(
         warnings.simplefilter("ignore")  # said in the report instead
         spec = make_plan(num_units, batch_size, epochs, target_epsilon, delta=delta, accountant=accountant, unit=unit)
     result = report(spec, num_parameters)
-    if time:
-        result["seconds"] = _measured()(base or _BASE, lora, num_units, batch_size, sum(epochs))
     sys.stdout.write((to_json(result, indent=2) if json else table(result)) + "\n")
-
-
-def _measured() -> Callable[..., float]:
-    """What measures a step: code that trains, which the installed library does without."""
-    if find_spec("commands") is None:
-        raise UserError("--time measures a step: give it to `python cli.py plan` in a checkout of the project")
-    found: Callable[..., float] = import_module("commands.pipeline.estimate").seconds_of_plan
-    return found
 
 
 def num_parameters_of(base: Path, lora: int | None = None) -> int:
@@ -229,11 +213,6 @@ def table(result: dict[str, Any]) -> str:
             ("noise-to-signal", f"{result['noise_to_signal']:.3g}  ({result['num_parameters']:,} parameters)"),
             ("… of all steps", f"{result['noise_over_training']:.3g}"),
         ]
-    if "seconds" in result:
-        minutes = result["seconds"] / 60
-        rows.append(
-            ("time on this machine", f"about {minutes / 60:.1f} h" if minutes > 90 else f"about {minutes:.0f} min")
-        )
     rows.append((f"epsilon by {result['accountant']}", f"{result['epsilon']:.3f}  (calibrated with this)"))
     mechanism = Mechanism(result["sample_rate"], result["noise_multiplier"], result["steps"])
     others: tuple[Accountant, ...] = ("pld", "rdp")  # prv would import PyTorch

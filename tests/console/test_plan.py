@@ -85,7 +85,7 @@ def test_help_defines_noise_to_signal(capsys):
     assert "noise-to-signal = sigma * sqrt(d) / B" in capsys.readouterr().out
 
 
-def test_adapters_are_counted_and_a_step_is_measured(capsys):
+def test_adapters_are_counted(capsys):
     from transformers import AutoModelForCausalLM
 
     from lightning_modules.backbone.lora import LoraArguments, add_adapters
@@ -93,13 +93,5 @@ def test_adapters_are_counted_and_a_step_is_measured(capsys):
     model = AutoModelForCausalLM.from_pretrained("models/base")
     add_adapters(model, LoraArguments(rank=4))
     call = ["--num-units", "9000", "--epochs", "3", "--target-epsilon", "8", "--accountant", "rdp", "--lora", "4"]
-    once = json.loads(run(capsys, "--time", "--json", call=call))
+    once = json.loads(run(capsys, "--json", call=call))
     assert once["num_parameters"] == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert 0 < once["seconds"] < 36000
-    assert "time on this machine" in run(capsys, "--time", call=call)
-
-
-def test_the_installed_library_says_where_time_is_measured(capsys, monkeypatch):
-    monkeypatch.setattr("doppel.console.plan.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="in a checkout"):
-        run(capsys, "--time", "--num-parameters", "1000")

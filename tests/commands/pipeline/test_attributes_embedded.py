@@ -13,8 +13,8 @@ import yaml
 from finished_run import stage_here
 
 import cli
+from commands.pipeline import estimate
 from commands.pipeline import runner as runner_module
-from commands.pipeline.estimate import Forecast
 from commands.pipeline.experiment import load, shipped
 from commands.pipeline.slurm import load_site
 from commands.pipeline.sources import check_sources, read_sources
@@ -157,7 +157,7 @@ def yelp(folder: Path) -> dict[str, Any]:
 def test_the_shipped_example_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(60.0, 0.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
     monkeypatch.setattr("commands.pipeline.sources._check_encoder", lambda *_: None)
     words = [f"{name}={value}" for name, value in yelp(tmp_path).items()]
     file = str(shipped("yelp-attributes"))

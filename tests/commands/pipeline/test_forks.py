@@ -62,7 +62,8 @@ sys.exit(interrupt.one_line(lambda: run_stage(*stage)))
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "cli.py").write_text(_CLI)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(tmp_path)]))
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(forks, "MODULES", ("colorsys", "no_such_module"))
     forkserver._forkserver._stop()  # type: ignore[attr-defined]  # one of an earlier test has other modules and outputs
     yield tmp_path
@@ -198,7 +199,7 @@ def test_imports_that_fail_are_told_and_nothing_runs(
 ) -> None:
     (root / "broken.py").write_text("raise RuntimeError('broken')\n")
     monkeypatch.setattr(forks, "MODULES", ("broken",))
-    with pytest.raises(UserError, match="could not be imported, see above"):
+    with pytest.raises(UserError, match="has ended, see above"):
         forks.Forked(_words(root, "a"), root, is_quiet=False).start()
     assert "RuntimeError: broken" in capfd.readouterr().err and not (root / "a").exists()
 

@@ -14,8 +14,8 @@ from private_training import data_module, fit, privacy
 
 import cli
 from callbacks.differential_privacy import PrivateTrainingError
+from commands.pipeline import estimate
 from commands.pipeline.checks import refuse_to_mix
-from commands.pipeline.estimate import Forecast
 from commands.pipeline.experiment import load, shipped
 from datamodules.columns import Columns
 from datamodules.selection import Selection
@@ -169,7 +169,7 @@ def test_a_run_that_was_begun_may_say_what_it_protects_and_change_nothing(tmp_pa
 def test_a_run_says_by_whom_rows_are_protected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.forecast", lambda *_: Forecast(60.0, 20.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
     path = rows_of(tmp_path / "own.jsonl", 3, "unit", rows=300)
     own = [str(tmp_path / "run"), "--systems", "one_stage", "--set", f"data.train_path={path}", "data.batch_size=30"]
     for mode in ("--check", "--local"):
