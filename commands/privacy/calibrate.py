@@ -77,22 +77,38 @@ def calibrate(
     ways = {"--parser": parser, "--num-topics": num_topics, "--num-clusters": num_clusters}
     if len(given := [way for way, value in ways.items() if value is not None]) > 1:
         raise UserError(f"{' and '.join(given)} count different things: give one of them")
-    public = list(learnt_from("--parser", parser))
+    if only is not None and (num_topics is None or shares is None):
+        raise UserError("--only is a topic that was released: give --num-topics and --shares too")
+    public, columns = list(learnt_from("--parser", parser)), None
     if texts is not None:
         columns = reference_columns(Columns.from_config(StageConfig.read(stage_dir).data))
         public.append(("--texts", texts, columns))
     refuse_private(public, of_runs(stage_dir, if_private=True))
     counted: Counted = Trees() if parser is None else ParsedTrees(parser)
-    if only is not None and (num_topics is None or shares is None):
-        raise UserError("--only is a topic that was released: give --num-topics and --shares too")
-    if num_topics is not None or num_clusters is not None:
-        if shares is not None and not (stage_dir / "codebook.jsonl").is_file():
+    if (number := num_clusters if num_topics is None else num_topics) is not None:
+        codebook, of = stage_dir / "codebook.jsonl", ClustersOf if num_topics is None else TopicsOf
+        if shares is not None and not codebook.is_file():
             raise UserError(f"{stage_dir} has no codebook.jsonl, by which its topics were told: restore the file")
-        first = 1 if seed is None else seed
-        if num_topics is not None:
-            counted = TopicsOf(stage_dir, num_topics, texts, encoder, first)
-        elif num_clusters is not None:
-            counted = ClustersOf(stage_dir, num_clusters, encoder, first)
+        counted = of(codebook, number, texts, columns, encoder, 1 if seed is None else seed)
+    kept, num_pool = _read(pool, counted)
+    path = shares or stage_dir / "marginals.json"
+    if shares is None:
+        _count(stage_dir, path, counted, [read for _, read in kept], exact)
+    released = read_shares(path)
+    if (released["noise_multiplier"] is None) != exact or released.get("reader_digest") != counted.digest:
+        reader = f"by the reader {released['reader_digest']}" if released.get("reader_digest") else "without one"
+        raise UserError(
+            f"{path} was released with{'out' if released['noise_multiplier'] is None else ''} noise and {reader}: ask "
+            "for the same; another release would be spent on top"
+        )
+    if only is not None:
+        _keep(pool, out, [line for line, read in kept if read == only], only, num_samples)
+    else:
+        _draw(out, counted, kept, num_pool, released, num_samples, seed)
+
+
+def _read(pool: Path, counted: Counted) -> tuple[list[tuple[dict[str, Any], str]], int]:
+    """Lines of the pool that can be drawn, with what each is read as, and how many lines there are."""
     lines = [line for _, line in read_json_lines(pool)]
     found = [line[counted.field] if isinstance(line.get(counted.field), str) else "" for line in lines]
     kept = [(line, read) for line, read in zip(lines, counted.read(found, False), strict=True) if read]
@@ -101,27 +117,32 @@ def calibrate(
             f"{pool} has nothing whose {counted.what} can be counted: no text under {counted.field!r}, or no "
             "well-formed tree; sample more, or under a grammar"
         )
-    readings = [read for _, read in kept]
-    path = shares or stage_dir / "marginals.json"
-    if shares is None:
-        bins = counted.bins(readings)
+    return kept, len(lines)
 
-        def of_turns(turns: list[Turn]) -> list[dict[str, float]]:
-            return [counted.vector(read, bins) for read in counted.read_private(turns)]
 
-        told = {"what": counted.what, "reader_digest": counted.digest, "bins": bins}
-        release(stage_dir, path, bins, of_turns, counted.what, exact, lambda released: {**released, **told})
-    released = read_shares(path)
+def _count(stage_dir: Path, path: Path, counted: Counted, readings: list[str], exact: bool) -> None:
+    """Release how often private turns are read as what the pool is read as, see :func:`release`; once."""
+    bins = counted.bins(readings)
+
+    def vectors(turns: list[Turn]) -> list[dict[str, float]]:
+        return [counted.vector(read, bins) for read in counted.read_private(turns)]
+
+    told = {"what": counted.what, "reader_digest": counted.digest, "bins": bins}
+    release(stage_dir, path, bins, vectors, counted.what, exact, told)
+
+
+def _draw(
+    out: Path,
+    counted: Counted,
+    kept: list[tuple[dict[str, Any], str]],
+    num_pool: int,
+    released: dict[str, Any],
+    num_samples: int,
+    seed: int | None,
+) -> None:
+    """Draw lines by released shares, and write what was done."""
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
-    if (sigma is None) != exact or released.get("reader_digest") != counted.digest:
-        reader = f"by the reader {released['reader_digest']}" if released.get("reader_digest") else "without one"
-        raise UserError(
-            f"{path} was released with{'out' if sigma is None else ''} noise and {reader}: ask for the same; another "
-            "release would be spent on top"
-        )
-    if only is not None:
-        _keep(pool, out, [line for line, read in kept if read == only], only, num_samples)
-        return
+    readings = [read for _, read in kept]
     vectors = matrix([counted.vector(read, bins) for read in readings], bins)
     targets = np.array([released["sums"][name] for name in bins]) / num_units
     # of a target: the noise, and chance: N unit vectors of norm 1 over K bins
@@ -132,8 +153,8 @@ def calibrate(
         "of": counted.of,
         "what": counted.what,
         "reader_digest": counted.digest,
-        "num_pool": len(lines),
-        "num_invalid": len(lines) - len(kept),
+        "num_pool": num_pool,
+        "num_invalid": num_pool - len(kept),
         "num_drawn": len(drawn),
         "num_repeated": len(drawn) - len(set(drawn)),
         "num_bins": len(bins),
@@ -144,13 +165,13 @@ def calibrate(
         "distance_of_noise": float(np.sqrt(variance * len(bins))),
     }
     write_json(f"{out}.calibration.json", drawing)
-    labelled = (
-        line if counted.label is None else {**line, counted.label: read} for line, read in map(kept.__getitem__, drawn)
+    label = counted.label
+    write_json_lines(
+        out, (line if label is None else {**line, label: read} for line, read in map(kept.__getitem__, drawn))
     )
-    write_json_lines(out, labelled)
-    noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {sigma:g}"
+    noise = "exact: NOT PRIVATE" if sigma is None else f"noise of standard deviation {sigma:g}"
     print(
-        f"{out}: {len(drawn)} of {len(lines)} {drawing['of']} by the shares of {len(bins)} {counted.what} ({noise}); "
+        f"{out}: {len(drawn)} of {num_pool} {counted.of} by the shares of {len(bins)} {counted.what} ({noise}); "
         f"distance {drawing['distance_before']:.4f} before, {drawing['distance_after']:.4f} after, "
         f"{drawing['distance_of_noise']:.4f} is noise"
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from commands.runs.stage_config import StageConfig
-from datamodules.columns import Columns, reference_columns
+from datamodules.columns import Columns
 from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
@@ -21,7 +20,7 @@ from doppel.topics import Codebook, Floats, make_codebook
 CLUSTERS = "clusters of samples"
 
 
-class Counted(Protocol):
+class Counted(ABC):
     """Reads each text as something that has entries in the bins of a histogram.
 
     Formal guarantees:
@@ -32,44 +31,41 @@ class Counted(Protocol):
     Attributes:
         what: What is counted, in words.
         of: What the pool holds: ``trees`` or ``utterances``.
-        field: Where a line of the pool has it.
+        field: Where a line of the pool, and a private turn, has it.
         label: Field of a drawn line that is set to what was read; None for none.
         digest: Of the file that reads; None without one.
     """
 
     what: str
-    of: str
-    field: str
-    label: str | None
-    digest: str | None
+    of, field = "utterances", "utterance"
+    label: str | None = None
+    digest: str | None = None
 
+    @abstractmethod
     def read(self, texts: Sequence[str], alone: bool) -> list[str]:
         """What each text is read as; empty where it cannot be drawn. ``alone``: each text by itself."""
 
     def read_private(self, turns: Sequence[Turn]) -> list[str]:
         """Likewise of private turns, each by itself."""
+        return self.read([getattr(turn, self.field) or "" for turn in turns], True)
 
+    @abstractmethod
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
         """The bins and their weights, by what was read of the pool."""
 
+    @abstractmethod
     def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
         """Entries of what was read, of L2 norm at most 1."""
 
 
-class Trees:
+class Trees(Counted):
     """Function types of trees that a model wrote."""
 
     what, of, field = "function types", "trees", "parse"
-    label: str | None = None
-    digest: str | None = None
 
     def read(self, texts: Sequence[str], alone: bool) -> list[str]:
         """The trees, if they are well-formed."""
         return [text if is_valid(text) else "" for text in texts]
-
-    def read_private(self, turns: Sequence[Turn]) -> list[str]:
-        """Their own trees."""
-        return self.read([turn.parse or "" for turn in turns], True)
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
         """See :func:`~doppel.calibration.pool_bins`."""
@@ -103,18 +99,15 @@ class ParsedTrees(Trees):
         tree_of = dict(zip(distinct, read, strict=True))
         return super().read([tree_of.get(text, "") for text in texts], alone)
 
-    def read_private(self, turns: Sequence[Turn]) -> list[str]:
-        """What the parser reads of their utterances."""
-        return self.read([turn.utterance for turn in turns], True)
 
-
-class TopicsOf:
+class TopicsOf(Counted):
     """The nearest topic of a codebook, which is made once and kept.
 
     Args:
-        stage_dir: Folder of the trained model, where the codebook is kept.
+        path: The codebook.
         num_topics: Topics.
         texts: File of public utterances that it is made of, which the caller has checked; None for the pool.
+        columns: Its columns.
         encoder: Sentence encoder, if it is to be made.
         seed: Of k-means, likewise.
 
@@ -122,43 +115,31 @@ class TopicsOf:
         UserError: The codebook that there is has another number of topics.
     """
 
-    what, of, field, option = "topics", "utterances", "utterance", "--num-topics"
+    what, option, speaks = "topics", "--num-topics", True
     label: str | None = "label"
-    speaks = True
 
-    def __init__(self, stage_dir: Path, num_topics: int, texts: str | None, encoder: str, seed: int) -> None:
-        self.path = stage_dir / "codebook.jsonl"
-        self.digest: str | None = None
-        self._made = (num_topics, texts, encoder, seed)
-        if self.path.exists() and (found := len(Codebook.load(self.path).names)) != num_topics:
+    def __init__(
+        self, path: Path, num_topics: int, texts: str | None, columns: Columns | None, encoder: str, seed: int
+    ) -> None:
+        self.path, self._made = path, (num_topics, texts, columns, encoder, seed)
+        if path.exists() and (found := len(Codebook.load(path).names)) != num_topics:
             raise UserError(
-                f"{self.path} has {found} {self.what}, not {num_topics}, and their shares are released: give "
+                f"{path} has {found} {self.what}, not {num_topics}, and their shares are released: give "
                 f"{self.option} {found}; another release would be spent on top"
             )
-        self._data = StageConfig.read(stage_dir).data
-
-    @property
-    def _columns(self) -> Columns | None:
-        """Of the public texts."""
-        return reference_columns(Columns.from_config(self._data))
 
     def read(self, texts: Sequence[str], alone: bool) -> list[str]:
         """Names of topics; makes the codebook of these texts if there is none."""
         if not self.path.exists():
-            num_topics, public, encoder, seed = self._made
+            num_topics, public, columns, encoder, seed = self._made
             own = [text for text in texts if text]
             if public is not None:
-                read = read_turns(expand_path(public), "utterance", columns=self._columns)
-                own = [turn.utterance for turn in read]
+                own = [turn.utterance for turn in read_turns(expand_path(public), "utterance", columns=columns)]
             make_codebook(own, embed(own, encoder), num_topics, encoder, seed, self.speaks).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
         names = iter(book.nearest(embed([text for text in texts if text], book.encoder, 1 if alone else 64)))
         return [next(names) if text else "" for text in texts]
-
-    def read_private(self, turns: Sequence[Turn]) -> list[str]:
-        """Topics of their utterances."""
-        return self.read([turn.utterance for turn in turns], True)
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
         """All topics, with equal weights."""
@@ -174,23 +155,10 @@ class ClustersOf(TopicsOf):
 
     The codebook is that of topics, made of the over-sample itself: k-means of its sentence vectors, which are
     post-processing of a model that the scope has paid for. Clusters have numbers for names, and label no sample.
-
-    Args:
-        stage_dir: Folder of the trained model, where the codebook is kept.
-        num_clusters: Clusters.
-        encoder: Sentence encoder, if the codebook is to be made.
-        seed: Of k-means, likewise.
-
-    Raises:
-        UserError: The codebook that there is has another number of clusters.
     """
 
-    what, option = CLUSTERS, "--num-clusters"
-    label: str | None = None
-    speaks = False
-
-    def __init__(self, stage_dir: Path, num_clusters: int, encoder: str, seed: int) -> None:
-        super().__init__(stage_dir, num_clusters, None, encoder, seed)
+    what, option, speaks = CLUSTERS, "--num-clusters", False
+    label = None
 
 
 def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> Floats:

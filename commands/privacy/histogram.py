@@ -6,10 +6,12 @@ import json
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
+from commands.privacy.stage_release import StageRelease
 from commands.runs.run_folder import hold
 from commands.runs.stage_config import StageConfig
 from datamodules.turn import Turn
@@ -57,24 +59,19 @@ def histogram(
         raise UserError(f"{labels} has no label {only!r}: give one that stands there")
     path = shares or out.with_name(f"{out.stem}.histogram.json")
     if shares is None:
-        release(stage_dir, path, bins, _labels, "labels", exact, _with_probabilities)
+        release(stage_dir, path, bins, _labels, "labels", exact)
     released = read_shares(path)
-    if list(released["probabilities"]) != bins or (released["noise_multiplier"] is None) != exact:
+    if list(released["sums"]) != bins or (released["noise_multiplier"] is None) != exact:
         raise UserError(
             f"{path} was released with other labels or noise: restore them; another release would be spent on top"
         )
-    probabilities = list(released["probabilities"].values())
-    drawn = random.Random(seed).choices(bins, probabilities, k=num_samples)
-    names = drawn if only is None else [only] * num_samples
+    from doppel.privacy.histogram import normalise  # needs torch, which no --help waits for
+
+    probabilities = list(normalise(released["sums"]).values())
+    names = random.Random(seed).choices(bins, probabilities, k=num_samples) if only is None else [only] * num_samples
     write_json_lines(out, ({"label": name} for name in names))
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {released['noise_multiplier']:g}"
     print(f"{out}: {num_samples} prompts of {len(bins)} labels ({noise})")
-
-
-def _with_probabilities(released: dict[str, Any]) -> dict[str, Any]:
-    from doppel.privacy.histogram import normalise
-
-    return {**released, "probabilities": normalise(released["sums"])}
 
 
 def read_shares(path: Path) -> dict[str, Any]:
@@ -114,7 +111,7 @@ def release(
     vectors: Callable[[list[Turn]], Iterable[Mapping[str, float]]],
     name: str,
     exact: bool = False,
-    told: Callable[[dict[str, Any]], dict[str, Any]] = lambda released: released,
+    told: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Release the sums of the vectors of the turns that a stage was trained on, with the noise that it announced; once.
 
@@ -133,12 +130,11 @@ def release(
         vectors: Entries of each turn by label: a function of this turn and of public things.
         name: What is counted, in words.
         exact: No noise: NOT PRIVATE.
-        told: What the file says more, of what was released and of public things.
+        told: What the file says more, of public things.
 
     Raises:
         BudgetExceededError: The scope cannot pay.
     """
-    from commands.privacy.stage_release import StageRelease
     from doppel.privacy.histogram import NoisyHistogram, unit_sums
 
     with hold(stage_dir):
@@ -151,6 +147,6 @@ def release(
             rows = zip((turn.unit for turn in made.turns), list(vectors(made.turns)), strict=True)
             sums = unit_sums(rows, bins) if made.sigma is None else NoisyHistogram(made.sigma).release(rows, bins)
             known = {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma}
-            content = told({**known, "sums": sums})
+            content = {**known, "sums": sums, **told}
             made.spend(content)
         write_json(path, content)
