@@ -18,29 +18,36 @@ from datamodules.data_module import may_be_told
 _LONG = 60.0
 
 
-class ProgressInPlace(TQDMProgressBar):
-    """Lightning's bar with the ε that is spent of its target, and without figures named ``private/…``."""
+class _WhatMayBeShown(ProgressBar):
+    """The ε that is spent of its target, ahead of the metrics; none that is named ``private/…``."""
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        """What may be shown."""
-        return _shown(trainer, super().get_metrics(trainer, pl_module))
+        """Nor the name of the logger's run."""
+        spent = {}
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, DifferentialPrivacy) and callback.spent is not None:
+                of_target = f"{callback.spent:.2f} of {callback.privacy.target_epsilon:g}"
+                spent["ε"] = "∞, NOT PRIVATE" if math.isinf(callback.spent) else of_target
+        metrics = super().get_metrics(trainer, pl_module).items()
+        return spent | {name: value for name, value in metrics if not name.startswith("private/") and name != "v_num"}
 
 
-class ProgressLines(ProgressBar):
+class ProgressInPlace(_WhatMayBeShown, TQDMProgressBar):
+    """Lightning's bar."""
+
+
+class ProgressLines(_WhatMayBeShown):
     """A line every ``trainer.log_every_n_steps`` steps, and a minute after the last; for where there is no terminal.
 
-    It names the stage, the step, the ε that is spent of its target, the metrics that a bar would show, and the time
-    left, by the mean of all steps so far. ε is the last that was computed for a log, so that a line costs nothing.
+    It names stage, step, metrics of a bar, and the time left by the mean of all steps so far. ε is the last that was
+    computed for a log, so that a line costs nothing.
 
-    *Privacy.* Metrics named ``private/…`` are left out, whatever else is allowed to log them; of a private training
-    nothing but ε, the step and the clock then remains; ε follows from public numbers, and how long a step takes is
-    what no ε covers (``docs/privacy.md``). Batches of private rows have no line, for they count these rows: neither
-    those of a validation nor those of a ``predict`` (:func:`~datamodules.data_module.may_be_told`).
+    *Privacy.* Of a private training ε, the step and the clock remain: ε follows from public numbers, and how long a
+    step takes is what no ε covers (``docs/privacy.md``). Batches of private rows have no line, for they count these
+    rows: neither those of a validation nor those of a ``predict`` (:func:`~datamodules.data_module.may_be_told`).
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_enabled = True
+    _is_enabled = True
 
     def disable(self) -> None:
         """Be silent, on ranks other than 0."""
@@ -49,10 +56,6 @@ class ProgressLines(ProgressBar):
     def enable(self) -> None:
         """Speak."""
         self._is_enabled = True
-
-    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        """What may be told."""
-        return _shown(trainer, super().get_metrics(trainer, pl_module))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
@@ -91,16 +94,6 @@ class ProgressLines(ProgressBar):
             asked = max(self._num_asked, self._num_samples) if batch_idx + 1 < num_batches else self._num_samples
             rate = f"{self._num_samples / seconds:.1f} a second"
             _say(trainer, f"{self._num_samples}/{asked} samples", [rate], left)
-
-
-def _shown(trainer: pl.Trainer, metrics: dict[str, Any]) -> dict[str, Any]:
-    """ε first; neither private figures nor the name of the logger's run."""
-    spent = {}
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, DifferentialPrivacy) and callback.spent is not None:
-            of_target = f"{callback.spent:.2f} of {callback.privacy.target_epsilon:g}"
-            spent["ε"] = "∞, NOT PRIVATE" if math.isinf(callback.spent) else of_target
-    return spent | {k: v for k, v in metrics.items() if not k.startswith("private/") and k != "v_num"}
 
 
 def _say(trainer: pl.Trainer, done: str, figures: list[str], seconds_left: float) -> None:

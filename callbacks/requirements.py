@@ -21,13 +21,7 @@ from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 
 def refusals(trainer: pl.Trainer, module: pl.LightningModule, logs_private: bool = False) -> list[str]:
-    """Reasons against training ``module`` privately, in words that say what to set; empty if there is none.
-
-    Args:
-        trainer: Of the training.
-        module: What it trains.
-        logs_private: Whether ``private/…`` figures are logged.
-    """
+    """Return reasons against training ``module`` privately, in words that say what to set; none where it may be."""
     data = getattr(trainer, "datamodule", None)
     reasons = [*_of_module(module), *_of_data(data), *_of_trainer(trainer)]
     reasons += [why for callback in trainer.callbacks for why in _of_monitor(callback, data)]  # type: ignore[attr-defined]
@@ -84,20 +78,21 @@ def _of_monitor(callback: object, data: object) -> list[str]:
     monitor = getattr(callback, "monitor", None)
     if not isinstance(monitor, str):
         return []
-    what = f"{type(callback).__name__} monitors {monitor!r}"
     if monitor.startswith("private/"):
-        return [
-            f"{what}, an exact private figure, which would choose what is released and when; leave its monitor out, or "
-            "name a metric of a public file"
-        ]
-    if monitor.startswith("val/") and getattr(data, "val_is_public", None) is False:
-        return [
-            f"{what}, and the validation file is not declared public, so that no such figure leaves the process; leave "
-            "its monitor out, or set data.val_path to a public file and data.val_is_public: true"
-        ]
-    if monitor.startswith("train/loss"):
-        return [f"{what}, the loss of private data, which stays in the process; leave its monitor out"]
-    return []
+        why = (
+            "an exact private figure, which would choose what is released and when; leave its monitor out, or name a "
+            "metric of a public file"
+        )
+    elif monitor.startswith("val/") and getattr(data, "val_is_public", None) is False:
+        why = (
+            "and the validation file is not declared public, so that no such figure leaves the process; leave its "
+            "monitor out, or set data.val_path to a public file and data.val_is_public: true"
+        )
+    elif monitor.startswith("train/loss"):
+        why = "the loss of private data, which stays in the process; leave its monitor out"
+    else:
+        return []
+    return [f"{type(callback).__name__} monitors {monitor!r}, {why}"]
 
 
 def _of_module(module: pl.LightningModule) -> list[str]:
@@ -109,9 +104,8 @@ def _of_module(module: pl.LightningModule) -> list[str]:
         ]
     if module.not_private_because is not None:
         return [f"{name} cannot be trained privately, for {module.not_private_because}"]
-    kind = type(module)
-    own = {name for part in kind.__mro__[: kind.__mro__.index(LogicalBatchModule)] for name in vars(part)}
-    if own & {"training_step", "losses", "row_losses"}:
+    kind, own = type(module), ("training_step", "losses", "row_losses")
+    if any(getattr(kind, method) is not getattr(LogicalBatchModule, method) for method in own):
         return []
     return [
         f"{name} does not say its losses; define losses(self, batch), which gives one for each row, of shape [rows]"
@@ -119,8 +113,7 @@ def _of_module(module: pl.LightningModule) -> list[str]:
 
 
 def _of_data(data: object) -> list[str]:
-    missing = missing_members(data)
-    if missing:
+    if missing := missing_members(data):
         name = "without a data module, nothing says" if data is None else f"{type(data).__name__} does not say"
         return [
             f"{name} {', '.join(missing)}; give what datamodules.private_data.PrivateData names, as docs/own-model.md "
@@ -147,11 +140,11 @@ def _of_trainer(trainer: pl.Trainer) -> list[str]:
             f"precision {trainer.precision} sums gradients and noise in half precision; use 32-true, bf16-mixed, "
             "or 16-mixed on devices without bfloat16"
         )
-    if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, LogicalBatchDDPStrategy):
-        reasons.append("the DDP strategy all-reduces inside backward; set trainer.strategy: ddp_logical")
-    elif not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
+    if not isinstance(trainer.strategy, LogicalBatchDDPStrategy | SingleDeviceStrategy):
         name = type(trainer.strategy).__name__
-        reasons.append(f"strategy {name} is not supported; set trainer.strategy: ddp_logical")
+        is_ddp = isinstance(trainer.strategy, DDPStrategy)
+        why = "the DDP strategy all-reduces inside backward" if is_ddp else f"strategy {name} is not supported"
+        reasons.append(f"{why}; set trainer.strategy: ddp_logical")
     if torch.get_float32_matmul_precision() != "highest":
         reasons.append(
             "products of float32 are rounded more than the clipping norms allow for; leave out "

@@ -51,7 +51,7 @@ def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upl
     """The artifact of a file: its place and its checksum, or its content too.
 
     It is named PIPELINE-NAME after the folder of the pipeline, and its version follows from the content alone, so that
-    the run which writes a file and the runs which read it speak of the same artifact.
+    the runs which write and read a file speak of one artifact.
 
     Args:
         path: A checkpoint PIPELINE/STAGE/checkpoints/….ckpt, or a file PIPELINE/NAME; a page is named after its kind.
@@ -61,11 +61,11 @@ def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upl
     """
     import wandb
 
-    path = path.absolute()
+    path, entry = path.absolute(), f"{kind}{path.suffix}"
     folder, name = (path.parents[2], path.parents[1].name) if kind == "model" else (path.parent, path.stem)
-    name = kind if kind == "page" else name
-    entry = f"{kind}{path.suffix}"
-    made = wandb.Artifact(_safe(f"{folder.name}-{name}"), type=kind, metadata=metadata)
+    name = f"{folder.name}-{kind if kind == 'page' else name}"
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:128]  # W&B takes no other letters
+    made = wandb.Artifact(name, type=kind, metadata=metadata)
     if upload:
         made.add_file(str(path.resolve()), name=entry, policy="immutable", skip_cache=True)
     else:
@@ -79,7 +79,3 @@ def use_artifact(run: Run, used: Artifact) -> None:
         run._log_artifact(used, is_user_created=True, use_after_commit=True)
     else:
         run.use_artifact(used)
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:128]  # W&B takes no other letters

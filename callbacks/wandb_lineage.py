@@ -22,12 +22,12 @@ class WandbLineage(Checkpoint):
     """Records the checkpoint of a fit and the file of a ``predict`` as W&B artifacts, with what they came from.
 
     A finished fit logs its ``last.ckpt``; a finished ``predict`` uses the checkpoint and the prompts, if a ``predict``
-    wrote those too, and logs its file. W&B draws the graph from them. By default an artifact is a place and a checksum,
-    and the files stay where they are. Without a WandbLogger nothing happens.
+    wrote those too, and logs its file. By default an artifact is a place and a checksum, and the files stay where they
+    are. Without a WandbLogger nothing happens.
 
-    *Privacy.* Artifacts are functions of what a model released, trained weights and samples, so they are as private as
-    these. Training data, private or not, are no artifacts, nor are their checksums: a checksum tells whether a guess of
-    the data is right. What was written of private text (:func:`~datamodules.data_module.may_be_told`) is none either.
+    *Privacy.* Artifacts are weights and samples that a model released. Training data are none, nor are their checksums,
+    which tell whether a guess of the data is right, nor is what was written of private text
+    (:func:`~datamodules.data_module.may_be_told`).
 
     Args:
         upload: Send the files too, and not only where they are and what their checksum is.
