@@ -160,18 +160,15 @@ class LedgerFile:
             raise self._damage
         try:
             with open(self.path, "rb") as file:
-                if file.seek(0, os.SEEK_END) < self._offset:
-                    raise LedgerError(
-                        "the file became shorter while in use: restore it; it is append-only.", about=self.path
-                    )
+                size = file.seek(0, os.SEEK_END)
                 file.seek(self._offset)
                 data = file.read()
         except (FileNotFoundError, NotADirectoryError):
-            if self._offset:
-                raise LedgerError("the file is gone while in use: restore it from a copy.", about=self.path) from None
-            return
+            size, data = 0, b""
         except OSError as error:
             raise LedgerError(f"{error.strerror or error}.", about=self.path) from error
+        if size < self._offset:
+            raise LedgerError("the file was cut or removed while in use: restore it from a copy.", about=self.path)
         self._charge(self._charged, -1)
         *lines, self._tail = data.split(b"\n")
         self._offset += len(data) - len(self._tail)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from doppel.errors import UserError
-from doppel.files import write_json
+from doppel.files import sha256_of, write_json
 
 CARD = "privacy_card.json"
 
@@ -69,6 +69,5 @@ def _weights_digest(folder: Path) -> str:
     """SHA-256 of the files of weights, names and content."""
     digest = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        with file.open("rb") as stream:
-            digest.update(file.name.encode() + hashlib.file_digest(stream, "sha256").digest())
+        digest.update(file.name.encode() + bytes.fromhex(sha256_of(file)))
     return digest.hexdigest()

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def plan_stage(
     privacy: PrivacyArguments, data: Any, max_epochs: int, before: Mapping[str, Any] | None = None
 ) -> tuple[DPPlan, int]:
-    """Calibrate σ for all stages of a budget.
+    """Calibrate σ for all stages of a budget, and count the steps of this one.
 
     Args:
         privacy: What the user decides.
@@ -27,11 +27,8 @@ def plan_stage(
         max_epochs: Of this stage.
         before: The state of the checkpoint that the training goes on from.
 
-    Returns:
-        The plan, which must be that of the checkpoint, and the steps of this stage.
-
     Raises:
-        PrivateTrainingError: It is another plan, or says nothing of a stage of so many epochs.
+        PrivateTrainingError: No stage has so many epochs, or the checkpoint was trained under another plan.
     """
     epochs = privacy.epochs or [float(max_epochs)]
     if max_epochs not in epochs:
@@ -51,13 +48,8 @@ def plan_stage(
 
 
 def last_step(privacy: PrivacyArguments, wanted: int, done: int, affordable: int) -> int:
-    """The last step: the last that is wanted, or an earlier one, after which the ledger would refuse the next.
-
-    Args:
-        privacy: What the user decides.
-        wanted: Steps that the training is to have when it ends.
-        done: Steps that the weights have.
-        affordable: Further steps that the budget affords.
+    """Return the number of steps after which the training ends: those that are ``wanted``, or those that are ``done``
+    and what is ``affordable`` beside them.
 
     Raises:
         BudgetExceededError: Steps remain, and the budget affords none.
@@ -102,11 +94,8 @@ class PrivateSession:
         """Refuse to go on from a checkpoint of another mechanism, or from one that the ledger has not released.
 
         Args:
-            state: What it says of its training.
+            state: What the checkpoint says of its training.
             path: The file.
-
-        Raises:
-            PrivateTrainingError: It is one.
         """
         why = self.ledger.unpaid_reason(sha256_of(path), self.privacy.scope)
         if state["mechanism_id"] != self.mechanism_id:
@@ -118,23 +107,19 @@ class PrivateSession:
             )
 
     def open(self, data: Any, planned_steps: int, origins: Sequence[Mapping[str, Any]], is_resumed: bool) -> int:
-        """Declare the mechanism, and what its ε does not cover.
+        """Declare the mechanism, and what its ε does not cover; return how many steps the budget affords.
 
         Args:
             data: As of :func:`plan_stage`.
             planned_steps: Of this stage.
             origins: Where the weights come from, see :func:`notes_on_origins`.
             is_resumed: Whether the training goes on from a checkpoint.
-
-        Returns:
-            Steps that the budget affords.
         """
         privacy = self.privacy
-        inherited = notes_on_origins(self.ledger, privacy.scope, origins)
         caveats = [(data.privacy_caveat, False)] if data.privacy_caveat else []
         if privacy.log_private_diagnostics:
             caveats.append((f"the figures named private/… that {self.stage} has logged are not covered", False))
-        caveats += inherited
+        caveats += notes_on_origins(self.ledger, privacy.scope, origins)
         seeds = {
             "privacy.seed": (privacy.seed, "can subtract the noise"),
             "data.sampling_seed": (getattr(data, "sampling_seed", None), "knows which units were drawn"),
