@@ -108,7 +108,7 @@ def test_metadata_and_trainings_read_what_was_filled_and_nothing_less(
     words += ["--method", "independent", "--unit", "utterance", "--out", str(folder / "rows" / "rows.csv")]
     columns = Columns(attributes=str(folder / "schema.yaml"))
     assert cli.main(["metadata", str(folder / "private.jsonl"), *words]) == 2
-    assert "python cli.py fill" in capsys.readouterr().err and not list((folder / "rows").glob("*.*"))
+    assert "python cli.py fill" in capsys.readouterr().err and not list((folder / "rows").glob("rows.csv*"))
     with pytest.raises(DataError, match=r"no row has a column 'mood'.*python cli.py fill"):
         read_turns(str(folder / "private.jsonl"), "utterance", columns=columns)
     assert call(folder) == 0
