@@ -280,7 +280,7 @@ LISTED = "[{class_path: callbacks.differential_privacy.DifferentialPrivacy, init
     ("command", "arguments", "message"),
     [
         ("fit", ["--privacy.target_epsilon=abc"], "privacy.target_epsilon: 'abc'"),
-        ("fit", ["--privacy.target_epsilo=3"], "'privacy.target_epsilo'"),
+        ("fit", ["--privacy.target_epsilo=3"], "did you mean 'target_epsilon'"),
         ("fit", ["--trainer.max_epochs=abc"], "trainer.max_epochs: 'abc'"),
         ("fit", ["--model.init_args.optimizer=torch.nn.Linear"], "model.optimizer: "),
         ("fit", [f"--trainer.callbacks={LISTED}"], "`privacy`"),

@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commands.privacy.stage_release import contents, declare, fingerprint_of, read_private
+from commands.pipeline.evolution_settings import Evolution
+from commands.privacy.stage_release import contents, declare, fingerprint_of
+from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
 from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
 from doppel.evolution.votes import Electorate, Nearness, NoisyVotes
-from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.histogram import NoisyHistogram, unit_sums
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import DPPlan, PrivacyArguments
+from doppel.privacy.spec import PrivacyArguments
 
 #: Stage of the sizes of labels.
 SIZES = "histogram"
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]
-
-
-@dataclass(frozen=True)
-class Poll:
-    """How a round is voted.
-
-    Attributes:
-        rounds: T.
-        votes_each: k.
-        nearness: What near means.
-        labels: Public labels among whose candidates their texts vote; None: labels do not matter.
-    """
-
-    rounds: int
-    votes_each: int = 1
-    nearness: Nearness = "cosine"
-    labels: Sequence[str] | None = None
 
 
 class Ballots:
@@ -58,45 +42,66 @@ class Ballots:
         Each text is embedded by itself, so that no rounding in a batch lets one unit change another's ballot.
 
     Args:
-        ledger: What pays; None: no noise, NOT PRIVATE, and nothing is written.
+        turns: The private texts, see :func:`~commands.privacy.stage_release.read_private`.
         data: Arguments of the data module: file, unit, columns, selection.
-        privacy: Budget; None exactly where ``ledger`` is.
-        poll: How a round is voted.
+        settings: How a round is voted.
+        labels: Public labels among whose candidates their texts vote; None: labels do not matter.
         embed: Embeds texts, each by itself.
+        ledger: What pays, see :meth:`open`; None: no noise, NOT PRIVATE, and nothing is written.
+        privacy: Budget; None exactly where ``ledger`` is.
 
     Attributes:
+        noise_multiplier: σ; None without privacy.
         rounds: Rounds of the population: those of the schedule, but for those that were lost.
         num_lost: Rounds that were spent and not kept.
     """
 
     def __init__(
         self,
-        ledger: Ledger | None,
+        turns: Sequence[Turn],
         data: Mapping[str, Any],
-        privacy: PrivacyArguments | None,
-        poll: Poll,
+        settings: Evolution,
+        labels: Sequence[str] | None,
         embed: Embed,
+        ledger: Ledger | None,
+        privacy: PrivacyArguments | None,
     ) -> None:
-        self._ledger, self._privacy, self._poll, self._embed = ledger, privacy, poll, embed
-        self._unit = str(data.get("unit") or "utterance")
-        turns = read_private(data, needs_label=poll.labels is not None)
-        self._turns = turns
-        self.num_units = len({turn.unit for turn in turns})
-        self._fingerprint = fingerprint_of(data)
+        self._turns, self._data, self._settings, self._labels, self._embed = turns, data, settings, labels, embed
+        self._ledger, self._privacy = ledger, privacy
+        self._unit, self._num_units = str(data.get("unit") or "utterance"), len({turn.unit for turn in turns})
         self._kept: list[dict[str, Any]] = []
-        self.rounds, self.num_lost, self._votes = poll.rounds, 0, ""
-        if ledger is not None and privacy is not None:
-            self._open(ledger, privacy)
+        self._votes = ""
+        self.noise_multiplier: float | None = None
+        self.rounds, self.num_lost = settings.rounds, 0
 
-    @property
-    def noise_multiplier(self) -> float | None:
-        """σ; None without privacy."""
-        return None if self._ledger is None else self._spec.noise_multiplier
+    def open(self) -> None:
+        """Declare the votes, or find those that an interrupted run has declared, and read what was released.
 
-    @property
-    def steps(self) -> int:
-        """Steps of votes that are spent."""
-        return 0 if self._ledger is None else self._ledger.mechanisms[self._votes].done_steps
+        Raises:
+            UserError: Every round was lost.
+        """
+        ledger, privacy, rounds = self._ledger, self._privacy, self._settings.rounds
+        if ledger is None or privacy is None:
+            return
+        known = ledger.mechanisms.get(ledger.mechanism_id(privacy.scope, STAGE))
+        if known is None or not known.done_steps:
+            spec = plan_beside(privacy, self._num_units, rounds, self._unit, ledger)
+        else:
+            spec = plan_votes(privacy, self._num_units, rounds, self._unit)
+            spec = replace(spec, noise_multiplier=known.key[1])
+        fingerprint = fingerprint_of(self._data)
+        self._votes = declare(ledger, privacy.scope, STAGE, spec, fingerprint, NoisyVotes, rounds, privacy.seed)
+        self.noise_multiplier = spec.noise_multiplier
+        released = contents(ledger, self._votes)
+        self._kept = [*contents(ledger, ledger.mechanism_id(privacy.scope, SIZES)), *released]
+        self.num_lost = ledger.mechanisms[self._votes].done_steps - len(released)
+        self.rounds = rounds - self.num_lost
+        if self.rounds < 1:
+            raise UserError(
+                "every round of votes was spent and lost, so that nothing can be chosen: "
+                "give another RUN_DIR, which spends on top of what this one has spent",
+                about=ledger.path,
+            )
 
     def count(
         self, number: int, pool: Sequence[Candidate], bins_BD: NDArray[np.floating], labels: Sequence[str | None]
@@ -125,22 +130,23 @@ class Ballots:
             return _votes(own)
         if self._ledger is not None and not self._ledger.remaining(self._votes):
             self._ledger.spend(self._votes)  # refuses and says why, before the texts are embedded in vain
-        where = None if self._poll.labels is None else labels
-        sums = self._electorate.sums(bins_BD, where, self._poll.votes_each, self._poll.nearness)
-        told = {**asked, "votes_each": self._poll.votes_each}
+        votes_each, nearness = self._settings.votes_each, cast("Nearness", self._settings.nearness)
+        sums = self._electorate.sums(bins_BD, None if self._labels is None else labels, votes_each, nearness)
+        told = {**asked, "votes_each": votes_each}
         return _votes(self._release(told, sums, self._votes, self.noise_multiplier))
 
     def sizes(self) -> dict[str, float] | None:
         """Noisy numbers of units by label, released once; equal ones where that release was lost."""
-        if self._poll.labels is None:
+        if self._labels is None:
             return None
         own = next((record for record in self._kept if "labels" in record), None)
         if own is None:
-            bins, mechanism, sigma = list(self._poll.labels), "", None
-            if self._ledger is not None and self._privacy is not None:
-                spec = self._privacy.plan_histogram(self.num_units, self._unit)
-                mechanism, sigma = self._declare(self._ledger, SIZES, spec, 1, NoisyHistogram), spec.noise_multiplier
-                if self._ledger.mechanisms[mechanism].done_steps:
+            bins, mechanism, sigma, ledger, privacy = list(self._labels), "", None, self._ledger, self._privacy
+            if ledger is not None and privacy is not None:
+                spec, fingerprint = privacy.plan_histogram(self._num_units, self._unit), fingerprint_of(self._data)
+                seed, sigma = privacy.seed, spec.noise_multiplier
+                mechanism = declare(ledger, privacy.scope, SIZES, spec, fingerprint, NoisyHistogram, seed=seed)
+                if ledger.mechanisms[mechanism].done_steps:
                     return dict.fromkeys(bins, 1.0)
             rows = ((turn.unit, {turn.label: 1.0} if turn.label else {}) for turn in self._turns)
             own = self._release({"labels": bins}, unit_sums(rows, bins), mechanism, sigma)
@@ -150,31 +156,6 @@ class Ballots:
         """Note the samples that are about to be written."""
         if self._ledger is not None:
             self._ledger.release(self._votes, sha256=sha256)
-
-    def _open(self, ledger: Ledger, privacy: PrivacyArguments) -> None:
-        """Declare the votes, or find those that an interrupted run has declared, and read what was released."""
-        known = ledger.mechanisms.get(ledger.mechanism_id(privacy.scope, STAGE))
-        if known is None or not known.done_steps:
-            self._spec = plan_beside(privacy, self.num_units, self._poll.rounds, self._unit, ledger)
-        else:
-            plan = plan_votes(privacy, self.num_units, self._poll.rounds, self._unit)
-            self._spec = replace(plan, noise_multiplier=known.key[1])
-        self._votes = self._declare(ledger, STAGE, self._spec, self._poll.rounds, NoisyVotes)
-        sizes = ledger.mechanism_id(privacy.scope, SIZES)
-        self._kept = [*contents(ledger, sizes), *contents(ledger, self._votes)]
-        self.num_lost = self.steps - sum("round" in record for record in self._kept)
-        self.rounds = self._poll.rounds - self.num_lost
-        if self.rounds < 1:
-            raise UserError(
-                "every round of votes was spent and lost, so that nothing can be chosen: "
-                "give another RUN_DIR, which spends on top of what this one has spent",
-                about=ledger.path,
-            )
-
-    def _declare(self, ledger: Ledger, stage: str, spec: DPPlan, planned_steps: int, of: type[GaussianRelease]) -> str:
-        assert self._privacy is not None
-        scope, seed = self._privacy.scope, self._privacy.seed
-        return declare(ledger, scope, stage, spec, self._fingerprint, of, planned_steps, seed)
 
     def _release(
         self, told: Mapping[str, Any], sums: Mapping[str, float], mechanism: str, sigma: float | None
@@ -192,7 +173,7 @@ class Ballots:
     @cached_property
     def _electorate(self) -> Electorate:
         vectors = self._embed([turn.utterance for turn in self._turns])
-        labels = None if self._poll.labels is None else [turn.label for turn in self._turns]
+        labels = None if self._labels is None else [turn.label for turn in self._turns]
         return Electorate(vectors, [turn.unit for turn in self._turns], labels)
 
 

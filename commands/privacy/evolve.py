@@ -13,11 +13,12 @@ from typing import Any, cast
 
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.ballots import Ballots, Poll
+from commands.privacy.ballots import Ballots
 from commands.privacy.counted import embed
 from commands.privacy.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
 from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
+from commands.privacy.stage_release import read_private
 from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_private
@@ -28,7 +29,7 @@ from doppel.evolution.candidates import Prompt
 from doppel.evolution.evolve import Plan, first_texts
 from doppel.evolution.evolve import evolve as run_rounds
 from doppel.evolution.generators.answers import Answers
-from doppel.evolution.generators.asking import AskedModel
+from doppel.evolution.generators.asking import AskedModel, Model
 from doppel.evolution.generators.donations import Donation
 from doppel.evolution.generators.protocol import Generator
 from doppel.evolution.population import Way
@@ -84,10 +85,10 @@ def evolve(
     try_folder(folder)
     with hold(folder):
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
-        nearness = cast("Nearness", settings.nearness)
-        poll = Poll(settings.rounds, settings.votes_each, nearness, names)
+        turns = read_private(data, needs_label=names is not None)
         alone = partial(embed, encoder=settings.encoder, batch_size=1)
-        ballots = Ballots(ledger, data, privacy, poll, alone)
+        ballots = Ballots(turns, data, settings, names, alone, ledger, privacy)
+        ballots.open()
         if ledger is not None and privacy is not None:
             note_origins(settings, ledger, privacy.scope)
             if settings.rows is not None:
@@ -104,7 +105,7 @@ def evolve(
             cast("Way", settings.way),
             settings.threshold,
             settings.clusters,
-            nearness,
+            cast("Nearness", settings.nearness),
             seed,
         )
         generator, rows = generator_of(settings, answers, donations), read_rows(settings.rows)
@@ -221,24 +222,17 @@ def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Dona
         from doppel.evolution.generators.grammar import GrammarGenerator
 
         return GrammarGenerator()
+    sampling = settings.temperature, settings.top_p, settings.max_new_tokens
     words = EXAMPLES if donations and settings.words is CONTINUATION else settings.words
     if settings.is_server:
         from doppel.evolution.generators.server import ServerModel
 
-        server = ServerModel(
-            settings.generator,
-            settings.model,
-            settings.temperature,
-            settings.top_p,
-            settings.max_new_tokens,
-            settings.limits,
-            settings.key_variable,
-        )
-        return AskedModel(server, words, answers, donations, settings.num_examples)
-    from doppel.evolution.generators.hugging_face import FolderModel
+        account = settings.limits, settings.key_variable
+        model: Model = ServerModel(settings.generator, settings.model, *sampling, *account)
+    else:
+        from doppel.evolution.generators.hugging_face import FolderModel
 
-    place = expand_path(settings.generator)
-    model = FolderModel(place, settings.temperature, settings.top_p, settings.max_new_tokens, settings.batch_size)
+        model = FolderModel(expand_path(settings.generator), *sampling, settings.batch_size)
     return AskedModel(model, words, answers, donations, settings.num_examples)
 
 
