@@ -68,7 +68,6 @@ class SyntheticWriter(BasePredictionWriter):
         self._found: list[dict[str, Any]] = []  # what the samples on disk were made by
         self._made_by: dict[str, Any] = {}  # what this run's are made by
         self._num_resumed = 0
-        self._limit_batches: int | float | None = None
         self._started: float | None = None
         self._part: BinaryIO | None = None
 
@@ -87,16 +86,13 @@ class SyntheticWriter(BasePredictionWriter):
         # Rank 0 looks for all: on a network file system ranks may not see the same files at the same moment.
         found = self._look() if trainer.is_global_zero else (False, set(), [])
         self._is_finished, self._done, self._found = trainer.strategy.broadcast(found)
-        self._num_resumed = len(self._done)
         if self._is_finished:
+            self._done = set(range(data.num_total))
             rank_zero_info(f"{self.output_path} is finished and is not sampled again; delete it to sample anew.")
-            self._limit_batches = trainer.limit_predict_batches
-            trainer.limit_predict_batches = 0
-            trainer.predict_loop.max_batches = []
-            return
-        if self._done:
+        elif self._done:
             how_many = f" after {len(self._done)} samples" if self._tells else ""
             rank_zero_info(f"{self.output_path}: resuming{how_many}.")
+        self._num_resumed = len(self._done)
         data.done = set(self._done)
         data.allow_zero_length_dataloader_with_multiple_devices = True  # few may be left for many ranks
 
@@ -144,9 +140,6 @@ class SyntheticWriter(BasePredictionWriter):
             return
         self._close_part()
         self._check_origin(trainer, pl_module)
-        if self._limit_batches is not None:
-            trainer.limit_predict_batches = self._limit_batches
-            self._limit_batches = None
         trainer.strategy.barrier("synthetic_parts_written")
         if trainer.is_global_zero and not self._is_finished:
             self._merge(trainer, pl_module)

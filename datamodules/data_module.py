@@ -229,6 +229,7 @@ class PredictionDataModule(DataModule, ABC):
         """Batches of prompts that are not done yet, longest first, on this rank."""
         # Lightning cannot see the indices inside a batch of ours, and says so; the batch carries them itself.
         warnings.filterwarnings("ignore", message="Couldn't infer the batch indices")
+        warnings.filterwarnings("ignore", message="Total length of `Loader` across ranks is zero")  # all are done
         todo = [index for index in range(self.num_total) if index not in self.done]
         todo.sort(key=self.length, reverse=True)
         size = max(1, min(self.batch_size, math.ceil(len(todo) / self.rank_and_world_size()[1])))
