@@ -11,8 +11,8 @@ from torch.utils.benchmark import Timer
 
 from commands.lightning.hardware import training_precision
 from commands.pipeline.lengths import USUAL_LENGTH
+from commands.pipeline.norms import build
 from commands.pipeline.settings import Experiment
-from commands.privacy.norms import build
 from commands.runs.steps import Step
 from datamodules.codec import Codec
 from datamodules.columns import Columns, reference_columns

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from commands.pipeline.evolution_settings import Evolution
+from commands.privacy.evolution_settings import Evolution
 from commands.privacy.stage_release import contents, declare, fingerprint_of
 from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
