@@ -15,8 +15,8 @@ from doppel.console.parent import end_with_named
 #: Group of ``--help`` → command → the function that it calls.
 COMMANDS = {
     "Train and sample": {
-        "run": "commands.pipeline.run:run",
-        "sample": "commands.pipeline.sample:sample",
+        "run": "commands.run.launch:run",
+        "sample": "commands.run.sample:sample",
         "fit": "commands.lightning.train:fit",
         "validate": "commands.lightning.train:validate",
         "test": "commands.lightning.train:test",
@@ -24,8 +24,8 @@ COMMANDS = {
     },
     "Privacy": {
         "plan": "doppel.console.plan:plan",
-        "norms": "commands.pipeline.norms:norms",
-        "ledger": "commands.pipeline.ledger:ledger",
+        "norms": "commands.run.norms:norms",
+        "ledger": "commands.run.ledger:ledger",
         "verify": "commands.privacy.verify:verify",
         "export": "commands.privacy.export:export",
         "audit": "commands.privacy.audit:audit",

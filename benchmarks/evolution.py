@@ -26,8 +26,8 @@ from typing import Any
 
 import pandas as pd
 
-from commands.pipeline.experiment import load, shipped
 from commands.quality.frame import COLUMNS, write_csv
+from commands.run.experiment import load, shipped
 from commands.runs.yaml_files import ROOT
 from datamodules.attribute_codes import AttributeCodes, check_schema
 from datamodules.columns import Columns

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._harness import Report, table
-from commands.pipeline.experiment import load
-from commands.pipeline.norms import build, micro_batches
-from commands.pipeline.synthesis import steps_of
+from commands.run.experiment import load
+from commands.run.norms import build, micro_batches
+from commands.run.synthesis import steps_of
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 

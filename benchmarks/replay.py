@@ -30,8 +30,8 @@ from typing import Any
 
 import pandas as pd
 
-from commands.pipeline.experiment import shipped
 from commands.quality.frame import COLUMNS, read_csv, write_csv
+from commands.run.experiment import shipped
 from commands.runs.yaml_files import ROOT
 from datamodules.tables import read_turns
 from doppel.files import read_json_lines, write_json_lines

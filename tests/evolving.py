@@ -13,10 +13,10 @@ import numpy as np
 import yaml
 
 import cli
-from commands.pipeline import runner as runner_module
-from commands.pipeline.experiment import load
-from commands.pipeline.slurm import load_site
 from commands.privacy import evolve
+from commands.run import runner as runner_module
+from commands.run.experiment import load
+from commands.run.slurm import load_site
 from commands.runs.manifest import enter
 from doppel.grammar import generate
 from doppel.privacy.ledger import Ledger

@@ -22,11 +22,11 @@ from markdown_blocks import ROOT, anchors, blocks, code, commands, links, words
 import cli
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.lightning import train
-from commands.pipeline import run
-from commands.pipeline.experiment import load as load_experiment
-from commands.pipeline.experiment import shipped
-from commands.pipeline.settings import SECTIONS, Experiment
-from commands.pipeline.synthesis import steps_of
+from commands.run import launch
+from commands.run.experiment import load as load_experiment
+from commands.run.experiment import shipped
+from commands.run.settings import SECTIONS, Experiment
+from commands.run.synthesis import steps_of
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.parser_data_module import ParserDataModule
 from doppel.console.command import command_parser
@@ -127,7 +127,7 @@ def test_commands_parse(text: Path) -> None:
         if "--help" not in rest:
             given = command_parser(load(TARGETS[name]), f"cli.py {name}").parse_args(rest)
             if name == "run":
-                load_experiment(ROOT / given.experiment, run.read_values(given.set))
+                load_experiment(ROOT / given.experiment, launch.read_values(given.set))
 
 
 def test_trainings_parse(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import pytest
 from markdown_blocks import ROOT, blocks, commands, words
 
 import cli
-from commands.pipeline.experiment import load
-from commands.pipeline.sources import read_sources
-from commands.pipeline.values import read_values
+from commands.run.experiment import load
+from commands.run.sources import read_sources
+from commands.run.values import read_values
 from datamodules.columns import USUAL
 from doppel.grammar import generate
 

@@ -11,11 +11,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from commands.pipeline.experiment import load
-from commands.pipeline.local import run_here
-from commands.pipeline.runner import Runner
-from commands.pipeline.slurm import load_site
-from commands.pipeline.values import read_values
+from commands.run.experiment import load
+from commands.run.local import run_here
+from commands.run.runner import Runner
+from commands.run.slurm import load_site
+from commands.run.values import read_values
 from commands.runs.steps import Step
 
 #: Commands among the tools that samplings read from.

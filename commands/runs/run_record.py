@@ -53,7 +53,7 @@ class RunRecord:
 
     @cached_property
     def experiment(self) -> Mapping[str, Any]:
-        """The experiment that was started, by the names of :class:`~commands.pipeline.experiment.Experiment`."""
+        """The experiment that was started, by the names of :class:`~commands.run.experiment.Experiment`."""
         path = self.folder / "experiment.yaml"
         return read_yaml(path) if path.is_file() else {}
 

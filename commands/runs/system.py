@@ -37,7 +37,7 @@ class System:
             ``labels`` the list of labels, ``attributes`` which there are, ``adaptation`` that it is one.
         is_main: Whether its figures stand for a run's where one system's are shown; its files have the plain names.
         draw: Which samples of it these are: 1 for those of the run, more for what is sampled later
-            (:mod:`commands.pipeline.sample`), whose files and steps have names of their own.
+            (:mod:`commands.run.sample`), whose files and steps have names of their own.
         role: Of these samples in the manifest.
         about: What it does, in words for readers of a page; empty where it has no samples.
     """

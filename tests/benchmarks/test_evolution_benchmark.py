@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from benchmarks import evolution
-from commands.pipeline.experiment import load, shipped
 from commands.quality.frame import read_csv
+from commands.run.experiment import load, shipped
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from benchmarks.gpu import parts, scores
 from benchmarks.gpu.jobs import Job, Place, jobs
 from benchmarks.gpu.synthesize import makes_samples
 from commands.lightning import train
-from commands.pipeline.experiment import load
-from commands.pipeline.synthesis import steps_of
-from commands.pipeline.values import read_values
+from commands.run.experiment import load
+from commands.run.synthesis import steps_of
+from commands.run.values import read_values
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,8 +12,8 @@ import pytest
 from table_files import FORMS, write_table
 
 import cli
-from commands.pipeline.experiment import load
-from commands.pipeline.sources import read_sources
+from commands.run.experiment import load
+from commands.run.sources import read_sources
 from commands.runs.manifest import Manifest, declare, enter
 from commands.runs.steps import File, Step
 from datamodules.columns import Columns

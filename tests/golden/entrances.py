@@ -67,8 +67,8 @@ def shipped() -> list[str]:
 
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
     """Each step of an experiment, in order, by the names of its fields."""
-    from commands.pipeline.experiment import load, shipped
-    from commands.pipeline.synthesis import steps_of
+    from commands.run.experiment import load, shipped
+    from commands.run.synthesis import steps_of
 
     for step in steps_of(load(shipped(name), changes), run):
         yield {

@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from commands.pipeline.experiment import load, shipped
+from commands.run.experiment import load, shipped
 from commands.runs.yaml_files import ROOT
 from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation

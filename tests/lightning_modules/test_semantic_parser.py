@@ -15,8 +15,8 @@ from lightning.pytorch import Trainer
 
 import cli
 from commands.lightning.cli import WRITER
-from commands.pipeline.experiment import load, shipped
-from commands.pipeline.synthesis import steps_of
+from commands.run.experiment import load, shipped
+from commands.run.synthesis import steps_of
 from datamodules.parser_data_module import ParserDataModule, collate
 from datamodules.shuffling import BucketedBatches
 from doppel.errors import UserError

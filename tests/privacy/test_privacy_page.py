@@ -10,8 +10,8 @@ import pytest
 import yaml
 from readers import reader
 
-from commands.pipeline.experiment import load, shipped
-from commands.pipeline.synthesis import steps_of
+from commands.run.experiment import load, shipped
+from commands.run.synthesis import steps_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commands.pipeline.experiment import load
-from commands.pipeline.synthesis import steps_of
+from commands.run.experiment import load
+from commands.run.synthesis import steps_of
 from commands.runs.steps import Step
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from commands.pipeline.experiment import load, shipped
-from commands.pipeline.grid import name_points
-from commands.pipeline.synthesis import steps_of
-from commands.pipeline.values import read_grid
+from commands.run.experiment import load, shipped
+from commands.run.grid import name_points
+from commands.run.synthesis import steps_of
+from commands.run.values import read_grid
 from doppel.errors import UserError
 from tests.slurm.launches import jobs_in, launch
 
@@ -80,7 +80,7 @@ def test_a_grid_goes_on_after_a_failed_run(tmp_path: Path, capsys: pytest.Captur
 def test_a_grid_is_one_array(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.pipeline.runner.check_files", lambda experiment: None)  # the files are not here
+    monkeypatch.setattr("commands.run.runner.check_files", lambda experiment: None)  # the files are not here
     words = ("--grid", "privacy.max_grad_norm=0.05,0.1,0.5,1.0", "epsilon=3")
     assert launch("smcalflow", tmp_path / "runs", "--dry-run", *words) == 0
     text = capsys.readouterr().out
@@ -93,7 +93,7 @@ def test_only_other_values_of_epsilon_and_seed_stand_in_the_table_of_the_experim
 ) -> None:
     tables = []
     monkeypatch.setattr(
-        "commands.pipeline.run.run_grid",
+        "commands.run.launch.run_grid",
         lambda points, make, *_: tables.extend(make(point, name).experiment.table for name, point in points),
     )
     monkeypatch.setenv("DOPPEL_DATA", "data")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.pipeline.slurm import Site, load_site
-from commands.pipeline.values import read_grid, read_values
+from commands.run.slurm import Site, load_site
+from commands.run.values import read_grid, read_values
 from commands.runs.yaml_files import dump, parse_yaml, read_yaml
 from doppel.errors import UserError
 

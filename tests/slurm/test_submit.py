@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.pipeline.experiment import load, shipped
-from commands.pipeline.run_stage import run_stage
-from commands.pipeline.sources import Read
-from commands.pipeline.synthesis import steps_of
+from commands.run.experiment import load, shipped
+from commands.run.run_stage import run_stage
+from commands.run.sources import Read
+from commands.run.synthesis import steps_of
 from commands.runs.steps import Step
 from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
 
@@ -49,8 +49,8 @@ def steps_of_pipeline(name: str, run: Path) -> list[Step]:
 @pytest.fixture(autouse=True)
 def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "data")
-    monkeypatch.setattr("commands.pipeline.runner.read_sources", lambda experiment: Read([]))  # the files are not here
-    monkeypatch.setattr("commands.pipeline.runner.check_files", lambda experiment: None)
+    monkeypatch.setattr("commands.run.runner.read_sources", lambda experiment: Read([]))  # the files are not here
+    monkeypatch.setattr("commands.run.runner.check_files", lambda experiment: None)
 
 
 @pytest.fixture
@@ -361,13 +361,13 @@ def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
     assert run_stage("fit", mark, ["echo", "--run_dir", str(stage), "--seed_everything", "1"]) == 0
     assert capfd.readouterr().out.endswith("--seed_everything 1 --ckpt_path last\n")
     assert int(mark.read_text()) >= 0
-    by_hand = [sys.executable, "-m", "commands.pipeline.run_stage", "fit", str(mark), "false"]
+    by_hand = [sys.executable, "-m", "commands.run.run_stage", "fit", str(mark), "false"]
     done = subprocess.run(by_hand, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "── fit: done already, skipped\n")
 
 
 def test_whoever_ends_a_run_ends_its_stage(tmp_path: Path) -> None:
-    mark, words = tmp_path / "mark", [sys.executable, "-m", "commands.pipeline.run_stage", "tool"]
+    mark, words = tmp_path / "mark", [sys.executable, "-m", "commands.run.run_stage", "tool"]
     words += [str(tmp_path / "mark"), "bash", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"]
     with subprocess.Popen(words, cwd=ROOT) as runner:
         deadline = time.monotonic() + 30

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.pipeline.experiment import load
-from commands.pipeline.runner import Runner
-from commands.pipeline.slurm import load_site
-from commands.pipeline.synthesis import steps_of
+from commands.run.experiment import load
+from commands.run.runner import Runner
+from commands.run.slurm import load_site
+from commands.run.synthesis import steps_of
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from tests.run_folders import spec

@@ -16,7 +16,7 @@ import cli
 from commands.page import charts
 from commands.page.html import TEMPLATES
 from commands.page.names import read_names
-from commands.pipeline.experiment import load
+from commands.run.experiment import load
 from commands.runs.steps import File
 from doppel.grammar import generate
 from doppel.lispress import function_types

@@ -11,7 +11,7 @@ import pytest
 from commands.page.asked import Sample, ask
 from commands.page.names import Names, read_names
 from commands.page.supported import read_supported
-from commands.pipeline.experiment import EXPERIMENTS, load
+from commands.run.experiment import EXPERIMENTS, load
 from datamodules.tables import read_turns
 from doppel.errors import UserError
 from doppel.grammar import generate

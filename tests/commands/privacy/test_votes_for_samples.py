@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from commands.pipeline.experiment import load, shipped
-from commands.pipeline.synthesis import steps_of
 from commands.privacy import counted
+from commands.run.experiment import load, shipped
+from commands.run.synthesis import steps_of
 from doppel.errors import UserError
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from run_folders import end_step
 
-from commands.pipeline import sources
-from commands.pipeline.experiment import load
-from commands.pipeline.sources import check_sources
-from commands.pipeline.synthesis import steps_of
 from commands.privacy import counted
 from commands.quality.keep_best import best, keep_best, probabilities
 from commands.quality.run_numbers import sampling
+from commands.run import sources
+from commands.run.experiment import load
+from commands.run.sources import check_sources
+from commands.run.synthesis import steps_of
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import File
 from doppel.console.command import call

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commands.pipeline.experiment import load
-from commands.pipeline.sources import check_files, check_sources, read_sources
-from commands.pipeline.synthesis import steps_of
 from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
 from commands.quality.keep_best import best, keep_best, record_of
+from commands.run.experiment import load
+from commands.run.sources import check_files, check_sources, read_sources
+from commands.run.synthesis import steps_of
 from datamodules.tables import read_turns
 from doppel.console.command import call
 from doppel.errors import UserError
@@ -220,7 +220,7 @@ def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(
     check_sources(experiment)  # and no parser
     (step,) = (step for step in steps_of(experiment, tmp_path) if step.name == "choose_utterances")
     assert "--reference" in step.argv and "--parser" not in step.argv
-    monkeypatch.setattr("commands.pipeline.sources.ROOT", tmp_path)
+    monkeypatch.setattr("commands.run.sources.ROOT", tmp_path)
     with pytest.raises(UserError, match="make base-135m"):
         check_files(experiment)
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from run_folders import edit_manifest, evaluate
 
-from commands.pipeline.experiment import load, save, shipped
 from commands.quality.run_numbers import values
+from commands.run.experiment import load, save, shipped
 from commands.runs.run_record import RunRecord
 from commands.runs.stage_config import StageConfig
 from doppel.errors import UserError

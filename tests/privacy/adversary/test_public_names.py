@@ -9,8 +9,8 @@ import pytest
 
 import cli
 from commands.data.public_trees import public_trees
-from commands.pipeline.experiment import load, save, shipped
-from commands.pipeline.synthesis import steps_of
+from commands.run.experiment import load, save, shipped
+from commands.run.synthesis import steps_of
 from datamodules.codec import Codec
 from doppel.errors import UserError
 from doppel.grammar import generate

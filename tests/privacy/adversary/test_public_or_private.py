@@ -19,8 +19,8 @@ from table_files import write_table
 
 import cli
 from commands.page.quality import reference
-from commands.pipeline.experiment import load, shipped
-from commands.pipeline.sources import read_sources
+from commands.run.experiment import load, shipped
+from commands.run.sources import read_sources
 from commands.runs.run_record import RunRecord
 from datamodules.columns import Columns
 from datamodules.overlap import overlapping

@@ -11,8 +11,8 @@ import yaml
 from private_training import data_module, fit, privacy
 
 import cli
-from commands.pipeline.experiment import load, shipped
-from commands.pipeline.synthesis import steps_of
+from commands.run.experiment import load, shipped
+from commands.run.synthesis import steps_of
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments

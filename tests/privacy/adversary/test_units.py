@@ -14,9 +14,9 @@ from private_training import data_module, fit, privacy
 
 import cli
 from callbacks.differential_privacy import PrivateTrainingError
-from commands.pipeline import estimate
-from commands.pipeline.checks import refuse_to_mix
-from commands.pipeline.experiment import load, shipped
+from commands.run import estimate
+from commands.run.checks import refuse_to_mix
+from commands.run.experiment import load, shipped
 from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.tables import read_turns

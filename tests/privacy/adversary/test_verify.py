@@ -18,9 +18,9 @@ from run_folders import end_step, evaluate, make_run, sample, spec
 import cli
 from commands.page.report import build_report
 from commands.page.report_text import render
-from commands.pipeline.ledger import ledger as ledger_command
 from commands.quality.frame import VOID, pool, read_runs
 from commands.quality.tables import markdown
+from commands.run.ledger import ledger as ledger_command
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import File
 from doppel.privacy.histogram import NoisyHistogram

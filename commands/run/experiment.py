@@ -1,0 +1,142 @@
+"""An experiment's file: read with what it is based on, and written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from commands.privacy.evolution_settings import Evolution
+from commands.run.checks import check
+from commands.run.settings import SECTIONS, Adaptation, Attributes, Calibration, Experiment, Topics
+from commands.runs.systems import USUAL
+from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
+from datamodules.redaction import Redaction
+from doppel.errors import UserError
+from doppel.privacy.spec import PrivacyArguments
+
+EXPERIMENTS = ROOT / "configs" / "experiments"
+#: Numbers that are reckoned with before a training reads them, by section.
+_NUMBERS = {
+    "data": {"batch_size", "keep_share", "limit_train_units"},
+    "privacy": {field.name for field in dataclasses.fields(PrivacyArguments) if re.match("int|float", str(field.type))},
+}
+#: Fields whose keys are those of other places, which check them.
+_MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "overrides", "epochs", "environment")
+
+
+def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """Read an experiment.
+
+    Args:
+        path: Its file, such as ``configs/experiments/quickstart.yaml``, or a run's ``experiment.yaml``.
+        changes: Fields in place of the file's, by dotted name: ``{"epsilon": 3, "data.batch_size": 64}``. Sections win
+            over all that the file says of single stages and systems.
+
+    Returns:
+        The experiment, with ``base`` and ``at_epsilon`` worked in, variables filled in, and absolute paths.
+
+    Raises:
+        UserError: The file, or one that it is based on, is not an experiment.
+    """
+    content = merge({"name": path.stem}, _read(path, ()))
+    nested: dict[str, Any] = {}
+    for key, value in (changes or {}).items():
+        words = key.split(".")
+        if words[0] in SECTIONS and words[1:2] == ["init_args"]:  # as `fit` calls it
+            del words[1]
+        for word in reversed(["overrides", *words] if words[0] in SECTIONS else words):
+            value = {word: value}
+        nested = merge(nested, value)
+    epsilon = nested.get("epsilon", content.get("epsilon", 8.0))
+    for key, fields in (content.pop("at_epsilon", None) or {}).items():
+        if _epsilon(key, path) == _epsilon(epsilon, path):
+            content = merge(content, fields or {})
+    content = merge(content, nested)
+    if "epsilon" in content:
+        content["epsilon"] = _epsilon(content["epsilon"], path)
+    named = {**(content.pop("environment", None) or {})}
+    content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
+    if content.get("systems") is not None:
+        content["systems"] = [name.strip() for names in listed(content["systems"]) for name in str(names).split(",")]
+    filled = absolute(fill_in(content, {**os.environ, **content["environment"]}, str(path)))
+    for sections in (filled, filled.get("overrides"), *_values(filled.get("stages")), *_values(filled.get("variants"))):
+        _make_numbers(sections, path)
+    values = build(Experiment, filled, path, _MAPPINGS, said=nested)
+    values["systems"] = values["systems"] or list(USUAL)
+    parts: dict[str, Callable[[Any], Any]] = {
+        "adaptation": lambda read: Adaptation(**vars(read)),
+        "calibration": lambda read: Calibration(**vars(read)),
+        "topics": lambda read: Topics(**vars(read)),
+        "attributes": lambda read: Attributes(**vars(read)),
+        "evolution": Evolution.of,
+        "redact": lambda read: Redaction(**vars(read)),
+    }
+    for key, part in parts.items():
+        if values[key] is not None:
+            try:
+                values[key] = part(values[key])
+            except UserError as error:
+                raise UserError(str(error), about=path) from None
+    experiment = Experiment(**values)
+    check(experiment, path)
+    return experiment
+
+
+def shipped(name: str) -> Path:
+    """The file of a shipped experiment."""
+    return EXPERIMENTS / f"{name}.yaml"
+
+
+def save(experiment: Experiment, path: Path) -> None:
+    """Write an experiment as :func:`load` reads it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(dump(experiment.as_dict()), encoding="utf-8")
+    partial.replace(path)
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """A file on top of its base."""
+    if not path.is_file():
+        raise UserError(f"there is no experiment {path}: give a file such as configs/experiments/quickstart.yaml")
+    if path in seen:
+        raise UserError(f"{path} is based on itself")
+    content = read_yaml(path)
+    files = [path.parent / f"{base}.yaml" for base in listed(content.pop("base", []))]
+    bases = [_read(file if file.is_file() else shipped(file.stem), (*seen, path)) for file in files]
+    return merge(*bases, content)
+
+
+def _values(mapping: Any) -> list[Any]:
+    return list(mapping.values()) if isinstance(mapping, dict) else []
+
+
+def _make_numbers(sections: Any, path: Path) -> None:
+    """Make numbers of texts, such as those of variables, where a field is a number."""
+    for section, names in _NUMBERS.items():
+        given: Any = sections.get(section) if isinstance(sections, dict) else None
+        for name in names & given.keys() if isinstance(given, dict) else ():
+            if isinstance(given[name], str | bool):
+                number = _number(given[name], f"{section}.{name}", path)
+                given[name] = int(number) if number.is_integer() else number
+
+
+def _number(value: Any, name: str, path: Path) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise UserError(f"{name} is {value}: give a number", about=path)
+    return number
+
+
+def _epsilon(value: Any, path: Path) -> float:
+    epsilon = _number(value, "epsilon", path)
+    if not epsilon > 0:
+        raise UserError(f"epsilon is {value}: give a number above 0, or inf", about=path)
+    return epsilon

@@ -1,0 +1,94 @@
+"""``python cli.py run``: an experiment, or a grid of its values."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from commands.lightning.own_code import find_here
+from commands.run.experiment import load
+from commands.run.grid import name_points, run_grid
+from commands.run.runner import Mode, Runner
+from commands.run.slurm import load_site
+from commands.run.values import Point, read_grid, read_values
+from doppel.errors import UserError
+
+
+def run(
+    experiment: Path,
+    run_dir: Path,
+    *,
+    local: bool = False,
+    submit: bool = False,
+    dry_run: bool = False,
+    check: bool = False,
+    epsilon: str | None = None,
+    seed: int | None = None,
+    systems: list[str] | None = None,
+    parser: str | None = None,
+    set: list[str] | None = None,
+    grid: list[str] | None = None,
+    profile: str | None = None,
+    nodes: int | None = None,
+    site: Path | None = None,
+    slurm: list[str] | None = None,
+    no_check: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Train, sample and evaluate an experiment: here, or as SLURM jobs.
+
+    RUN_DIR receives everything: a folder for each trained model, synthetic.jsonl and the other samples, ledger.jsonl
+    and report.json, experiment.yaml (what it was started with), configs/ (what every stage runs), code/ and slurm/
+    (what jobs run, and their output). Given again, the command skips what is done and goes on where it stopped.
+
+    Args:
+        experiment: File of configs/experiments, or experiment.yaml of a run.
+        run_dir: Folder of the run; of all runs, for a grid.
+        local: Run the stages here, one after the other; the default where there is no sbatch.
+        submit: Submit a job for each stage, which waits for those that it needs; the default where there is sbatch.
+        dry_run: Print what would be submitted, and write nothing.
+        check: Start nothing: read the files, parse the configuration of every training and sampling, and tell of each
+            system its units, batch size, steps and noise, and about how long its trainings would take on this machine.
+        epsilon: Target ε in place of the experiment's; inf trains without privacy, on shuffled batches.
+        seed: Seed of data order, dropout, sampling and evaluation; never of the privacy noise.
+        systems: Systems in place of the experiment's.
+        parser: Checkpoint of a semantic parser that annotates for the evaluation.
+        set: Any field of the experiment, as NAME=VALUE: data.batch_size=64 epochs.parse_tree=2 num_samples=300. See
+            docs/guide.md.
+        grid: Fields with several values, as NAME=VALUE,VALUE: epsilon=3,8,inf seed=1,2,3 privacy.max_grad_norm=1,16.
+            Runs every combination, each into a folder of RUN_DIR named after its values, such as epsilon=3,seed=1.
+        profile: Kind of node, a file of slurm/profiles.
+        nodes: Nodes of a training.
+        site: What the cluster is like, in place of slurm/site.yaml.
+        slurm: Any field of the site, as NAME=VALUE: partition=gpu fit_time=12:00:00.
+        no_check: Submit without --check, which comes first otherwise.
+        verbose: Also print every metric and the report's table, of a run here; they lie in the run folder anyway.
+    """
+    modes: dict[Mode, bool] = {"local": local, "submit": submit, "dry-run": dry_run, "check": check}
+    chosen = [mode for mode, is_given in modes.items() if is_given]
+    if len(chosen) > 1:
+        raise UserError(f"--{chosen[0]} and --{chosen[1]} exclude one another: give one of them")
+    has_slurm = shutil.which("sbatch") is not None
+    mode = chosen[0] if chosen else "submit" if has_slurm else "local"
+    if mode == "submit" and not has_slurm:
+        raise UserError("there is no sbatch here: submit where SLURM is, or give --local or --dry-run")
+    os.environ.setdefault("WANDB_SILENT", "true")
+    find_here()
+    changes = read_values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
+    cluster = load_site(site, read_values(slurm) | _given(profile=profile, nodes=nodes))
+    folder = Path(os.path.abspath(run_dir))
+
+    def make(point: Point, name: str = "") -> Runner:
+        is_of_table = point.keys() <= {"epsilon", "seed"}
+        settings = point if is_of_table else {**point, "table": None}
+        return Runner(load(experiment, {**changes, **settings}), folder / name, cluster, verbose)
+
+    if grid:
+        return run_grid(name_points(read_grid(grid)), make, folder, cluster, mode, not no_check)
+    return make({}).go(mode, not no_check)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

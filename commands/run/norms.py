@@ -1,0 +1,199 @@
+"""Which clipping norm to take: gradient norms of public units, before anything is spent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commands.run.experiment import load
+from commands.run.synthesis import steps_of
+from commands.run.values import read_values
+from commands.runs.private_files import of_experiment
+from commands.runs.steps import PUBLIC_TREES
+from datamodules.columns import Columns, reference_columns
+from datamodules.overlap import refuse_private
+from doppel.console.table import Table
+from doppel.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from datamodules.batch import MicroBatch
+    from lightning_modules.causal_lm import CausalLM
+
+#: What each third of the units, by length, keeps of its gradients at least, on average, at the C that is recommended.
+KEPT = 0.75
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_THIRDS = ("shortest third", "middle third", "longest third")
+_NOT_PRIVATE = "NOT PRIVATE: these are norms of private units, without noise; neither they nor a C chosen by them"
+
+
+def norms(
+    experiment: Path,
+    *,
+    public: str | None = None,
+    run_dir: Path | None = None,
+    num_units: int = 1000,
+    set: list[str] | None = None,
+    not_private: bool = False,
+) -> None:
+    """Which clipping norm to take: gradient norms of public units, before anything is spent.
+
+    For each private training of an experiment: quantiles of the norms of its units' gradients, of short, middle and
+    long units; what share of the units some C would clip, and what the units would keep of their gradients; and a C.
+    A loss is a sum over tokens, so norms grow with length, and a small C takes from long rows first: the samples get
+    shorter than the data. The noise is proportional to C, so a large C drowns what they say. Recommended is the least C
+    at which short, middle and long units keep three quarters of their gradients each, on average.
+
+    Nothing is spent, for every figure is of public turns alone. They are public because you name them as such
+    (--public, or the experiment's reference, which anybody may see). A file that says what one does that the experiment
+    protects is refused, in whatever form.
+
+    Args:
+        experiment: File of configs/experiments, or experiment.yaml of a run.
+        public: Public turns that are like the private ones: a file, or embedded:…; default: the experiment's reference.
+        run_dir: Run of the experiment; its trained weights are taken in place of those that training starts from.
+        num_units: Units to look at, the first ones of the file, at most.
+        set: Any field of the experiment, as NAME=VALUE, as for `run`.
+        not_private: Take any file, also one that the experiment protects. The figures then say that they are not
+            private.
+
+    Raises:
+        UserError: The file is one that the experiment protects, or there is nothing to clip.
+    """
+    if num_units < 3:
+        raise UserError(f"--num-units is {num_units}: give at least 3, better a thousand")
+    given = load(experiment, read_values(set))
+    trainings = [stage for stage in steps_of(given, Path("RUN")) if (stage.config or {}).get("privacy")]
+    if not trainings:
+        raise UserError(f"{experiment} trains nothing privately, so nothing is clipped: give one with a finite epsilon")
+    path = public or given.reference
+    if path is None:
+        raise UserError(f"{experiment} names no reference: give a file of public turns as --public")
+    if not not_private:
+        columns = reference_columns(Columns.from_config(given.section("data")))
+        name = "reference" if public is None else "--public"
+        refuse_private([(name, path, columns)], of_experiment(given.as_dict()))
+    for stage in trainings:
+        config = stage.config
+        assert config is not None
+        if run_dir is not None:
+            config["model"]["init_args"]["init_weights"] = str(run_dir / stage.name)
+        data, model = config["data"]["init_args"], build(config["model"])
+        sizes, lengths = measure(model, micro_batches(model, data, path, num_units))
+        where = f"the weights in {run_dir}" if run_dir else "the weights that training starts from"
+        text = [f"{stage.name}: {len(sizes)} units of {path}, at {where}", "", quantiles(sizes, lengths)]
+        now, advised = config["privacy"].get("max_grad_norm"), recommend(sizes, lengths)
+        text += ["", choices(sizes, lengths, advised, now), ""]
+        text += [
+            f"{_NOT_PRIVATE} may be released" if not_private else f"recommended: privacy.max_grad_norm {advised:g}"
+        ]
+        sys.stdout.write("\n".join([*text, "", ""]))
+
+
+def build(config: Mapping[str, Any]) -> CausalLM:
+    """The model of a training's configuration, on a GPU where there is one; without the run's file of public trees.
+
+    A run writes that file as its first step, and nothing that is measured depends on it but the pace of samples.
+    """
+    import torch
+    from jsonargparse import ArgumentParser
+
+    from lightning_modules.causal_lm import CausalLM
+
+    arguments = dict(config.get("init_args") or {})
+    sampling = dict(arguments.get("sampling") or {})
+    if any(str(name).endswith(PUBLIC_TREES) for name in sampling.get("grammar") or ()):
+        arguments["sampling"] = {**sampling, "grammar": None}
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--model", type=CausalLM)
+    model: CausalLM = parser.instantiate(parser.parse_object({"model": {**config, "init_args": arguments}})).model
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units: int) -> list[MicroBatch]:
+    """The first units of a file, as a training with these arguments of the data module would see them."""
+    from datamodules.columns import reference_columns
+    from datamodules.dialogue_data_module import DialogueDataModule
+    from datamodules.encoded_turns import load_encoded
+    from datamodules.logical_batches import EncodedUnits, LogicalBatches
+    from datamodules.selection import Selection
+
+    module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
+    columns = reference_columns(module.columns)
+    selection = Selection(redact=module.selection.redact)
+    encoded = load_encoded(module.train_path, model.codec, module.unit, selection, columns, module.truncate)
+    units = EncodedUnits(encoded, num_units)
+    batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
+    return batches.make(0, range(len(units)), len(units)).micro_batches
+
+
+def measure(model: CausalLM, batches: Iterable[MicroBatch]) -> tuple[Tensor, Tensor]:
+    """Norm of each unit's gradient, of the loss that is clipped in training, and its tokens with a loss.
+
+    Units without any (too long for the model) are left out; they contribute zero whatever C is.
+
+    Returns:
+        Norms and lengths, [num_units] each, the shortest unit first.
+    """
+    import torch
+
+    from datamodules.batch import IGNORE_INDEX
+    from doppel.privacy.clipping import PerSampleClipper
+
+    clipper, found, lengths = PerSampleClipper(model, max_grad_norm=1.0), [], []
+    for batch in batches:
+        batch.input_ids, batch.labels = batch.input_ids.to(model.device), batch.labels.to(model.device)
+        with clipper.capture(batch.num_units, batch.rows_per_unit):
+            (model.losses(batch) / batch.rows_per_unit).sum().backward()  # as LogicalBatchModule's training_step
+        found.append(clipper.accumulate().cpu())
+        lengths.append((batch.labels[:, 1:] != IGNORE_INDEX).sum(1).view(batch.num_units, -1).sum(1).cpu())
+    clipper.close()
+    length, size = torch.cat(lengths), torch.cat(found).double()
+    usable = (length > 0) & size.isfinite() & (size > 0)
+    if usable.sum() < 3:
+        raise UserError("fewer than 3 units of the public file have a gradient: give a longer file")
+    order = length[usable].argsort(stable=True)
+    return size[usable][order], length[usable][order]
+
+
+def kept(sizes: Tensor, max_grad_norm: float) -> float:
+    """What units keep of their gradients on average: the mean of min(1, C / norm)."""
+    return float((max_grad_norm / sizes).clamp(max=1.0).mean())
+
+
+def recommend(sizes: Tensor, lengths: Tensor) -> float:
+    """The least C at which each third of the units keeps :data:`KEPT` of its gradients, to two digits."""
+    low, high = 0.0, float(sizes.max())
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = all(kept(part, middle) >= KEPT for _, part, _ in _thirds(sizes, lengths))
+        low, high = (low, middle) if enough else (middle, high)
+    return float(f"{high:.2g}")
+
+
+def quantiles(sizes: Tensor, lengths: Tensor) -> str:
+    """A table of the norms, of all units and by their length."""
+    rows = Table(["norms of", "tokens", *(f"{q:.0%}" for q in _QUANTILES)])
+    for name, part, tokens in [("all units", sizes, lengths), *_thirds(sizes, lengths)]:
+        found = [f"{float(part.quantile(q)):.3g}" for q in _QUANTILES]
+        rows.rows.append([name, f"{int(tokens[0])}–{int(tokens[-1])}", *found])
+    return rows.text()
+
+
+def choices(sizes: Tensor, lengths: Tensor, advised: float, now: float | None) -> str:
+    """A table of what some C do to the units: that which is advised, its multiples, and that which is set."""
+    rows = Table(["C", "clipped", *(f"{name} keeps" for name in _THIRDS), ""])
+    notes = {advised / 4: "", advised / 2: "", advised: "recommended", advised * 2: "", advised * 4: ""}
+    if now is not None:
+        notes[now] = f"{notes.get(now, '')} now".strip()
+    for c, note in sorted(notes.items()):
+        shares = [float((sizes > c).double().mean()), *(kept(part, c) for _, part, _ in _thirds(sizes, lengths))]
+        rows.rows.append([f"{c:.3g}", *(f"{share:.0%}" for share in shares), note])
+    return rows.text()
+
+
+def _thirds(sizes: Tensor, lengths: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    yield from zip(_THIRDS, sizes.tensor_split(3), lengths.tensor_split(3), strict=True)

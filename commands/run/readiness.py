@@ -1,0 +1,283 @@
+"""What each system of an experiment is about to do, told before anything is spent: N, B, steps, σ."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from commands.privacy.histogram import read_labels
+from commands.run.settings import Attributes, Experiment, Topics
+from commands.runs.stage_config import StageConfig
+from commands.runs.steps import Step
+from commands.runs.system import System
+from datamodules.attribute_codes import check_schema
+from datamodules.turn import Unit
+from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training
+from doppel.errors import UserError
+from doppel.evolution.budget import CLEAR
+from doppel.privacy.accounting import CalibrationError
+from doppel.privacy.histogram import largest_noise
+from doppel.privacy.spec import DPPlan, PrivacyArguments, num_steps, usual_batch_size
+
+#: A step that draws a larger share of the units gains little from their being drawn at random.
+LARGE_RATE = 0.2
+#: With fewer steps a model learns next to nothing.
+FEW_STEPS = 20
+#: Where no rarer topic or label shows above the noise of the shares, a page has little to show. Then smaller noise is
+#: advised, if that of the training rises by no more than a fiftieth.
+LARGE_SHARE, FEWER_NOISE, COST = 0.05, (5.0, 3.0, 2.0), 0.02
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """The trainings of one system on its units.
+
+    Attributes:
+        system: Its name.
+        unit: What is protected.
+        num_units: N.
+        batch_size: B of the first training.
+        steps: Of all trainings together.
+        spec: Budget of all trainings; None without privacy.
+        faint: What will drown in the noise of its shares of topics or labels, in words; None: little.
+        noise: Norm of the noise of all steps over the largest signal; None where it is not known.
+    """
+
+    system: str
+    unit: str
+    num_units: int
+    batch_size: int
+    steps: int
+    spec: DPPlan | None = None
+    faint: str | None = None
+    noise: float | None = None
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether there is more noise than in any run that was measured."""
+        return self.noise is not None and self.noise > HOPELESS
+
+    @property
+    def text(self) -> str:
+        """N, B, steps and σ."""
+        parts = [f"{self.num_units:,} {self.unit}s", f"B {self.batch_size:,}", f"{self.steps:,} steps"]
+        parts += ["NOT PRIVATE" if self.spec is None else f"σ {self.spec.noise_multiplier:.3f}"]
+        return f"{'hopeless' if self.is_hopeless else 'ready'}: {self.system}, {', '.join(parts)}"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the run a waste of its ε."""
+        usual, found = usual_batch_size(self.num_units), []
+        rate = self.batch_size / self.num_units
+        if rate > LARGE_RATE and self.batch_size > usual:
+            found.append(
+                f"{self.system}: a step draws {rate:.2g} of the units (q = {self.batch_size:,} of {self.num_units:,}), "
+                f"which wastes ε: data.batch_size=null takes a twentieth, {usual:,}"
+            )
+        if self.steps < FEW_STEPS:
+            way = f"data.batch_size={usual} or less" if self.batch_size > usual else "more epochs"
+            found.append(
+                f"{self.system}: {self.steps} steps are too few to learn from ({FEW_STEPS} are little): give {way}"
+            )
+        if self.is_hopeless and self.noise is not None:
+            found.append(f"{self.system}: {in_words(self.noise)}")
+        return [*found, *([] if self.faint is None else [self.faint])]
+
+
+def readiness(
+    experiment: Experiment, system: System, steps: Iterable[Step], num_units: Mapping[str, int], plans: bool
+) -> Readiness | None:
+    """What a system is about to do.
+
+    Formal guarantees:
+        All that is told are N, B, q, the number of steps and σ, which count as public, on the console.
+
+    Args:
+        experiment: What is run.
+        system: One of its systems.
+        steps: Of the run.
+        num_units: Path of a private file → its units, see :class:`~commands.run.sources.Read`.
+        plans: Whether σ is calibrated, which takes a second.
+
+    Returns:
+        None for a system that trains nothing, or whose units nobody has counted yet.
+
+    Raises:
+        UserError: The batch is larger than the data, or no noise keeps the ε.
+    """
+    trainings = trainings_of(system, steps)
+    if not trainings:
+        return None
+    found: Readiness | None = None
+    for step in trainings:
+        config = StageConfig(step.config or {})
+        count = count_units(private_file(experiment, step), config, num_units)
+        if count is None:
+            return None
+        batch_size = config.data.get("batch_size") or usual_batch_size(count)
+        if batch_size > count:
+            raise UserError(
+                f"data.batch_size is {batch_size}, but {system.name} has {count} units: give at most that, or null for "
+                "a twentieth of them"
+            )
+        taken = num_steps((config.content.get("trainer") or {}).get("max_epochs", 1), count, batch_size)
+        unit = config.data.get("unit") or "utterance"
+        if found is None:
+            privacy = config.privacy
+            faint = _faint(experiment, system, privacy, count, batch_size, unit)
+            found = Readiness(system.name, unit, count, batch_size, taken, faint=faint)
+            if plans and privacy is not None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # said when the files are read
+                    spec = privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None)
+                size = _num_trained(config.model)
+                found = replace(found, spec=spec, noise=None if size is None else over_training(spec, size))
+        else:
+            found = replace(found, steps=found.steps + taken)
+    return found
+
+
+def _num_trained(model: Mapping[str, Any]) -> int | None:
+    """Trained weights of a model of texts; None where its folder does not tell."""
+    try:
+        return num_parameters_of(Path(str(model.get("base_model"))), (model.get("lora") or {}).get("rank"))
+    except UserError:
+        return None
+
+
+def _faint(
+    experiment: Experiment,
+    system: System,
+    privacy: PrivacyArguments | None,
+    num_units: int,
+    batch_size: int,
+    unit: str,
+) -> str | None:
+    """That shares of topics or labels will drown in their noise, and which noise shows more at hardly any cost.
+
+    Formal guarantees:
+        A function of N, B, the budget and the public number of topics or labels.
+    """
+    if system.needs == "attributes" and experiment.attributes is not None and privacy is not None:
+        return _faint_attributes(system.name, experiment.attributes, privacy, num_units, unit)
+    noise = None if privacy is None else privacy.histogram_noise_multiplier
+    votes = experiment.calibration
+    if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label" and noise:
+        return _faint_votes(system.name, votes.clusters, noise, num_units)
+    number, key = _bins(experiment, system)
+    if privacy is None or not noise or not number:
+        return None
+    least = largest_noise(number) / num_units
+    if least * noise <= LARGE_SHARE:
+        return None
+    text = (
+        f"{system.name}: of {num_units:,} {unit}s, only what {least * noise:.0%} ask for shows above the noise of the "
+        f"shares, {key}={noise:g}"
+    )
+    before, advised = _sigma(privacy, noise, num_units, batch_size, unit), ""
+    for value in (value for value in FEWER_NOISE if value < noise):
+        rise = _sigma(privacy, value, num_units, batch_size, unit) / before - 1
+        if rise > COST:
+            break
+        advised = f"; {key}={value:g} shows what {least * value:.1%} ask for, for {rise:.1%} more noise of the training"
+        if least * value <= LARGE_SHARE:
+            break
+    return text + advised
+
+
+def _faint_votes(system: str, clusters: int, noise: float, num_units: int) -> str | None:
+    """That votes for clusters of samples will drown in their noise.
+
+    Formal guarantees:
+        A function of N, the noise and the public number of clusters.
+    """
+    if num_units / clusters >= CLEAR * noise:
+        return None
+    fewer = int(num_units / CLEAR / noise)
+    ways = [f"calibration.clusters={fewer}"] if fewer >= 2 else []
+    return (
+        f"{system}: votes drown: {num_units / clusters:.2g} a cluster on average under noise of {noise:g}: give "
+        f"{', or '.join([*ways, 'a smaller calibration.noise_multiplier'])}"
+    )
+
+
+def _faint_attributes(
+    system: str, given: Attributes, privacy: PrivacyArguments, num_units: int, unit: str
+) -> str | None:
+    """That single attributes will drown in their noise.
+
+    Formal guarantees:
+        A function of N, the budget and the public schema.
+    """
+    from doppel.tables.aim import ONE_WAY  # needs torch, which no --help waits for
+
+    sizes = check_schema(given.schema).schema.sizes
+    noise = privacy.histogram_noise(num_units)
+    if noise is None:
+        return None
+    least = largest_noise(sum(sizes)) * noise * math.sqrt(len(sizes) / ONE_WAY) / num_units
+    if least <= LARGE_SHARE:
+        return None
+    return (
+        f"{system}: of {num_units:,} {unit}s, only what {least:.0%} have shows above the noise of one attribute: "
+        f"raise attributes.share={given.share:g}, or give fewer attributes"
+    )
+
+
+def _sigma(privacy: PrivacyArguments, noise: float, num_units: int, batch_size: int, unit: str) -> float:
+    """Noise of the training beside shares with this noise; infinite where they alone cost the budget."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the files are read
+        try:
+            given = replace(privacy, histogram_noise_multiplier=noise)
+            return given.plan(num_units, batch_size, privacy.epochs or [1.0], unit, None).noise_multiplier
+        except CalibrationError:
+            return math.inf
+
+
+def _bins(experiment: Experiment, system: System) -> tuple[int, str]:
+    """How many topics or labels a system counts, and the key of their noise."""
+    if system.name == "topics":
+        return (experiment.topics or Topics()).num_topics, "topics.noise_multiplier"
+    if system.learns == "label" and experiment.labels and Path(experiment.labels).is_file():
+        return len(read_labels(Path(experiment.labels))), f"stages.{system.name}.privacy.histogram_noise_multiplier"
+    return 0, ""
+
+
+def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:
+    """The trainings of a system on private turns, of the steps of a run."""
+    own = {system.model(stage) for stage in system.stages}
+    if not system.learns or system.models_of is not None:
+        return []
+    return [step for step in steps if step.kind == "fit" and step.name in own]
+
+
+def private_file(experiment: Experiment, training: Step) -> str:
+    """The private file of a training as the user named it, before a parser writes its trees."""
+    config = StageConfig(training.config or {})
+    return str((experiment.section("data") if experiment.write_parses else config.data).get("train_path"))
+
+
+def count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) -> int | None:
+    """N of a configuration: the units of its file, or those that are selected; None where nobody has counted them."""
+    data = config.data
+    if path not in num_units:  # such as the private part of a split that is still to be made
+        return None
+    selected = {name: data.get(name) for name in ("keep_function", "keep_share", "limit_train_units")}
+    if not any(selected.values()):
+        return num_units[path]
+    from datamodules.columns import Columns
+    from datamodules.selection import Selection
+    from datamodules.sources import expand_path
+    from datamodules.tables import read_turns
+
+    unit: Unit = data.get("unit") or "utterance"
+    place = expand_path(path)
+    turns = read_turns(place, unit, columns=Columns.from_config(data))
+    selection = Selection.from_config({**data, "shuffle_trees": None, "redact": None})
+    kept = {turn.unit for turn in selection.apply(turns, place, unit)}
+    return min(len(kept), selected["limit_train_units"] or len(kept))

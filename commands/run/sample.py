@@ -1,0 +1,301 @@
+"""``python cli.py sample``: more samples of a run that has ended, on its manifest, its card and its page."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+
+from commands.lightning.by_hand import predict_command
+from commands.privacy.histogram import read_labels
+from commands.run.asked_for import check_trees, oversample_of, topic_of
+from commands.run.code_copy import version
+from commands.run.experiment import load, save
+from commands.run.local import minutes, run_here
+from commands.run.more import Wanted, more_steps
+from commands.run.settings import Experiment, Topics, systems_of
+from commands.runs import systems
+from commands.runs.manifest import Manifest, declaration, declare, is_declared
+from commands.runs.run_folder import hold
+from commands.runs.run_record import RunRecord, read_json
+from commands.runs.steps import Step
+from commands.runs.system import System
+from commands.runs.yaml_files import dump, read_yaml
+from datamodules.attribute_codes import check_schema
+from doppel.console.say import say
+from doppel.errors import UserError
+from doppel.tables.schema import plain
+
+#: Samples where nobody says how many.
+_NUM = 5000
+
+
+def sample(
+    run_dir: Path,
+    *,
+    system: str | None = None,
+    num: PositiveInt | None = None,
+    label: str | None = None,
+    topic: str | None = None,
+    trees: Path | None = None,
+    public: bool = False,
+    seed: int | None = None,
+) -> int:
+    """Draw more samples of a finished run, free of ε.
+
+    They are written to RUN_DIR/samples/SYSTEM-2.jsonl, then -3, … and nothing is overwritten. They follow the law of
+    the run's own samples: same settings, same grammar, same released shares, another seed. `verify` covers them with
+    the run, and the page counts them. Metrics stay those of the run's own samples.
+
+    With --label, --topic or --trees they are what you asked for: the page shows them as examples and counts them in no
+    share.
+
+    Everything runs here, also where there is SLURM. Given again after an interruption, the command goes on.
+
+    Args:
+        run_dir: Run folder, of which the command `run` has finished.
+        system: Whose samples; by default the run's main one, or the one that --label, --topic or --trees is for.
+        num: How many; 5000 if left out, and with --trees one for each tree.
+        label: Samples for this label alone, a line of the run's list of labels; or for some attributes, such as
+            "Stars: 5" or "Category: Food | Stars: 5".
+        topic: Samples of this topic alone, as the page calls it: many are drawn, and those of the topic are kept.
+        trees: JSON lines with "parse": trees that a step of this run has made, or public ones (see --public).
+        public: Say that anybody may see the trees of --trees. Trees of private text stay refused.
+        seed: Seed of the draw. By default it follows from the run's seed and the number of the file, so that no file
+            repeats another.
+
+    Returns:
+        Exit status.
+
+    Raises:
+        UserError: The run is not finished, or has no such system, label or topic; or the trees are not public.
+    """
+    os.environ.setdefault("WANDB_SILENT", "true")
+    run = run_dir.resolve()
+    experiment = _experiment(run, run_dir)
+    ways = {"--label": label, "--topic": topic, "--trees": trees}
+    given = [way for way, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise UserError(f"{given[0]} and {given[1]} exclude one another: give one of them")
+    if trees is None and public:
+        raise UserError("--public says that trees are public: give --trees, or leave it out")
+    if trees is not None and num is not None:
+        raise UserError("--trees writes one utterance for each tree: leave --num out")
+    used = _system(run, run_dir, experiment, system, given[0] if given else None)
+    label = None if label is None else plain(label)
+    wanted = Wanted(num or _NUM, seed, label, topic, trees, public)
+    if label is not None:
+        _check_label(experiment, used, label)
+    if topic is not None:
+        name = topic_of(run, used, topic)
+        wanted = replace(wanted, topic=name, oversample=oversample_of(run, used, name))
+        say(
+            f"── about {wanted.num * wanted.oversample:,} texts are drawn, to find {wanted.num:,} of the topic {name!r}"
+        )
+    if trees is not None:
+        wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
+    with hold(run):
+        draw, steps = _place(experiment, run, used, wanted)
+        seconds = _seconds(experiment, run, used, wanted)
+        if seconds is not None:
+            say(f"── about {minutes(seconds)} of sampling, at the pace of the run's own samples")
+        status = _local(experiment, run, steps)
+    return status or _tell(RunRecord(run), replace(used, draw=draw), run_dir, wanted)
+
+
+def _experiment(run: Path, named: Path) -> Experiment:
+    """Of the run.
+
+    Raises:
+        UserError: It is no folder of a run; the message says what to give.
+    """
+    if (run / "experiment.yaml").is_file():
+        return load(run / "experiment.yaml")
+    if not run.is_dir():
+        raise UserError(f"there is no folder {named}: give that of a finished run")
+    if (run.parent / "experiment.yaml").is_file():
+        raise UserError(f"{named} is a part of a run: give {named.parent}")
+    stages = [run] if (run / "checkpoints" / "last.ckpt").is_file() else []
+    stages += sorted(path.parents[1] for path in run.glob("*/checkpoints/last.ckpt"))
+    stages = [stage for stage in stages if (stage / "config.yaml").is_file()]
+    if stages:
+        raise UserError(
+            f"{named} has no experiment.yaml: its models were trained by hand, so that nothing tells how they are to "
+            f"be sampled, and no card would cover it. By hand: {predict_command(stages[0])}"
+        )
+    found = [record.folder for record in RunRecord.find(run) if (record.folder / "experiment.yaml").is_file()]
+    hint = f"give one of its runs, such as {found[0]}" if found else "give the folder of a finished run"
+    raise UserError(f"{named} has no experiment.yaml: {hint}")
+
+
+def _system(run: Path, named: Path, experiment: Experiment, name: str | None, way: str | None) -> System:
+    """Whose samples are asked for.
+
+    Raises:
+        UserError: There is none, or its run has not come so far.
+    """
+    known = {used.name: used for used in systems_of(experiment) if used.learns}
+    for used in [used for used in known.values() if used.models_of is None and not used.stages]:
+        del known[used.name]
+        if used.name == name or not known:
+            raise UserError(
+                f"{used.name} has no model to sample from: more samples need more votes, which spend on top"
+            )
+    for_way = {"--label": lambda s: s.learns == "label" or s.rows is not None, "--topic": lambda s: s.name == "topics"}
+    for_way["--trees"] = lambda s: s.has_trees
+    fitting = [own for own, used in known.items() if way is None or for_way[way](used)]
+    if name is not None and name not in known:
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(known) or 'none that writes samples'}"
+        raise UserError(f"{named} has no system {name!r}: {hint}")
+    what = {"--label": "writes for labels", "--topic": "has topics", "--trees": "writes for trees"}
+    if name is not None and name not in fitting:
+        raise UserError(f"{way} is for a system that {what[way or '']}, and {name} does not: leave one of them out")
+    if not fitting:
+        lacks = f"a system that {what[way]}" if way else "a system that writes samples"
+        raise UserError(f"{named} has no {lacks.removeprefix('a ')}: its systems are {', '.join(experiment.systems)}")
+    used = known[name or systems.main_of(fitting)]
+    manifest = Manifest.read(run)
+    made = manifest.samples().get(used.name)
+    if made is None:
+        raise UserError(
+            f"{used.name} has not finished: give python cli.py run {named}/experiment.yaml {named} first, which goes on"
+        )
+    if not manifest.path(made).is_file():
+        raise UserError(f"{named / made.path} is gone: put it back, for more samples stand beside it")
+    for entry in manifest.upstream(made.path):
+        if entry.role == "checkpoint" and not manifest.is_as_made(entry):
+            how = "was changed after its training" if manifest.path(entry).exists() else "is gone"
+            raise UserError(f"{named / entry.path} {how}: samples of it would not be the run's")
+    return used
+
+
+def _check_label(experiment: Experiment, used: System, label: str) -> None:
+    if used.needs == "attributes":
+        assert experiment.attributes is not None
+        check_schema(experiment.attributes.schema).read_some(label)
+        return
+    labels = read_labels(Path(str(experiment.labels)))
+    if label not in labels:
+        nearest = difflib.get_close_matches(label, labels, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"the list is {experiment.labels}"
+        raise UserError(f"the run has no label {label!r}: {hint}")
+
+
+def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> tuple[int, list[Step]]:
+    """Number and steps of the draw: of the one that this command has begun before and not finished, else a new one.
+
+    Raises:
+        UserError: The seed would repeat texts that are there.
+    """
+    for draw, steps in _draws(experiment, run, used, wanted):
+        plain = more_steps(experiment, run, used, draw, Wanted(1))
+        begun = [step for step in plain if declaration(run, step.name).exists()]
+        own = replace(used, draw=draw).synthetic
+        if not begun:
+            _refuse_seed(run, used, draw, wanted)
+            return draw, steps
+        if own in Manifest.read(run).files:
+            continue
+        if len(begun) == len(steps) and all(_is_begun(step, run) for step in steps):
+            say(f"── {own} was begun: going on")
+            return draw, steps
+        say(f"── note: {own} was begun with other words and is not finished; the command that began it goes on with it")
+    raise AssertionError
+
+
+def _draws(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> Iterator[tuple[int, list[Step]]]:
+    draw = 2
+    while True:
+        yield draw, more_steps(experiment, run, used, draw, wanted)
+        draw += 1
+
+
+def _is_begun(step: Step, run: Path) -> bool:
+    """Whether a step was begun as it would be now."""
+    path = run / "configs" / f"{step.name}.yaml"
+    is_same = step.config is None or (path.is_file() and path.read_text(encoding="utf-8") == dump(step.config))
+    return is_same and is_declared(step, run)
+
+
+def _refuse_seed(run: Path, used: System, draw: int, wanted: Wanted) -> None:
+    """One seed draws the same texts again."""
+    if wanted.seed is None:
+        return
+    parts = [replace(used, draw=number).part(stage) for number in range(1, draw) for stage in used.stages]
+    for part in parts:
+        path = run / "configs" / f"sample_{part}.yaml"
+        model = read_yaml(path)["model"] if path.is_file() else {}
+        if path.is_file() and model["init_args"]["sampling"].get("seed", 0) == wanted.seed:
+            raise UserError(f"--seed {wanted.seed} has drawn samples of this run before: give another, or leave it out")
+
+
+def _seconds(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> float | None:
+    """Seconds that the samples take at the pace at which the run's own were drawn; None where the run does not tell.
+
+    Imports and what comes after the sampling are not in it.
+    """
+    manifest = Manifest.read(run)
+    made = manifest.samples()[used.name]
+    files = [made] if wanted.trees is not None else manifest.upstream(made.path)
+    paths = [manifest.path(entry) for entry in files]
+    told = [path.with_name(f"{path.name}.metrics.json") for path in paths]
+    drawn = [own for own in map(read_json, filter(Path.is_file, told)) if own.get("synthetic/samples_per_second")]
+    own_num = manifest.path(made).read_bytes().count(b"\n")
+    if not drawn or not own_num:
+        return None
+    seconds = sum(own["synthetic/num_samples"] / own["synthetic/samples_per_second"] for own in drawn)
+    times = wanted.num * wanted.oversample / own_num
+    if wanted.topic is not None:
+        times /= (experiment.topics or Topics()).oversample
+    return float(seconds * times)
+
+
+def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
+    """Run what is not done yet; exit status."""
+    commits = list(dict.fromkeys([*experiment.commit, version()]))
+    if commits != experiment.commit:
+        save(replace(experiment, commit=commits), run / "experiment.yaml")
+    for step in steps:
+        mark = run / ".done" / step.name
+        if not mark.exists():
+            if step.config is not None:
+                (run / "configs" / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
+            declare(step, run)
+    return run_here(run, steps)
+
+
+def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
+    """Renew card and page, and say what came of it; exit status."""
+    from commands.page.report import build_report
+    from commands.page.write import write_page  # what no --help waits for
+    from commands.privacy.coverage import ledger_of
+    from commands.privacy.verify import card, write_card
+
+    content = None
+    if ledger_of(record).exists():
+        content = card(record, renews=True)
+        write_card(content, record.folder)
+    try:
+        report = build_report(record)
+    except UserError:  # nothing was measured
+        report = None
+    num = (record.folder / drawn.synthetic).read_bytes().count(b"\n")
+    page, _ = write_page(record, report, content)
+    say(f"── {named / drawn.synthetic}: {num} samples")
+    if wanted.role == "examples":
+        say("   They are what you asked for: the page shows them, and counts them in no share.")
+    if content is None:
+        say("   NOT PRIVATE: the run has no ledger")
+    else:
+        epsilon = content["budgets"].get(drawn.scope, {}).get("epsilon")
+        if epsilon is not None:
+            say(f"   ε of {drawn.scope} stays {epsilon:.4g}: samples of a trained model are free")
+        say(f"   card     {'VERIFIED' if content['verified'] else 'NOT VERIFIED: ' + content['reasons'][0]}")
+    say(f"   page     {named / page.name}")
+    say(f"   metrics  are those of {replace(drawn, draw=1).synthetic}")
+    return 0

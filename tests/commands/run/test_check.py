@@ -1,0 +1,323 @@
+"""What is told before anything is spent: files that are missing, N, B, steps and σ, batches that waste ε, time."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from run_folders import end_step
+
+import cli
+from commands.run import estimate
+from commands.run import runner as runner_module
+from commands.run.checks import refuse_to_mix
+from commands.run.experiment import load, save, shipped
+from commands.run.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
+from commands.run.run_stage import run_stage
+from commands.run.slurm import load_site
+from commands.run.synthesis import steps_of
+from commands.runs import yaml_files
+from commands.runs.run_folder import has_begun
+from commands.runs.steps import File
+from commands.runs.systems import system
+from doppel.errors import UserError
+from doppel.grammar import generate
+from doppel.privacy.spec import plan
+
+OWN = str(shipped("own-data"))
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three rows of each of 50 users, with trees; the last row has five hundred words."""
+    rows = [{"utterance": t.utterance, "parse": t.parse, "unit": f"u{i % 50}"} for i, t in enumerate(generate(150, 1))]
+    rows[-1]["utterance"] = "word " * 500
+    path = tmp_path_factory.mktemp("check") / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def settings(users: Path, **changes: Any) -> dict[str, Any]:
+    return {"data.train_path": str(users), "data.unit": "user", "privacy.accountant": "rdp", **changes}
+
+
+def called(users: Path, run: Path, *mode: str, **changes: Any) -> int:
+    words = [f"{name}={json.dumps(value)}" for name, value in settings(users, **changes).items()]
+    return cli.main(["run", OWN, str(run), *mode, "--set", *words])
+
+
+@pytest.mark.parametrize("mode", ["--check", "--dry-run"])
+@pytest.mark.parametrize("name", ["data.train_path", "reference", "data.val_path"])
+def test_a_file_that_does_not_exist_is_an_error(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str, name: str
+) -> None:
+    assert called(users, tmp_path / "run", mode, **{name: "nowhere.csv"}) == 2
+    told = capsys.readouterr()
+    assert name in told.err and "nowhere.csv" in told.err and "ready" not in told.out
+
+
+def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
+    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namesake in the checkout, where steps run, is another file; the checkout's own models are found."""
+    place = tmp_path / "checkout"
+    for folder in (place, tmp_path / "mine"):
+        (folder / "models" / "base").mkdir(parents=True)
+        for name in ("mine.jsonl", "public.jsonl", "words.csv"):
+            (folder / name).write_bytes(users.read_bytes())
+    (tmp_path / "home.jsonl").write_bytes(users.read_bytes())
+    (place / "only_here.csv").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(yaml_files, "PLACE", place)
+    monkeypatch.chdir(tmp_path / "mine")
+    changes = {"data.train_path": "mine.jsonl", "reference": "~/home.jsonl", "sampling.grammar": ["only_here.csv"]}
+    experiment = load(shipped("own-data"), {**changes, "redact": {"words": "words.csv"}, "overlays": ["hf:none"]})
+    mine = {"train_path": str(tmp_path / "mine" / "mine.jsonl")}
+    assert experiment.section("data")["train_path"] == mine["train_path"]
+    assert experiment.reference == str(tmp_path / "home.jsonl")
+    assert experiment.redact is not None and experiment.redact.words == str(tmp_path / "mine" / "words.csv")
+    assert experiment.section("sampling")["grammar"] == [str(place / "only_here.csv")]
+    steps = steps_of(replace(experiment, overlays=[]), tmp_path / "run")
+    fits = [step.config["data"]["init_args"] for step in steps if step.kind == "fit" and step.config is not None]
+    assert fits and all(data["train_path"] == mine["train_path"] for data in fits)
+    monkeypatch.chdir(tmp_path)  # whoever goes on with it may stand elsewhere
+    save(experiment, tmp_path / "experiment.yaml")
+    assert load(tmp_path / "experiment.yaml") == replace(experiment, name="own-data")
+
+
+def test_sampling_may_change_until_there_are_samples_and_logging_always(tmp_path: Path) -> None:
+    begun = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user"})
+    more = {"sampling.max_new_tokens": 40, "num_samples": 7, "trainer.logger": False}
+    other = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user", **more})
+    logs = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user", "trainer.logger": False})
+    refuse_to_mix(tmp_path, begun, other)
+    (tmp_path / "synthetic.jsonl").write_text('{"utterance": "yes"}\n')
+    end_step(tmp_path, "sample", ["predict"], [File("synthetic.jsonl", "release", "two_stage", "two_stage")])
+    refuse_to_mix(tmp_path, begun, logs)
+    with pytest.raises(UserError, match="python cli.py sample"):
+        refuse_to_mix(tmp_path, begun, other)
+    with pytest.raises(UserError, match=r"data\.(unit|batch_size)"):
+        refuse_to_mix(tmp_path, begun, load(shipped("own-data"), {"data.train_path": "a.csv", "data.batch_size": 9}))
+
+
+def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: Path) -> None:
+    config, ledger, mark = tmp_path / "fit.yaml", tmp_path / "ledger.jsonl", tmp_path / ".done" / "fit"
+    config.write_text("a: 1\n")
+    (tmp_path / "fit").mkdir()
+    program = "import sys; p = sys.argv[1] and open(sys.argv[1], 'a').write('spent\\n'); sys.exit(1)"
+    words = ["--run_dir", str(tmp_path / "fit"), "--config", str(config)]
+
+    def start(paid: Path | str = ledger) -> int:
+        return run_stage("fit", mark, [sys.executable, "-c", program, str(paid), *words])
+
+    assert [start(""), start(""), start(""), start(), start()] == [1] * 5  # what costs nothing may be tried again
+    with pytest.raises(UserError, match=r"failed twice.*delete .*\.failed"):
+        start()
+    assert ledger.read_text() == "spent\n" * 2
+    config.write_text("a: 2\n")
+    assert start() == 1 and ledger.read_text() == "spent\n" * 3
+    assert not has_begun(tmp_path / "other") and not any((tmp_path).glob(".done/*"))
+
+
+@pytest.mark.parametrize("name", ["../../../x", "a/b", "", ".", "a\nb"])
+def test_a_system_cannot_leave_the_run_folder(name: str) -> None:
+    with pytest.raises(UserError, match="a system is called"):
+        load(shipped("own-data"), {"systems": [name], "variants": {name: {}}})
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_before_it_spends(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    base = str(Path(__file__).parents[3] / "models" / "base")
+    changes = {"systems": ["one_stage"], "epochs.one_stage": 3, "model.base_model": base}
+    assert called(users, tmp_path / "run", "--check", **changes) == 0
+    told = capsys.readouterr().out
+    call = ["--num-units", "50", "--epochs", "3", "--target-epsilon", "8", "--base", base, "--accountant", "rdp"]
+    assert cli.main(["plan", *call]) == 0
+    verdict = capsys.readouterr().out.strip().splitlines()[-1]
+    assert verdict.startswith("The noise is hopeless") and verdict in told
+    assert "hopeless: one_stage" in told and "ready" not in told
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert called(users, tmp_path / "run", "--local", **changes) == 2
+    assert "Spend ε on one_stage" in (said := capsys.readouterr()).out and "nothing was spent" in said.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+def test_a_check_ends_with_what_each_system_will_do(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (170.0, 510.0, 0))
+    assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
+    *_, one, two = capsys.readouterr().out.splitlines()
+    sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
+    assert one.startswith("hopeless: one_stage, 50 users, B 2, 50 steps, σ ")
+    assert one.endswith(
+        "3 to 9 minutes of training on this machine (by public rows, as much again for each further row a user has)"
+    )
+    assert float(one.split("σ ")[1].split(",")[0]) == pytest.approx(sigma, abs=5e-4)
+    assert two.startswith("hopeless: two_stage, 50 users, B 2, 75 steps, σ ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    assert called(users, tmp_path / "run", "--check", **{"data.batch_size": 40, "systems": ["one_stage"]}) == 0
+    rate, few, noise, ready = (line for line in capsys.readouterr().out.splitlines() if "one_stage" in line)
+    assert "data.batch_size" in rate and "4 steps" in few and "hopeless" in noise and "B 40, 4 steps" in ready
+    assert called(users, tmp_path / "run", "--check", systems=["one_stage"]) == 0
+    assert "data.batch_size" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "steps", "number"),
+    [(20, 100, 0), (21, 100, 1), (20, FEW_STEPS, 0), (20, FEW_STEPS - 1, 1), (90, 2, 2)],
+)
+def test_what_counts_as_a_waste(batch_size: int, steps: int, number: int) -> None:
+    assert LARGE_RATE == 0.2
+    assert len(Readiness("one_stage", "user", 100, batch_size, steps).warnings) == number
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_row_that_is_too_long_is_named_and_none_is_counted(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, truncate: bool
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    (public := tmp_path / "public.txt").write_text("word " * 2000)  # is told of likewise
+    more = {"data.truncate": truncate, "systems": ["one_stage"], "reference": str(public)}
+    assert called(users, tmp_path / "run", "--check", **more) == 0
+    note, other = (line for line in capsys.readouterr().out.splitlines() if "max_length" in line)
+    assert ("data.truncate=true" in other) is not truncate
+    assert f"{users}:150 is longer" in note and "rows)" not in note
+    assert ("teach nothing" in note) is not truncate
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+@pytest.mark.parametrize(
+    ("system_name", "changes", "told"),
+    [
+        (
+            "topics",
+            {},
+            r"what 60% ask for .*=10; topics.noise_multiplier=2 shows what 12.1% ask for, for 1\.\d% more noise",
+        ),
+        (
+            "topics",
+            {"epsilon": 1.0},
+            r"what 60% ask for shows above the noise of the shares, topics.noise_multiplier=10$",
+        ),
+        ("topics", {"topics.num_topics": 4}, r"what 45% ask for"),
+        ("topics", {"topics.noise_multiplier": 0.5}, None),
+        ("labels", {}, r"what 39% ask for .*; stages.labels.privacy.histogram_noise_multiplier=2 shows"),
+        ("one_stage", {}, None),
+    ],
+    ids=["few users", "no ε for it", "topics", "less noise", "labels", "no shares"],
+)
+def test_shares_that_will_drown_in_their_noise_are_told_with_the_noise_to_give(
+    users: Path, tmp_path: Path, system_name: str, changes: dict[str, Any], told: str | None
+) -> None:
+    (tmp_path / "labels.txt").write_text("# all\na\nb\n")
+    changes = {"systems": [system_name], "labels": str(tmp_path / "labels.txt"), "epochs.one_stage": 3, **changes}
+    changes |= {"reference": "embedded:test?num=50", "topics.encoder": str(tmp_path)}
+    experiment = load(shipped("own-data"), settings(users, **changes))
+    steps = steps_of(experiment, tmp_path)
+    ready = readiness(experiment, system(system_name), steps, {str(users): 50}, plans=False)
+    assert ready is not None and (ready.faint is None) is (told is None)
+    if told is not None:
+        assert re.match(f"{system_name}: of 50 users, only {told}", str(ready.faint)) and ready.faint in ready.warnings
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+@pytest.mark.parametrize("name", ["one_stage", "two_stage"])
+def test_votes_that_will_drown_are_told_with_the_clusters_to_give(users: Path, tmp_path: Path, name: str) -> None:
+    given = settings(users, systems=[name], **{"calibration.of": "votes", "reference": "embedded:test?num=50"})
+    for changes, told in (({}, "give calibration.clusters=5, or a smaller"), ({"calibration.clusters": 5}, None)):
+        experiment = load(shipped("own-data"), {**given, **changes})
+        ready = readiness(experiment, system(name), steps_of(experiment, tmp_path), {str(users): 50}, plans=False)
+        assert ready is not None and (ready.faint is None) is (told is None)
+        if told is not None:
+            assert f"{name}: votes drown: 0.5 a cluster" in str(ready.faint) and told in str(ready.faint)
+
+
+@pytest.mark.parametrize("name", ["one_stage", "topics", "labels", "two_stage"])
+def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "labels.txt").write_text("a\nb\n")
+    given = settings(users, systems=[name], labels=str(tmp_path / "labels.txt"), reference="embedded:test?num=50")
+    run = tmp_path / "run"
+    with mock.patch.object(runner_module, "check_sources"):  # which asks for a sentence encoder
+        runner = runner_module.Runner(load(shipped("own-data"), given), run, load_site(None, {}))
+    model = "parse2utterance" if name == "two_stage" else name
+    assert [words[0] for words in runner._next()] == ["verify", "sample", "export"]
+    assert runner._next()[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
+
+
+def test_units_are_counted_as_the_training_selects_them(users: Path, tmp_path: Path) -> None:
+    experiment = load(shipped("own-data"), settings(users, **{"data.keep_share": 0.5}))
+    steps = steps_of(experiment, tmp_path)
+    found = readiness(experiment, system("one_stage"), steps, {str(users): 50}, plans=False)
+    assert found is not None and 10 < found.num_units < 40
+
+
+@pytest.mark.parametrize(("system_name", "stages"), [("one_stage", 1), ("labels", 1), ("two_stage", 2)])
+def test_the_range_of_a_training_grows_with_its_weights_tokens_and_units(
+    users: Path, tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch, system_name: str, stages: int
+) -> None:
+    """By public rows alone: the private file is not there to be opened, and a label that no public row has is none."""
+    monkeypatch.setattr(estimate, "_rate", lambda *_: 1e9)
+    labels = {"systems": ["labels"], "labels": __file__} if system_name == "labels" else {}
+
+    def seconds(num_units: int, **changes: Any) -> tuple[float, float, int]:
+        given = settings(tmp_path / "private.jsonl", **{"model.base_model": tiny_model, **labels, **changes})
+        experiment = load(shipped("own-data"), given)
+        trainings = trainings_of(system(system_name), steps_of(experiment, tmp_path))
+        assert len(trainings) == stages
+        return estimate.forecast(num_units, trainings, experiment)
+
+    short = {"reference": str(tmp_path / "short.txt")} if system_name == "one_stage" else {}
+    (tmp_path / "short.txt").write_text("one\ntwo\n")
+    least, most, num_trained = seconds(100, reference=str(users))
+    assert 0 < least < most and num_trained > 0
+    assert seconds(300, reference=str(users))[:2] == pytest.approx((3 * least, 3 * most))
+    twice = {f"epochs.{name}": 6 if stages == 1 else 2 for name in ("one_stage", "parse_tree")}
+    assert seconds(100, reference=str(users), **twice)[1] > most
+    adapted = seconds(100, reference=str(users), **{"model.lora": {"rank": 1, "alpha": 2.0}})
+    assert adapted[2] < num_trained and 0.6 * most < adapted[1] < most
+    if short:
+        assert seconds(100, **short)[1] < most
+
+
+def test_operations_a_second_are_those_of_the_product() -> None:
+    """A larger product takes longer at about the same rate; noise of a busy machine is far below the factor of work."""
+    small, large = (estimate._rate(torch.randn(rows, 64), "32-true") for rows in (256, 4096))
+    assert min(small, large) > 1e8 and 1 / 8 < small / large < 8
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "told"),
+    [
+        (5, 50, "a minute at most"),
+        (50, 130, "1 to 3 minutes"),
+        (480, 1200, "8 to 20 minutes"),
+        (5e3, 9e3, "1 to 3 hours"),
+    ],
+)
+def test_a_range_is_told_in_minutes_or_hours(least: float, most: float, told: str) -> None:
+    assert runner_module._range(least, most) == told

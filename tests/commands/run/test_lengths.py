@@ -1,0 +1,88 @@
+"""How long samples may get: as the public reference says; what is cut off is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from callbacks.sample_metrics import MANY_CUT_OFF, cut_off_warning
+from commands.run.experiment import load, shipped
+from commands.run.lengths import USUAL_LENGTH, foreign
+from commands.run.synthesis import steps_of
+from lightning_modules.backbone.base_models import load_tokenizer
+
+
+def limit(tmp_path: Path, system: str = "one_stage", **changes: Any) -> int:
+    own = {"data.train_path": "private.csv", "systems": [system], **changes}
+    steps = steps_of(load(shipped("own-data"), own), tmp_path / "run")
+    (config,) = (step.config for step in steps if step.kind == "predict" and step.name != "sample_trees")
+    return int((config or {})["model"]["init_args"]["sampling"]["max_new_tokens"])
+
+
+def reference(tmp_path: Path, *texts: str) -> str:
+    path = tmp_path / f"{len(texts)}-{len(texts[0])}.jsonl"
+    path.write_text("".join(json.dumps({"utterance": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def test_without_a_reference_and_with_short_texts_samples_have_the_usual_length(tmp_path: Path) -> None:
+    assert limit(tmp_path) == USUAL_LENGTH
+    assert limit(tmp_path, reference=reference(tmp_path, "call me")) == USUAL_LENGTH
+
+
+@pytest.mark.parametrize("system", ["one_stage", "two_stage"])
+def test_nearly_all_texts_of_the_reference_would_fit(tmp_path: Path, system: str) -> None:
+    texts = ["the food was good " * n for n in range(1, 21)]
+    longest = len(load_tokenizer("models/base")(" " + texts[-1], add_special_tokens=False)["input_ids"])
+    assert longest > USUAL_LENGTH
+    found = limit(tmp_path, system, reference=reference(tmp_path, *texts))
+    assert longest < found <= 1.5 * longest
+
+
+def test_one_text_of_a_thousand_does_not_decide(tmp_path: Path) -> None:
+    assert limit(tmp_path, reference=reference(tmp_path, "word " * 200, *["call me"] * 999)) == USUAL_LENGTH
+
+
+def test_no_sample_is_longer_than_the_model_and_a_given_length_stays(tmp_path: Path) -> None:
+    given = reference(tmp_path, *["so many words " * 300] * 5)
+    assert limit(tmp_path, reference=given) == 256
+    assert limit(tmp_path, reference=given, **{"sampling.max_new_tokens": 20}) == 20
+
+
+def test_a_language_that_the_base_spells_is_told(tmp_path: Path) -> None:
+    """German, Japanese and Arabic; neither English, nor anything without a reference."""
+    said = {
+        "en": ["Move my meeting with Ana to noon", "what's the weather in Boston tomorrow"],
+        "de": ["Bitte verschiebe meinen Termin mit Anna auf morgen Nachmittag", "Wie wird das Wetter in München"],
+        "ja": ["明日の午後三時に田中さんとの会議を入れてください", "週末の東京の天気はどうですか"],
+        "ar": ["انقل اجتماعي مع محمد إلى الغد بعد الظهر"],
+    }
+    for language, texts in said.items():
+        path = reference(tmp_path, *texts)
+        told = foreign(load(shipped("own-data"), {"data.train_path": "mine.csv", "reference": path}), "models/base")
+        assert (told is None) == (language == "en")
+        assert told is None or ("tokens a word for models/base" in told and "model.base_model" in told)
+    assert foreign(load(shipped("own-data"), {"data.train_path": "mine.csv"}), "models/base") is None
+
+
+def module(target: str, wanted: int | None, positions: int | None) -> Any:
+    return SimpleNamespace(
+        codec=SimpleNamespace(target=target),
+        sampling=SimpleNamespace(max_new_tokens=wanted),
+        model=SimpleNamespace(config=SimpleNamespace(max_position_embeddings=positions)),
+    )
+
+
+def test_many_samples_that_were_cut_off_are_told_with_a_length_to_try() -> None:
+    few, many = ({"synthetic/finished": 1 - share, "synthetic/num_drawn": 100} for share in (MANY_CUT_OFF, 0.6))
+    assert cut_off_warning(few, module("utterance", 48, 256)) is None
+    told = cut_off_warning(many, module("utterance", 48, 256))
+    assert told is not None and told.startswith("60%") and "sampling.max_new_tokens=96" in told
+    assert "=256" in str(cut_off_warning(many, module("utterance", 200, 256)))
+    assert "stages.parse_tree.sampling.max_new_tokens=400" in str(cut_off_warning(many, module("parse", 200, None)))
+    at_the_end = str(cut_off_warning(many, module("utterance", 256, 256)))
+    assert "base_model" in at_the_end and "=" not in at_the_end

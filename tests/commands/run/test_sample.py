@@ -1,0 +1,223 @@
+"""``python cli.py sample``: more samples of a finished run, which spend nothing and are covered with the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from finished_run import draw, stage_here
+from page_content import read_html
+from readers import reader
+
+import cli
+from commands.run import local, sample
+from commands.run.experiment import load
+from commands.run.more import Wanted, more_steps, seed_of
+from commands.runs.manifest import Manifest
+from commands.runs.systems import system
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def texts(path: Path) -> list[str]:
+    return [json.loads(line)["utterance"] for line in path.read_bytes().splitlines()]
+
+
+def card(run: Path) -> dict[str, dict[str, float]]:
+    told = json.loads((run / "privacy_card.json").read_text())
+    assert told["verified"], told["reasons"]
+    return {name: budget["epsilon_by_accountant"] for name, budget in told["budgets"].items()}
+
+
+@pytest.mark.parametrize("name", ["one_stage", "labels", "topics", "two_stage"])
+def test_more_samples_spend_nothing_are_others_and_are_covered(run: Path, name: str) -> None:
+    before, ledger = card(run), {path: path.read_bytes() for path in run.glob("ledger.jsonl*")}
+    released = {path: path.read_bytes() for path in run.glob("*.jsonl")}
+    numbers = (2, 3) if name == "one_stage" else (2,)
+    for number in numbers:
+        assert draw(run, "--system", name, "--num", "9") == 0
+        assert len(texts(run / "samples" / f"{name}-{number}.jsonl")) == 9
+    assert card(run) == before
+    assert {path: path.read_bytes() for path in run.glob("ledger.jsonl*")} == ledger
+    assert {path: path.read_bytes() for path in released} == released, "nothing is overwritten"
+    files = [f"samples/{name}-{number}.jsonl" for number in numbers]
+    drawn = [texts(run / file) for file in (system(name).synthetic, *files)]
+    assert all(first[:9] != second[:9] for first, second in pairwise(drawn)), "no file repeats another"
+    told = json.loads((run / "privacy_card.json").read_text())
+    assert set(files) <= {covered["file"] for covered in told["covered"]}
+    assert f"{12 + 9 * len(numbers)} samples" in read_html(run / "report.html").words
+
+
+@pytest.mark.parametrize("name", ["samples/mine.jsonl", "samples/one_stage-3.jsonl"])
+def test_a_file_laid_there_by_hand_is_not_covered(run: Path, name: str) -> None:
+    assert draw(run, "--system", "one_stage", "--num", "4") == 0
+    shutil.copy(run / "samples" / "one_stage-2.jsonl", run / name)
+    assert cli.main(["verify", str(run)]) == 0
+    told = json.loads((run / "privacy_card.json").read_text())
+    assert name in told["not_covered"] and name not in {covered["file"] for covered in told["covered"]}
+
+
+def test_rows_put_into_more_samples_prevent_it_and_are_not_shown(run: Path) -> None:
+    assert draw(run, "--system", "one_stage", "--num", "4") == 0
+    with (run / "samples" / "one_stage-2.jsonl").open("a") as file:
+        file.write('{"utterance": "lunch with Ana at her mother\'s"}\n')
+    assert cli.main(["verify", str(run)]) == 1
+    assert cli.main(["page", str(run)]) == 0
+    assert "her mother" not in read_html(run / "report.html").words
+
+
+def test_an_interrupted_draw_goes_on_and_other_words_begin_another(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def interrupted(kind: str, mark: Path, *rest: object) -> int:
+        ran.append(mark.name)
+        return 130 if len(ran) == 2 else stage_here(kind, mark, *rest)  # type: ignore[arg-type]
+
+    words = ["sample", str(run), "--num", "5"]
+    with mock.patch.object(local, "run_stage", interrupted), mock.patch.dict(os.environ):
+        assert cli.main(words) == 130
+        assert "was interrupted" in capsys.readouterr().err
+        trees = (run / "samples" / "two_stage-2_trees.jsonl").read_bytes()
+        assert not (run / "samples" / "two_stage-2.jsonl").exists()
+        assert cli.main([*words[:-1], "6"]) == 0
+        assert "is not finished" in capsys.readouterr().out
+        assert len(texts(run / "samples" / "two_stage-3.jsonl")) == 6
+        assert cli.main(words) == 0
+    assert "samples/two_stage-2.jsonl was begun: going on" in capsys.readouterr().out
+    assert (run / "samples" / "two_stage-2_trees.jsonl").read_bytes() == trees
+    assert len(texts(run / "samples" / "two_stage-2.jsonl")) == 5 and card(run)
+
+
+def test_samples_for_a_label_are_examples_that_no_share_counts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert draw(run, "--label", "weathr") == 2
+    assert "did you mean 'weather'" in capsys.readouterr().err and not (run / "samples").exists()
+    assert draw(run, "--label", "weather", "--num", "7") == 0
+    lines = [json.loads(line) for line in (run / "samples" / "labels-2.jsonl").read_bytes().splitlines()]
+    assert [line["label"] for line in lines] == ["weather"] * 7
+    assert Manifest.read(run).files["samples/labels-2.jsonl"].role == "examples" and card(run)
+    page = read_html(run / "report.html").words
+    assert "7 samples" in page and "12 samples" in page and "19 samples" not in page
+
+
+def test_samples_of_a_topic_are_those_that_the_released_codebook_calls_so(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released = [json.loads(line)["label"] for line in (run / "synthetic_topics.jsonl").read_bytes().splitlines()]
+    ledger = (run / "ledger.jsonl").read_bytes()
+    assert draw(run, "--topic", released[0], "--num", "6") == 0
+    assert re.search(r"── about \d+ (s|min) of sampling, at the pace of the run's own samples", capsys.readouterr().out)
+    lines = [json.loads(line) for line in (run / "samples" / "topics-2.jsonl").read_bytes().splitlines()]
+    assert lines and {line["label"] for line in lines} == {released[0]}
+    assert (run / "ledger.jsonl").read_bytes() == ledger and card(run)
+    assert draw(run, "--topic", "no such topic") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "draw", "times"),
+    [
+        ("one_stage", Wanted(24), 2.0, 24.0),
+        ("two_stage", Wanted(24), 2.0 + 8.0, 24.0),  # trees too
+        ("two_stage", Wanted(6, trees=Path("trees.jsonl")), 2.0, 6.0),
+        ("topics", Wanted(6, topic="any", oversample=10), 0.8, 6.0 * 10 / 2),  # the run wrote two texts for one
+    ],
+    ids=["more", "with trees", "for trees", "of a topic"],
+)
+def test_the_time_is_told_by_the_pace_of_the_run(
+    run: Path, name: str, wanted: Wanted, draw: float, times: float
+) -> None:
+    own = system(name)
+    for path in run.glob("*.metrics.json"):
+        told = json.loads(path.read_text())
+        number, pace = (24, 30.0) if "topics" in path.name else (12, 1.5 if path.name.startswith("trees") else 6.0)
+        told |= {"synthetic/num_samples": number, "synthetic/samples_per_second": pace}
+        path.write_text(json.dumps(told))
+    found = sample._seconds(load(run / "experiment.yaml"), run, own, wanted)
+    assert found == pytest.approx(draw * times / len(texts(run / own.synthetic)))
+
+
+def test_each_tree_of_the_run_gets_an_utterance(run: Path) -> None:
+    assert draw(run, "--trees", str(run / "trees.jsonl")) == 0
+    lines = [json.loads(line) for line in (run / "samples" / "two_stage-2.jsonl").read_bytes().splitlines()]
+    given = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_bytes().splitlines()]
+    assert [line["parse"] for line in lines] == given and card(run)
+
+
+def test_private_trees_are_refused_and_public_ones_are_taken_by_name(
+    run: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = finished.parent / "private.jsonl"
+    for words in ([], ["--public"]):
+        assert draw(run, "--trees", str(private), *words) == 2
+        assert str(private) in capsys.readouterr().err
+    public = tmp_path / "mine.jsonl"
+    public.write_text('{"parse": "(Yield (Today))"}\n{"parse": "(Yield (Tomorrow))"}\n')
+    assert draw(run, "--trees", str(public)) == 2
+    assert "add --public" in capsys.readouterr().err and not (run / "samples").exists()
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    assert draw(run, "--trees", str(other / "trees.jsonl")) == 2
+    assert "another run has released them" in capsys.readouterr().err
+    assert draw(run, "--trees", str(public), "--public") == 0 and card(run)
+    told = json.loads((run / "privacy_card.json").read_text())
+    assert any("mine.jsonl" in text for text in told["not_checked"]), "that no private text is in it"
+    public.write_text('{"parse": "(Yield"}\n')
+    assert draw(run, "--trees", str(public), "--public") == 2
+    assert f"{public}:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "shares"), [("labels", "labels.histogram.json"), ("topics", "topics/marginals.json")])
+def test_shares_are_never_released_again(run: Path, name: str, shares: str) -> None:
+    ledger = (run / "ledger.jsonl").read_bytes()
+    (run / shares).unlink()
+    assert draw(run, "--system", name, "--num", "4") == 2
+    assert (run / "ledger.jsonl").read_bytes() == ledger and not (run / shares).exists()
+
+
+def test_no_step_of_a_later_draw_trains_or_reads_private_text(finished: Path) -> None:
+    experiment = load(finished / "experiment.yaml")
+    private = str(finished.parent / "private.jsonl")
+    for name in experiment.systems:
+        for step in more_steps(experiment, finished, system(name), 2, Wanted(5)):
+            assert step.kind != "fit" and not step.protected and private not in (*step.reads, *step.argv)
+            for file in step.writes:
+                assert reader(file.path) == ("anybody" if file.role == "more" else "who holds the run"), file
+
+
+def test_seeds_follow_from_what_is_public_and_differ(finished: Path, run: Path) -> None:
+    experiment = load(finished / "experiment.yaml")
+    seeds = {seed_of(experiment, system(name), draw) for name in ("one_stage", "two_stage") for draw in range(2, 9)}
+    assert len(seeds) == 14 and seed_of(experiment, system("one_stage"), 2) == seed_of(
+        load(run / "experiment.yaml"), system("one_stage"), 2
+    )
+
+
+def test_a_seed_that_would_repeat_texts_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert draw(run, "--system", "one_stage", "--num", "4", "--seed", "5") == 0
+    for seed in ("0", "5"):
+        assert draw(run, "--system", "one_stage", "--num", "4", "--seed", seed) == 2
+        assert f"--seed {seed} has drawn" in capsys.readouterr().err
+
+
+def test_what_cannot_be_sampled_says_what_to_give(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        ([str(run), "--system", "one_stge"], "did you mean one_stage"),
+        ([str(run), "--system", "one_stage", "--label", "talk"], "--label is for"),
+        ([str(run), "--label", "talk", "--topic", "x"], "exclude one another"),
+        ([str(run / "one_stage")], f"give {run}"),
+        ([str(run.parent)], f"such as {run}"),
+        ([str(run / "nothing")], "there is no folder"),
+    ):
+        assert cli.main(["sample", *words]) == 2
+        assert said in capsys.readouterr().err
+    (run / "experiment.yaml").unlink()
+    assert cli.main(["sample", str(run)]) == 2
+    told = capsys.readouterr().err
+    assert "python cli.py predict --config" in told and f"{run}-samples/" in told
+    assert not (run / "samples").exists()
