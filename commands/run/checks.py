@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from commands.run.settings import DERIVED, SECTIONS, Experiment, systems_of
+from commands.run.settings import DERIVED, Experiment, systems_of
 from commands.runs.manifest import Manifest
+from commands.runs.sections import SECTIONS
 from commands.runs.system import MODEL_FILES
 from commands.runs.systems import SYSTEMS, USUAL
-from commands.runs.yaml_files import differences, merge
+from commands.runs.yaml_files import differences
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.evolution.votes import NoisyVotes
@@ -48,7 +49,7 @@ def check(experiment: Experiment, path: Path) -> None:
     Raises:
         UserError: Something does; ``path`` says where.
     """
-    parts = [*experiment.stages.items(), *experiment.variants.items(), ("overrides", experiment.overrides)]
+    parts = [*experiment.stages.items(), *experiment.variants.items()]
     for name, sections in parts:
         for section, values in sections.items():
             if section not in SECTIONS:
@@ -75,6 +76,8 @@ def check(experiment: Experiment, path: Path) -> None:
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for name in DERIVED.keys() & sections.get("privacy", {}).keys():
             raise UserError(f"privacy.{name} follows from the field {DERIVED[name]}: set that instead", about=path)
+    if "max_epochs" in experiment.trainer:
+        raise UserError("trainer.max_epochs follows from the field epochs: set epochs.STAGE instead", about=path)
     if experiment.candidates < 1:
         raise UserError(f"candidates is {experiment.candidates}: give at least 1", about=path)
     if experiment.label_words and experiment.candidates == 1:
@@ -144,8 +147,7 @@ def check(experiment: Experiment, path: Path) -> None:
 
 def _refuse_unused_room(experiment: Experiment, path: Path) -> None:
     """Refuse room in the budget of the votes for counts that nothing makes."""
-    own = experiment.variants.get("evolution", {}).get("privacy", {})
-    given = merge(experiment.privacy, own, experiment.overrides.get("privacy", {}))
+    given = experiment.of("evolution").privacy
     for name in ("histogram_share", "histogram_noise_multiplier"):
         if given.get(name) is not None:
             raise UserError(
@@ -181,10 +183,7 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
         is_free = place in free or is_logging or (not has_samples and _SAMPLING.search(key) is not None)
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
         is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in free_of_evolution))
-        is_said = key in ("data.unit", "overrides.data.unit") and {was, now} == {
-            None,
-            "utterance",
-        }  # the default, by name
+        is_said = key == "data.unit" and {was, now} == {None, "utterance"}  # the default, by name
         if not is_free and not is_new and not is_said:
             more = f"for more samples, free of ε, give python cli.py sample {run} --num N; else "
             raise UserError(

@@ -43,7 +43,7 @@ def longest_utterance(experiment: Experiment, base: str) -> int:
     """
     if experiment.reference is None:
         return USUAL_LENGTH
-    columns = reference_columns(Columns.from_config(experiment.section("data")))
+    columns = reference_columns(Columns.from_config(experiment.data))
     key = (experiment.reference, repr(columns), base)  # a list of columns has no hash
     if key not in _FOUND:
         _FOUND[key] = _longest(experiment.reference, columns, base)
@@ -63,7 +63,7 @@ def foreign(experiment: Experiment, base: str) -> str | None:
     if experiment.reference is None:
         return None
     count, num_tokens, num_words = _counter(base), 0, 0.0
-    for text in _texts(experiment.reference, reference_columns(Columns.from_config(experiment.section("data")))):
+    for text in _texts(experiment.reference, reference_columns(Columns.from_config(experiment.data))):
         num_tokens += count(f" {text}")
         for word in text.split():
             num_words += sum(sign.isalpha() and sign.lower() == sign.upper() for sign in word) / 2 or 1

@@ -17,7 +17,7 @@ from commands.run.lengths import foreign
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.run.unslotted import unslotted
 from commands.runs.system import BASE_MODEL
-from commands.runs.yaml_files import ROOT, merge
+from commands.runs.yaml_files import ROOT
 from datamodules.attribute_codes import check_schema
 from datamodules.codec import MAX_LENGTH
 from datamodules.hub import is_on_hub
@@ -58,7 +58,7 @@ def check_sources(experiment: Experiment) -> None:
         UserError: The private file is not named, or one alone of it and the reference is embedded; or the parser that
             chooses is not there.
     """
-    data, synthesises = experiment.section("data"), any(used.learns for used in systems_of(experiment))
+    data, synthesises = experiment.data, any(used.learns for used in systems_of(experiment))
     if not synthesises:
         return
     read_supported(experiment.supported)
@@ -113,7 +113,7 @@ def read_sources(experiment: Experiment) -> Read:
     from datamodules.overlap import refuse_private
     from datamodules.tables import read_turns
 
-    data, adaptation = experiment.section("data"), experiment.adaptation
+    data, adaptation = experiment.data, experiment.adaptation
     learnt = {used.learns for used in systems_of(experiment)}
     needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
     per_label = "evolution" in experiment.systems and experiment.evolving.per_label
@@ -122,7 +122,7 @@ def read_sources(experiment: Experiment) -> Read:
     columns, is_over_long = Columns.from_config(data), _over_long(experiment)
     lengths: dict[str, Any] = {"is_over_long": is_over_long, "truncate": bool(data.get("truncate"))}
     guarantee: dict[str, Any] = {
-        "delta": experiment.section("privacy").get("delta"),
+        "delta": experiment.privacy.get("delta"),
         "is_protected": experiment.is_private,
     }
     notes: list[str] = []
@@ -168,9 +168,9 @@ def read_sources(experiment: Experiment) -> Read:
                 "them, such as numbers"
             )
     trains = [used for used in systems_of(experiment) if used.stages]
-    told = foreign(experiment, experiment.section("model").get("base_model") or BASE_MODEL) if trains else None
+    told = foreign(experiment, experiment.model.get("base_model") or BASE_MODEL) if trains else None
     notes += [] if told is None else [told]
-    slots = experiment.section("model").get("slots", SHIPPED)
+    slots = experiment.model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and "parse" in learnt:
         turns = read_turns(expand_path(experiment.reference), "utterance", columns=reference)
         notes += unslotted(turns[:_TURNS], slot_table(slots))
@@ -189,7 +189,7 @@ def _public_files(experiment: Experiment) -> list[Named]:
     from commands.runs.private_files import learnt_from
     from datamodules.columns import Columns, reference_columns
 
-    data, adaptation = experiment.section("data"), experiment.adaptation
+    data, adaptation = experiment.data, experiment.adaptation
     columns = reference_columns(Columns.from_config(data))
     evolves = "evolution" in experiment.systems
     named = {
@@ -220,7 +220,7 @@ def check_files(experiment: Experiment) -> None:
     Raises:
         UserError: One is not, or a variable in its path is not set.
     """
-    data, adaptation, learns = experiment.section("data"), experiment.adaptation, set()
+    data, adaptation, learns = experiment.data, experiment.adaptation, set()
     given: dict[str, str | None] = {}
     for used in systems_of(experiment):
         learns.add(used.learns)
@@ -247,7 +247,7 @@ def check_files(experiment: Experiment) -> None:
         if path is not None and not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
             raise UserError(f"{name} is {path}, which does not exist: correct the path")
     parts = [*experiment.stages.values(), *experiment.variants.values()]
-    models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.section("model")}]}
+    models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.model}]}
     models.add(experiment.featurizer if experiment.reference else None)
     models.add(LARGER if experiment.fluent else None)
     for folder in sorted(filter(None, models)):
@@ -257,9 +257,7 @@ def check_files(experiment: Experiment) -> None:
 
 def _settings(experiment: Experiment, system: str) -> dict[str, Any]:
     """Arguments of the data module that a system trains with, but for what its stages change."""
-    return merge(
-        experiment.data, experiment.variants.get(system, {}).get("data", {}), experiment.overrides.get("data", {})
-    )
+    return experiment.of(system).data
 
 
 def _by_attributes(experiment: Experiment) -> list[str]:
@@ -272,7 +270,7 @@ def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
 
     The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
     """
-    model = experiment.section("model")
+    model = experiment.model
     wanted, base = model.get("max_length", MAX_LENGTH), str(model.get("base_model", BASE_MODEL))
 
     @cache
@@ -308,7 +306,7 @@ def _check_public_parser(experiment: Experiment) -> None:
 
 def _check_base(experiment: Experiment) -> None:
     """The base model of private trainings does not say that it learnt from people without privacy."""
-    model = experiment.section("model")
+    model = experiment.model
     base = model.get("base_model")
     if experiment.is_private and base is not None and model.get("init") != "random":
         for origin in origins_of(Path(base)):
