@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import platform
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -146,7 +145,7 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     mechanisms = [m for m in mechanisms if m["scope"] == main]
     first = next(iter(record.trainings), None)
     data = {
-        "train": first.data["train_path"] if first else _train_path(record.experiment),
+        "train": first.data["train_path"] if first else (record.experiment.get("data") or {}).get("train_path"),
         "fingerprint": None,
         "reference": record.experiment.get("reference"),
         "num_units": mechanisms[0]["num_units"] if mechanisms else None,
@@ -156,12 +155,6 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     elif first and record.split() is None:  # an adaptation has its own
         data["fingerprint"] = keyed_fingerprint(first.fingerprint())
     return data
-
-
-def _train_path(experiment: Mapping[str, Any]) -> str | None:
-    """The private file of a run that trains nothing."""
-    overrides = (experiment.get("overrides") or {}).get("data") or {}
-    return {**(experiment.get("data") or {}), **overrides}.get("train_path")
 
 
 def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from commands.run.settings import DERIVED, SECTIONS, Experiment, systems_of
+from commands.run.settings import DERIVED, Experiment, systems_of
 from commands.runs.manifest import Manifest
+from commands.runs.sections import SECTIONS
 from commands.runs.system import MODEL_FILES
 from commands.runs.systems import SYSTEMS, USUAL
-from commands.runs.yaml_files import differences, merge
+from commands.runs.yaml_files import differences
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.evolution.votes import NoisyVotes
@@ -45,7 +46,7 @@ def check(experiment: Experiment, path: Path) -> None:
 
 def _sections(experiment: Experiment) -> Iterator[str]:
     """Sections of stages and systems that are none, and keys that follow from other fields."""
-    parts = [*experiment.stages.items(), *experiment.variants.items(), ("overrides", experiment.overrides)]
+    parts = [*experiment.stages.items(), *experiment.variants.items()]
     for name, sections in parts:
         for section, values in sections.items():
             if section not in SECTIONS:
@@ -56,6 +57,8 @@ def _sections(experiment: Experiment) -> Iterator[str]:
     for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
         for key in DERIVED.keys() & sections.get("privacy", {}).keys():
             yield f"privacy.{key} follows from the field {DERIVED[key]}: set that instead"
+    if "max_epochs" in experiment.trainer:
+        yield "trainer.max_epochs follows from the field epochs: set epochs.STAGE instead"
 
 
 def _names(experiment: Experiment) -> Iterator[str]:
@@ -96,8 +99,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     is_adaptation, is_one = experiment.adaptation is not None, experiment.candidates == 1
     evolves, evolution = "evolution" in experiment.systems, experiment.evolving
     draws_texts = experiment.calibration is not None and not experiment.calibration.draws_trees
-    of_votes = experiment.variants.get("evolution", {}).get("privacy", {})
-    budget = merge(experiment.privacy, of_votes, experiment.overrides.get("privacy", {}))
+    budget = experiment.of("evolution").privacy
     room = next((key for key in ("histogram_share", "histogram_noise_multiplier") if budget.get(key) is not None), None)
     variants = experiment.variants.items()
     own_file = next((name for name, sections in variants if "train_path" in sections.get("data", {})), None)
@@ -181,7 +183,7 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
         is_free = place in free or is_logging or (not has_samples and _SAMPLING.search(key) is not None)
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
         is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in free_of_evolution))
-        is_default = key in ("data.unit", "overrides.data.unit") and {was, now} == {None, "utterance"}  # by its name
+        is_default = key == "data.unit" and {was, now} == {None, "utterance"}  # by its name
         if not is_free and not is_new and not is_default:
             more = f"for more samples, free of ε, give python cli.py sample {run} --num N; else "
             raise UserError(

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from commands.run.lengths import longest_utterance
-from commands.run.settings import DERIVED, SECTIONS, Experiment
+from commands.run.settings import DERIVED, Experiment
+from commands.runs.sections import SECTIONS
 from commands.runs.steps import PUBLIC_TREES
 from commands.runs.system import BASE_MODEL, MODEL_FILES, System
 from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, merge, read_yaml
@@ -27,8 +28,8 @@ _OF_EVERY_PASS = ("accelerator", "devices", "logger", "precision")
 class Configs:
     """Makes the configurations of an experiment's steps.
 
-    The layers of a language model, of which later ones win: the file of the model, the sections of the experiment, of
-    its stage, of what the system changes, of the variant; what follows from other fields; overlays; overrides.
+    The layers of a language model, of which later ones win: the file of the model, the experiment's sections as the
+    system has them, those of its stage, what the system changes, what follows from other fields, overlays.
 
     Formal guarantees:
         Where nothing else is said, trees are sampled of the names in the trees of the public reference. A run refuses a
@@ -126,10 +127,9 @@ class Configs:
         return absolute(fill_in(read_yaml(ROOT / path), {**os.environ, **self.experiment.environment}, path))
 
     def _merged(self, system: System, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
-        experiment = self.experiment
-        common = {name: getattr(experiment, name) for name in SECTIONS}
-        layers = (common, experiment.stages.get(stage, {}), changes, experiment.variants.get(system.name, {}))
-        config = merge(self.file(MODEL_FILES[stage]), *map(in_yaml, layers), *more, in_yaml(experiment.overrides))
+        experiment = self.experiment.of(system.name)
+        layers = ({name: getattr(experiment, name) for name in SECTIONS}, experiment.stages.get(stage, {}), changes)
+        config = merge(self.file(MODEL_FILES[stage]), *map(in_yaml, layers), *more)
         arguments = config["model"].setdefault("init_args", {})
         arguments.setdefault("base_model", BASE_MODEL)
         if stage == "parse_tree":

@@ -108,7 +108,7 @@ def _texts(experiment: Experiment) -> tuple[str, ...]:
     """The first texts of the reference; none without one."""
     if experiment.reference is None:
         return ()
-    columns = reference_columns(Columns.from_config(experiment.section("data")))
+    columns = reference_columns(Columns.from_config(experiment.data))
     places = place_turns(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
     return tuple(place.turn.utterance for place in islice(places, _TEXTS) if place.turn is not None)
 

@@ -73,7 +73,7 @@ def norms(
     if path is None:
         raise UserError(f"{experiment} names no reference: give a file of public turns as --public")
     if not not_private:
-        columns = reference_columns(Columns.from_config(given.section("data")))
+        columns = reference_columns(Columns.from_config(given.data))
         name = "reference" if public is None else "--public"
         refuse_private([(name, path, columns)], of_experiment(given.as_dict()))
     for stage in trainings:

@@ -36,7 +36,7 @@ def ready(
     if found is None:
         return None
     noise = "NOT PRIVATE" if found.noise_multiplier is None else f"σ {found.noise_multiplier:.3f}"
-    unit, texts = experiment.section("data").get("unit") or "utterance", experiment.evolving
+    unit, texts = experiment.data.get("unit") or "utterance", experiment.evolving
     return (
         f"ready: {system.name}, {found.num_units:,} {unit}s, {noise}, {found.text}; "
         f"at most {texts.questions(experiment.num_samples):,} texts are written"

@@ -22,7 +22,7 @@ from commands.run.settings import Experiment, Topics, systems_of
 from commands.run.unslotted import unslotted
 from commands.runs.private_files import learnt_from, of_experiment
 from commands.runs.system import BASE_MODEL, System
-from commands.runs.yaml_files import ROOT, merge
+from commands.runs.yaml_files import ROOT
 from datamodules.attribute_codes import check_schema
 from datamodules.check import check
 from datamodules.codec import MAX_LENGTH
@@ -82,7 +82,7 @@ class Read:
 
 def files_of(experiment: Experiment) -> list[InputFile]:
     """The table of files that an experiment names; the parser that chooses, and what it learnt from, stand apart."""
-    data, adaptation, evolution = experiment.section("data"), experiment.adaptation, experiment.evolving
+    data, adaptation, evolution = experiment.data, experiment.adaptation, experiment.evolving
     evolves = "evolution" in experiment.systems
     by_label = "labels" in experiment.systems or (evolves and evolution.per_label)
     columns, cut = Columns.from_config(data), bool(data.get("truncate"))
@@ -118,14 +118,14 @@ def _private_files(experiment: Experiment, unit: Unit | None, by_label: bool) ->
     learns = {used.learns for used in _learners(experiment)}
     needs: tuple[Field, ...] = ("parse",) if "parse" in learns and not experiment.write_parses else ()
     needs += ("label",) if by_label else ()
-    parts = {"data.train_path": experiment.section("data")}
-    parts |= {f"data.train_path of {used.name}": _settings(experiment, used.name) for used in _learners(experiment)}
+    parts = {"data.train_path": experiment.data}
+    parts |= {f"data.train_path of {used.name}": experiment.of(used.name).data for used in _learners(experiment)}
     for name, data in parts.items():
         own = Columns.from_config(data), data.get("unit") or unit, needs, bool(data.get("truncate"))
         yield InputFile(name, data.get("train_path"), "train", *own)
     schema = None if experiment.attributes is None else experiment.attributes.schema
     for name in _by_attributes(experiment):
-        data = _settings(experiment, name)
+        data = experiment.of(name).data
         columns = replace(Columns.from_config(data), attributes=schema)
         label: tuple[Field, ...] = () if experiment.write_parses else ("label",)  # which is made of the trees
         yield InputFile(
@@ -146,7 +146,7 @@ def check_files(experiment: Experiment) -> None:
         if path is not None and not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
             raise UserError(f"{row.field} is {path}, which does not exist: correct the path")
     parts = [*experiment.stages.values(), *experiment.variants.values()]
-    models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.section("model")}]}
+    models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.model}]}
     models |= {experiment.featurizer if experiment.reference else None, LARGER if experiment.fluent else None}
     for folder in sorted(filter(None, models)):
         if (remedy := how_to_make(folder, ROOT)) is not None:
@@ -206,7 +206,7 @@ def read_sources(experiment: Experiment) -> Read:
         UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
             learnt from, says what a private one does (:func:`datamodules.overlap.refuse_private`).
     """
-    data, model, learns = experiment.section("data"), experiment.section("model"), bool(_learners(experiment))
+    data, model, learns = experiment.data, experiment.model, bool(_learners(experiment))
     if learns and experiment.adaptation is None:
         check_unit(_unit(data), Columns.from_config(data))
     base = model.get("base_model") or BASE_MODEL
@@ -225,7 +225,7 @@ def read_sources(experiment: Experiment) -> Read:
             is_public=row.kind == "public",
             is_over_long=is_over_long,
             labels=labels if "label" in row.needs and not (row.columns and row.columns.attributes) else None,
-            delta=experiment.section("privacy").get("delta"),
+            delta=experiment.privacy.get("delta"),
             is_protected=is_train and experiment.is_private,
             truncate=row.truncate,
         )
@@ -239,7 +239,7 @@ def read_sources(experiment: Experiment) -> Read:
 
 def _on_settings(experiment: Experiment) -> list[str]:
     """Notes on what the settings make of the files; refuses topics of fewer texts than there are to be topics."""
-    model, notes = experiment.section("model"), list[str]()
+    model, notes = experiment.model, list[str]()
     has_trees = any(used.learns == "parse" for used in systems_of(experiment))
     if experiment.adaptation is None and experiment.reference is None and _learners(experiment):
         notes.append(
@@ -269,7 +269,7 @@ def _on_settings(experiment: Experiment) -> list[str]:
 
 
 def _public_turns(experiment: Experiment, path: str) -> list[Turn]:
-    columns = reference_columns(Columns.from_config(experiment.section("data")))
+    columns = reference_columns(Columns.from_config(experiment.data))
     return read_turns(expand_path(path), "utterance", columns=columns)
 
 
@@ -288,16 +288,9 @@ def _unit(data: Mapping[str, Any]) -> Unit | None:
     return data.get("unit") or ("utterance" if data.get("is_public") else None)
 
 
-def _settings(experiment: Experiment, system: str) -> dict[str, Any]:
-    """Arguments of the data module that a system trains with, but for what its stages change."""
-    return merge(
-        experiment.data, experiment.variants.get(system, {}).get("data", {}), experiment.overrides.get("data", {})
-    )
-
-
 def _redactions(experiment: Experiment) -> list[Redaction]:
     """What systems hide of their rows."""
-    given = (_settings(experiment, used.name).get("redact") for used in systems_of(experiment))
+    given = (experiment.of(used.name).data.get("redact") for used in systems_of(experiment))
     return list(dict.fromkeys(filter(None, [experiment.redact, *map(Redaction.from_config, given)])))
 
 
@@ -320,7 +313,7 @@ def _check_public_parser(experiment: Experiment) -> None:
 
 def _check_base(experiment: Experiment) -> None:
     """The base model of private trainings does not say that it learnt from people without privacy."""
-    model = experiment.section("model")
+    model = experiment.model
     base = model.get("base_model")
     if experiment.is_private and base is not None and model.get("init") != "random":
         for origin in origins_of(Path(base)):

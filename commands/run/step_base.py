@@ -45,7 +45,7 @@ class StepBase:
         self.configs = Configs(experiment, run, overlays)
         self.parser = experiment.parser
         self.train_path: str | None = None
-        columns = Columns.from_config(experiment.section("data")).as_dict()
+        columns = Columns.from_config(experiment.data).as_dict()
         self.columns = json.dumps(columns) if columns else None
 
     def fit_parser(self, name: str, layer: str, files: list[str] | None = None) -> Step:

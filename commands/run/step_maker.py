@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, cast
+from typing import cast
 
 from commands.privacy.evolution_settings import GRAMMAR
 from commands.run.settings import Attributes, Calibration, Topics
@@ -286,9 +286,8 @@ class StepMaker(StepBase):
 
     def _section(self, system: System, name: str) -> Settings:
         """A section of the experiment as a system that trains nothing has it."""
-        experiment = self.experiment
-        variant = experiment.variants.get(system.name, {})
-        return merge(getattr(experiment, name), variant.get(name, {}), experiment.overrides.get(name, {}))
+        section: Settings = getattr(self.experiment.of(system.name), name)
+        return section
 
     def _voters(self, system: System) -> Settings:
         """Whose texts vote: arguments of the data module."""
@@ -307,7 +306,7 @@ class StepMaker(StepBase):
 
     def evaluate(self, system: System) -> list[Step]:
         """Compare a system's samples with the reference, if there are both."""
-        experiment, data = self.experiment, self.experiment.section("data")
+        experiment, data = self.experiment, self.experiment.data
         if not system.learns or (experiment.reference is None and experiment.adaptation is None):
             return []
         reference = experiment.reference or self.run / "data" / "test.jsonl"
@@ -457,9 +456,7 @@ class StepMaker(StepBase):
 
     def _private_file(self, system: System) -> str | None:
         """What a system trains on."""
-        variant = self.experiment.variants.get(system.name, {}).get("data", {})
-        merged: dict[str, Any] = merge(self.experiment.data, variant, self.experiment.overrides.get("data", {}))
-        return self.train_path or merged.get("train_path")
+        return self.train_path or self.experiment.of(system.name).data.get("train_path")
 
 
 def _grammar(config: Settings) -> list[str]:

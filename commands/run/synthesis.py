@@ -18,7 +18,7 @@ def steps_of(experiment: Experiment, run: Path, overlays: Iterable[str] = ()) ->
     if experiment.adaptation is not None:
         steps = adaptation(make, experiment.adaptation)
     else:
-        data = experiment.section("data")
+        data = experiment.data
         parser = str(experiment.public_parser)
         steps = [make.annotate_private(parser, data["train_path"], data.get("unit"))] if experiment.write_parses else []
         for system in systems_of(experiment):

@@ -82,7 +82,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     for words, message in (
         (["--epsilon=3"], "epsilon=8, now epsilon=3"),
         (["--seed=2"], "seed=(none), now seed=2"),
-        (["--set", "trainer.max_steps=1"], "overrides.trainer.max_steps=(none), now overrides.trainer.max_steps=1"),
+        (["--set", "trainer.max_steps=1"], "trainer.max_steps=(none), now trainer.max_steps=1"),
     ):
         assert launch(experiment, run, "--local", *words) == 2
         assert f"was started with {message} is asked" in capfd.readouterr().err

@@ -81,10 +81,10 @@ def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
     changes = {"data.train_path": "mine.jsonl", "reference": "~/home.jsonl", "sampling.grammar": ["only_here.csv"]}
     experiment = load(shipped("own-data"), {**changes, "redact": {"words": "words.csv"}, "overlays": ["hf:none"]})
     mine = {"train_path": str(tmp_path / "mine" / "mine.jsonl")}
-    assert experiment.section("data")["train_path"] == mine["train_path"]
+    assert experiment.data["train_path"] == mine["train_path"]
     assert experiment.reference == str(tmp_path / "home.jsonl")
     assert experiment.redact is not None and experiment.redact.words == str(tmp_path / "mine" / "words.csv")
-    assert experiment.section("sampling")["grammar"] == [str(place / "only_here.csv")]
+    assert experiment.sampling["grammar"] == [str(place / "only_here.csv")]
     steps = steps_of(replace(experiment, overlays=[]), tmp_path / "run")
     fits = [step.config["data"]["init_args"] for step in steps if step.kind == "fit" and step.config is not None]
     assert fits and all(data["train_path"] == mine["train_path"] for data in fits)

@@ -80,7 +80,7 @@ def test_what_names_data_is_text_and_numbers_have_the_type_of_their_field(tmp_pa
     given = load(shipped("own-data"), read_values([*words, "data.batch_size=016"]))
     for other in (load(tmp_path / "saved.yaml"), given):
         for name, section in sections.items():
-            assert section.items() <= other.section(name).items() and other.section("data")["columns"] == columns
+            assert section.items() <= getattr(other, name).items() and other.data["columns"] == columns
         assert other.as_dict().items() >= {"supported": experiment.supported, "names": {"NO": "01"}, "seed": 8}.items()
     for wrong in ("data.batch_size=many", "privacy.delta=yes", "epsilon=yes"):
         with pytest.raises(UserError, match=f"{wrong.partition('=')[0]} is .*: give a number"):
