@@ -105,7 +105,7 @@ class StepBase:
         names = ["report.html", "report.json"]
         names += ["privacy_card.json", "privacy_card.txt"] if self.experiment.is_private else []
         writes = tuple(File(name, "report") for name in names)
-        return [Step("report", "tool", ("report", str(self.run)), None, False, writes, tuple(results or samples))]
+        return [Step("report", "tool", ("page", str(self.run)), None, False, writes, tuple(results or samples))]
 
     def tool(
         self,
