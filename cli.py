@@ -30,29 +30,22 @@ COMMANDS = {
         "export": "commands.privacy.export:export",
         "audit": "commands.privacy.audit:audit",
     },
-    "Look": {
+    "Evaluate and report": {
         "evaluate": "commands.quality.evaluate:evaluate",
         "page": "commands.page.page:page",
-        "results": "commands.quality.results:results",
     },
-    "Annotate": {
+    "Annotate and redact": {
         "choose": "commands.annotate.choose:choose",
-    },
-    "Redaction": {
         "redact": "commands.redaction.redact:redact",
-        "attack": "commands.redaction.attack:attack",
-        "divergence": "commands.redaction.divergence:divergence",
-        "perturb": "commands.redaction.perturb:perturb",
-    },
-    "Data": {
-        "download": "commands.data.download:download",
     },
 }
 
 #: What ``--help all`` adds.
 MORE = {
-    "Steps that run calls": {
-        "report": "commands.page.report:report",
+    "Redaction": {
+        "attack": "commands.redaction.attack:attack",
+        "divergence": "commands.redaction.divergence:divergence",
+        "perturb": "commands.redaction.perturb:perturb",
     },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",

@@ -49,6 +49,9 @@ def run(
     and report.json, experiment.yaml (what it was started with), configs/ (what every stage runs), code/ and slurm/
     (what jobs run, and their output). Given again, the command skips what is done and goes on where it stopped.
 
+    python cli.py run configs/experiments/own-data.yaml runs/mine --epsilon 8 --systems one_stage two_stage
+      --set data.train_path=mine.csv data.unit=user reference=public.csv --check
+
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.
         run_dir: Folder of the run; of all runs, for a grid.
@@ -59,7 +62,9 @@ def run(
             system its units, batch size, steps and noise, and about how long its trainings would take on this machine.
         epsilon: Target ε in place of the experiment's; inf trains without privacy, on shuffled batches.
         seed: Seed of data order, dropout, sampling and evaluation; never of the privacy noise.
-        systems: Systems in place of the experiment's.
+        systems: Systems in place of the experiment's: one_stage, labels, attributes, topics, evolution, two_stage,
+            two_stage_attributes, shuffled, unconstrained, and names that the experiment has under variants; of an
+            adaptation also none and full, and of trainings alone parser and parser_low. See docs/guide.md.
         parser: Checkpoint of a semantic parser that annotates for the evaluation.
         set: Any field of the experiment, as NAME=VALUE: data.batch_size=64 epochs.parse_tree=2 num_samples=300. See
             docs/guide.md.

@@ -81,5 +81,5 @@ def report(run: Run, steps: Iterable[Step]) -> list[Step]:
     names = ["report.html", "report.json"]
     names += ["privacy_card.json", "privacy_card.txt"] if run.experiment.is_private else []
     writes = tuple(File(name, "report") for name in names)
-    config = {"run_dir": str(run.folder)}
-    return [Step("report", "report", config, is_once=False, writes=writes, reads=tuple(results or samples))]
+    config = {"runs": [str(run.folder)]}
+    return [Step("report", "page", config, is_once=False, writes=writes, reads=tuple(results or samples))]

@@ -130,7 +130,7 @@ class RunRecord:
         """``report.json``; None where the run did not come so far.
 
         Raises:
-            UserError: It is not what ``python cli.py report`` made.
+            UserError: It is not what ``python cli.py page`` made.
         """
         path = self.folder / "report.json"
         for why in self.manifest.changes(path.name, may_be_gone=True) if path.name in self.manifest.files else ():

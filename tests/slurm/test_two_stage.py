@@ -329,7 +329,7 @@ def test_without_a_reference_there_is_a_report_and_nothing_is_compared(tmp_path:
     changes = {"systems": ["one_stage", "labels"], "data.train_path": "mine.csv", "labels": "labels.txt"}
     stages = steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)
     assert not any(stage.name.startswith("evaluate") for stage in stages)
-    assert stages[-1].config == {"run_dir": str(tmp_path)}
+    assert (stages[-1].command, stages[-1].config) == ("page", {"runs": [str(tmp_path)]})
     assert stages[-1].needs == ("sample_one_stage", "sample_labels")
 
 
