@@ -9,8 +9,8 @@ from typing import Any
 
 from datamodules.attribute_codes import FILL
 from datamodules.columns import Columns, listed
+from datamodules.records import Record, read_records
 from datamodules.sources import expand_path
-from datamodules.tables import Record, read_records
 from datamodules.turn import Unit, unit_name
 from doppel.errors import DataError, UserError
 from doppel.tables.made import Made
