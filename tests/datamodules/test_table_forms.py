@@ -101,7 +101,7 @@ def test_every_form_gives_the_same_units_to_a_training_and_the_same_epsilon(tmp_
         data.codec = Codec(tokenizer, None, "utterance", 64)
         data.setup("fit")
         spec = calibrate(data.num_units, 5, 1.0, target_epsilon=8.0, unit=data.unit)
-        found.add((data.num_units, tuple(data.train_units().turns.ids.tolist()), repr(spec)))
+        found.add((data.num_units, tuple(data.train_turns().ids.tolist()), repr(spec)))
     assert len(found) == 1
 
 
