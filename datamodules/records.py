@@ -11,6 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from datamodules.sources import read_files
 from doppel.errors import DataError
 from doppel.files import kind_of, parse_json, read_bytes, read_json_lines, read_lines
@@ -203,6 +205,9 @@ def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
         raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=path)
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
     classes = {name: f["names"] for name, f in described.items() if isinstance(f, dict) and f.get("names")}
+    written: dict[str, Any] = {"halffloat": np.float16, "float": np.float32, "decimal128": str, "decimal256": str}
+    types = {field.name: str(field.type).partition("(")[0] for field in schema}
+    narrow = {name: written[kind] for name, kind in types.items() if kind in written}
     number = 0
     for batch in batches:
         for row in batch.to_pylist():
@@ -210,6 +215,8 @@ def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
             for name, known in classes.items():
                 value = row.get(name)
                 row[name] = known[value] if isinstance(value, int) and 0 <= value < len(known) else None
+            for name, number_of in narrow.items():  # 4.3 is 4.3, not 4.300000190734863
+                row[name] = None if row[name] is None else float(str(number_of(row[name])))
             yield f"{path}, row {number}", row
 
 
