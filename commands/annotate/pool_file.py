@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.columns import USUAL
-from datamodules.tables import read_records
+from datamodules.records import read_records
 from doppel.errors import DataError
 from doppel.selection import Pool, ProgramError, abstract_query, template, tree
 
@@ -46,7 +46,7 @@ def read_rows(path: str) -> Iterator[Row]:
     """Read a file row by row.
 
     Args:
-        path: Any form that :func:`datamodules.tables.read_records` knows, with columns ``utterance`` (or ``text``) and
+        path: Any form that :func:`datamodules.records.read_records` knows, with columns ``utterance`` (or ``text``) and
             ``parse`` (or ``program``), and maybe ``id``.
 
     Raises:

@@ -22,8 +22,9 @@ from commands.privacy.stage_release import read_private
 from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_private
+from datamodules.records import head_of, read_records
 from datamodules.sources import expand_path
-from datamodules.tables import head_of, place_turns, read_records
+from datamodules.tables import place_turns
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Prompt
 from doppel.evolution.evolve import Plan, first_texts

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,18 +57,20 @@ class Table:
     num_units: int
 
     @classmethod
-    def of_units(cls, codes: Sequence[Sequence[int]], units: Sequence[str], sizes: Sequence[int]) -> Table:
+    def of_units(cls, codes: Sequence[Any], units: Sequence[str] | None, sizes: Sequence[int]) -> Table:
         """A table in which a unit of m rows weighs 1/m in each.
 
         Args:
-            codes: Of each row.
-            units: Whose each row is.
+            codes: Of each row, or of all rows one after the other.
+            units: Whose each row is; None: each row is a unit of its own.
             sizes: Values of each column.
         """
-        _, owner, rows_of = np.unique(np.array(units), return_inverse=True, return_counts=True)
-        weights = (GRID // rows_of)[owner]
-        whole = np.array(codes, dtype=np.int64).reshape(len(units), len(sizes))
-        return cls(whole, weights, tuple(sizes), len(rows_of))
+        whole = np.asarray(codes, dtype=np.int64).reshape(-1, len(sizes))
+        if units is None:
+            return cls(whole, np.full(len(whole), GRID), tuple(sizes), len(whole))
+        numbers: dict[str, int] = {}
+        owner = np.fromiter((numbers.setdefault(unit, len(numbers)) for unit in units), np.int64, len(units))
+        return cls(whole, (GRID // np.bincount(owner))[owner], tuple(sizes), len(numbers))
 
     def marginal(self, clique: Clique) -> Whole:
         """Exact counts of a marginal, never to be shown.

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.golden import entrances
+from tests.golden.batches import batches
 from tests.golden.dump import CONFIGS, GRAPHS, VALUES, changed, read
 from tests.golden.experiments import CONFIG, FILE, GRAPH, digests
 from tests.golden.trainings import goldens
@@ -43,6 +44,11 @@ def test_every_shipped_experiment_has_a_golden() -> None:
 
 def test_the_grammar_generates_the_same_turns() -> None:
     same(kept("grammar/"), grammar())
+
+
+@pytest.mark.filterwarnings("ignore:NOT PRIVATE")
+def test_files_become_the_same_turns_and_batches(tmp_path: Path) -> None:
+    same(kept("batches/"), batches(tmp_path))
 
 
 def test_the_accountants_give_the_same_numbers() -> None:
