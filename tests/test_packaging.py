@@ -37,6 +37,7 @@ CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 #: Parts of the library that need more than its dependencies → the extras that bring it.
 PARTS = {
     "doppel.metrics": ("metrics", "mauve"),
+    "doppel.models": ("metrics",),
     "doppel.privacy": ("opacus",),
     "doppel.selection": ("text",),
     "doppel.topics": ("text",),

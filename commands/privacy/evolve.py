@@ -86,7 +86,7 @@ def evolve(
     with hold(folder):
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
         turns = read_private(data, needs_label=names is not None)
-        alone = partial(embed, encoder=settings.encoder, batch_size=1)
+        alone = partial(embed, encoder=settings.encoder, independent=True)
         ballots = Ballots(turns, data, settings, names, alone, ledger, privacy)
         ballots.open()
         if ledger is not None and privacy is not None:

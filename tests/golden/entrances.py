@@ -90,14 +90,14 @@ def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[st
 
 def last_states(model: str, texts: Sequence[str]) -> Tensor:
     """The last layer's state of each text's last token."""
-    from doppel.metrics import TextFeaturizer
+    from doppel.models import TextFeaturizer
 
     return TextFeaturizer(model)(texts)
 
 
 def mean_states(model: str, texts: Sequence[str]) -> Tensor:
     """The mean over each text's tokens, of length 1."""
-    from doppel.metrics import TextFeaturizer
+    from doppel.models import TextFeaturizer
 
     return TextFeaturizer(model, pooling="mean")(texts)
 
@@ -111,7 +111,7 @@ def judge_states(model: str, texts: Sequence[str]) -> Tensor:
 
 def minilm() -> str:
     """Folder of MiniLM."""
-    from lightning_modules.parsing.encoders import minilm
+    from doppel.models import minilm
 
     return minilm()
 
@@ -120,7 +120,7 @@ def embedded(texts: Sequence[str], alone: bool) -> Tensor:
     """What topics and votes compare."""
     from commands.privacy.counted import embed
 
-    return torch.as_tensor(embed(texts, "minilm", 1 if alone else 64))
+    return torch.as_tensor(embed(texts, "minilm", alone))
 
 
 def nats(model: str, texts: Sequence[str]) -> list[float]:
@@ -141,10 +141,10 @@ def value_scores(model: str, text: str, values: Sequence[str]) -> list[float]:
     """log p(value | text)."""
     from transformers import AutoModelForCausalLM
 
-    from doppel.metrics.text_featurizer import load_judge
+    from doppel.models import load
     from doppel.tables.asked import ValueChooser
 
-    chooser = ValueChooser(*load_judge(model, AutoModelForCausalLM))
+    chooser = ValueChooser(*load(model, AutoModelForCausalLM))
     return chooser._scores(text, values, "Request: {text}\nKind:").tolist()
 
 
