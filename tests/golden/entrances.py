@@ -157,7 +157,7 @@ def written(model: str, begins: Sequence[str], streams: Sequence[str]) -> list[s
     questions = [Question(words, "", stream) for words, stream in zip(begins, streams, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         answers = Answers(Path(folder) / "answers.jsonl", "golden")
-        FolderModel(model, max_new_tokens=24, batch_size=3, device="cpu").answer(questions, answers)
+        FolderModel(model, max_new_tokens=24, batch_size=3).answer(questions, answers)
         return [str(answers.find(question)) for question in questions]
 
 

@@ -36,7 +36,7 @@ def features() -> dict[str, list[float]]:
 def words() -> dict[str, list[str]]:
     """What is written: by a generator in a folder, each text by a stream of its own, and in place of a mask."""
     return {
-        "generator": entrances.written(BASE, [text[:40] for text in TEXTS], [f"stream {i}" for i in range(5)]),
+        "generator": entrances.written(BASE, [text[:40] for text in TEXTS], [f"golden {i}" for i in range(5)]),
         "guesses": entrances.guessed(BASE, ["cancel", "my"], ["meeting", "tomorrow"]),
     }
 
