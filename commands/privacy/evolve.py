@@ -33,8 +33,8 @@ from doppel.evolution.generators.asking import AskedModel, Model
 from doppel.evolution.generators.donations import Donation
 from doppel.evolution.generators.protocol import Generator
 from doppel.evolution.population import Way
-from doppel.evolution.votes import Nearness
 from doppel.files import try_folder, whole_file, write_json
+from doppel.nearest import Nearness
 from doppel.privacy.card import origins_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
