@@ -118,9 +118,9 @@ def _parts(folder: Path, seed: int, num_rows: int) -> dict[str, dict[str, list[s
 
 
 def _ranker(parts: dict[str, dict[str, list[str]]]) -> Any:
-    from doppel.redaction.rank import LogisticRanker, WordClassifier
+    from doppel.redaction.rank import LogisticRanker
 
-    return LogisticRanker(WordClassifier.fit(parts["sensitive"]["ranker"], parts["safe"]["ranker"]))
+    return LogisticRanker.fit(parts["sensitive"]["ranker"], parts["safe"]["ranker"])
 
 
 def _measured(
