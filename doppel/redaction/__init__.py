@@ -13,6 +13,4 @@ mechanisms do add noise; what their ε means is another thing than elsewhere (:m
 - `comparison`: the same, corrected by what the estimate misses, with its null and its intervals.
 - `neighbours`: the nearest neighbours that it asks for, each distinct vector once.
 - `shift`: normal sets as far apart as two sets are, which show what the estimate misses.
-- `hull`: the ε that divergences of several orders would amount to, were they known; they are not.
-- `closeness`: how alike the weights of two models are.
 """

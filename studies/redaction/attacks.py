@@ -1,6 +1,6 @@
 """What redacted text still tells, by the share of words that is hidden.
 
-    python -m benchmarks.redaction --out docs/results/redaction.csv
+    python -m studies.redaction attacks --out docs/results/redaction.csv
 
 Two pairs of sets: turns of the domain Services (doctors, dentists, therapists, hairdressers) of Schema-Guided Dialogue
 as sensitive against Restaurants as safe, and Yelp reviews of Beauty & Spas and Health & Medical against those of
@@ -92,7 +92,7 @@ class Remembered:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print and write."""
+    """What redacted text and words in place of words still tell an attacker, by the share of words that is hidden."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(os.environ.get("DOPPEL_DATA", ".")), help="of the data")
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=list(DATA))
@@ -225,7 +225,3 @@ def _texts(folder: Path, name: str) -> dict[str, list[str]]:
 
 def _setting(kind: str, level: float) -> str:
     return f"{kind}, {'word-level ε' if kind in WORD_LEVEL else 'p'} = {level:g}"
-
-
-if __name__ == "__main__":
-    main()

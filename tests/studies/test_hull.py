@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from doppel.errors import UserError
 from doppel.redaction.divergence import Pair
-from doppel.redaction.hull import BANNER, best_line
+from studies.redaction.hull import BANNER, best_line
 
 DELTA = 1e-5
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import redaction
 from commands.quality.frame import read_csv
+from studies.redaction import attacks
 
 
 @pytest.fixture
@@ -43,18 +43,18 @@ def test_what_is_measured_is_written_once(folder: Path, capsys: pytest.CaptureFi
         str(out),
     ]
     attacked = [*words, "--rankers", "logistic", "random", "--measures", "attack"]
-    redaction.main([*attacked, "--levels", "0", "0.2"])
+    attacks.main([*attacked, "--levels", "0", "0.2"])
     first = read_csv(out)
     assert len(first) == 2 * 2 * 2 and set(first["num_samples"]) == {80}
     accuracy = first[first["metric"] == "attack_accuracy"].set_index("setting")["value"]
     assert accuracy["logistic, p = 0"] == 1 > accuracy["logistic, p = 0.2"]
     capsys.readouterr()
-    redaction.main([*attacked, "--levels", "0.2", "1"])
+    attacks.main([*attacked, "--levels", "0.2", "1"])
     told = capsys.readouterr().out
     assert "p = 0.2" not in told and "p = 1" in told
     both = read_csv(out)
     assert len(both) == 12 and both.head(8).equals(first)
     assert set(both[both["setting"].str.endswith("p = 1") & both["metric"].eq("attack_accuracy")]["value"]) == {0.5}
-    redaction.main([*words, "--rankers", "logistic", "--measures", "guesses", "--levels", "0", "0.2", "1"])
+    attacks.main([*words, "--rankers", "logistic", "--measures", "guesses", "--levels", "0", "0.2", "1"])
     assert set(read_csv(out).tail(2)["metric"]) == {"masks_guessed_first", "masks_guessed_in_ten"}
     assert len(read_csv(out)) == 14

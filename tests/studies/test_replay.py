@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import replay
 from commands.quality.frame import read_csv
 from commands.run.experiment import load, shipped
 from datamodules.redaction import Redaction
 from datamodules.turn import Turn
 from doppel.files import read_json_lines, write_json_lines
+from studies.redaction import replay
 
 
 @pytest.fixture

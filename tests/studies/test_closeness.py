@@ -10,7 +10,7 @@ from scipy.spatial import procrustes as of_scipy
 from sklearn.cross_decomposition import CCA
 
 from doppel.errors import DataError
-from doppel.redaction.closeness import cka, procrustes, pwcca
+from studies.redaction.closeness import cka, procrustes, pwcca
 
 ALL = [cka, pwcca, procrustes]
 

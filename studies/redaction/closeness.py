@@ -7,11 +7,43 @@ representation similarity with statistical testing*).
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
 from doppel.errors import DataError
 from doppel.redaction.neighbours import Floats
+
+
+def closeness(first: Path, second: Path) -> None:
+    """How far the weights of two models are apart: CKA, PWCCA and Procrustes of each matrix, 0 where they are one.
+
+    Args:
+        first: Matrices by their names, as numpy.savez and the task next-word write them (.npz).
+        second: Matrices of the same names.
+
+    Raises:
+        DataError: A file cannot be read or lacks a matrix, or two matrices cannot be compared.
+    """
+    own, other = _read(first), _read(second)
+    if own.keys() != other.keys():
+        raise DataError(f"has other matrices than {first.name}: give weights of one kind of model", about=second)
+    told = {
+        name: {distance.__name__: round(distance(x, other[name]), 4) for distance in (cka, pwcca, procrustes)}
+        for name, x in own.items()
+    }
+    sys.stdout.write(f"{json.dumps(told)}\n")
+
+
+def _read(path: Path) -> dict[str, NDArray[np.floating]]:
+    try:
+        with np.load(path, allow_pickle=False) as read:
+            return dict(read)
+    except (OSError, ValueError, EOFError, TypeError) as error:
+        raise DataError(f"holds no matrices ({type(error).__name__}): give an .npz file", about=path) from None
 
 
 def cka(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:

@@ -1,6 +1,6 @@
 """What redacted text, and private training, leave of a next-word model; and how near its weights come.
 
-    python -m benchmarks.next_word --out docs/results/next-word.csv --weights RUNS/next_word
+    python -m studies.redaction next-word --out docs/results/next-word.csv --weights RUNS/next_word
 
 The sensitive set are turns of the domain Services (doctors, dentists, therapists, hairdressers) of Schema-Guided
 Dialogue, the safe one those of Restaurants. For each seed rows are drawn. A ranker learns from some that are not
@@ -10,7 +10,7 @@ trained with DP-SGD, on the text as it is and on redacted text, whose ε is that
 
 - `log_perplexity`: nats a word on held-out sensitive rows as they are, of the model of the sensitive set;
 - `cka_encoder`, …: distance of the weights of both models, which begin as the same weights, by
-  `doppel.redaction.closeness`.
+  `studies.redaction.closeness`.
 
 A seed fixes rows, first weights and order, never the noise or the Poisson samples of a private training. What the file
 has already is passed over, so that an interrupted command goes on.
@@ -42,7 +42,7 @@ from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.tables import read_turns
 from doppel.files import write_json_lines
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.next_word import NextWordLSTM
+from studies.redaction.next_word_lstm import NextWordLSTM
 
 #: Of the file, below --folder: which label is of which set.
 FILE, SETS = "sgd/train.dataflow_dialogues.jsonl.zip", {"sensitive": "Services", "safe": "Restaurants"}
@@ -55,7 +55,7 @@ _PUBLIC = 20_000
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train, measure, print and write."""
+    """What redacted text and private training leave of a next-word model, and how near its weights come."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(os.environ.get("DOPPEL_DATA", ".")), help="of the data")
     parser.add_argument("--levels", type=float, nargs="+", default=[0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0])
@@ -133,7 +133,7 @@ def _measured(
     setting: str,
 ) -> dict[str, float]:
     """Train on both sets; the perplexity of the sensitive one, and how far apart both are."""
-    from doppel.redaction.closeness import cka, procrustes, pwcca
+    from studies.redaction.closeness import cka, procrustes, pwcca
 
     models, measured = {}, {}
     for name, texts in parts.items():
@@ -181,7 +181,9 @@ def _trained(folder: Path, epsilon: float, seed: int, options: argparse.Namespac
         rate = {"optimizer": lambda params: torch.optim.SGD(params, lr=options.private_rate)}
     model = NextWordLSTM(**words, hidden_size=options.hidden_size, **rate)
     data = DialogueDataModule(
-        **{f"{kind}_path": str(folder / f"{kind}.jsonl") for kind in ("train", "val", "test")},
+        train_path=str(folder / "train.jsonl"),
+        val_path=str(folder / "val.jsonl"),
+        test_path=str(folder / "test.jsonl"),
         unit="utterance",
         batch_size=options.private_batch_size if is_private else options.batch_size,
         sampling="poisson" if is_private else "shuffle",
@@ -211,7 +213,3 @@ def _trained(folder: Path, epsilon: float, seed: int, options: argparse.Namespac
     trainer.fit(model, data)
     (tested,) = trainer.test(model, data, verbose=False)
     return model, float(tested["test/loss"])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Whether a model that was trained on redacted text repeats the names and numbers that were said in it.
 
-    python -m benchmarks.replay --runs runs/replay --out docs/results/replay.csv
+    python -m studies.redaction replay --runs runs/replay --out docs/results/replay.csv
 
 The private rows are turns of the domain Services of Schema-Guided Dialogue, and among them made-up people who each say
 a full name and a phone number in one row or in several. Some more people are never said: what stands of those in the
@@ -73,7 +73,7 @@ class Person:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the trainings that are missing, count, and write; exit status."""
+    """Whether a model that was trained on redacted text repeats the names and numbers that were said in it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(os.environ.get("DOPPEL_DATA", ".")), help="of the data")
     parser.add_argument("--runs", type=Path, required=True, help="folder of all runs")
@@ -155,7 +155,7 @@ def _go(run: Path, epsilon: str, fields: Sequence[str], options: argparse.Namesp
 def _counted(samples: Path, people: Sequence[Person], setting: str, seed: int) -> list[dict[str, Any]]:
     """Of how many people the name, and the number, stands in some sample, by how often they were said."""
     texts = [str(row["utterance"]) for _, row in read_json_lines(samples)]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for what in ("name", "number"):
         found = replayed(texts, [getattr(person, what) for person in people])
         for times in TIMES:
@@ -176,7 +176,3 @@ def _write(rows: Sequence[dict[str, Any]], out: Path) -> None:
         same = found["setting"].isin(new["setting"]) & found["seed"].isin(new["seed"])
         new = pd.concat([found[~same], new], ignore_index=True) if not same.all() else new
     write_csv(new.astype({"seed": "Int64", "num_samples": "Int64"}), out)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,13 +18,13 @@ import cli
 from callbacks.row_independence import check_row_independence
 from datamodules.batch import LogicalBatch, MicroBatch
 from datamodules.turn import Turn
-from datamodules.word_vocabulary import SPECIAL, word_tokenizer
 from doppel.errors import UserError
 from doppel.privacy import check
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.private_step import PrivateTrainingError
-from lightning_modules.next_word import NextWordLSTM
 from lightning_modules.training.step_policy import PlainStep
+from studies.redaction.next_word_lstm import NextWordLSTM
+from studies.redaction.word_vocabulary import SPECIAL, word_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,7 +203,7 @@ def test_it_is_fitted_by_the_command_line(
     tmp_path: Path, public: str, corpus: str, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cli.py"])
-    words = [f"--config={ROOT}/configs/next_word.yaml", f"--model.init_args.public_text={public}"]
+    words = [f"--config={ROOT}/studies/redaction/next_word.yaml", f"--model.init_args.public_text={public}"]
     words += ["--model.init_args.hidden_size=8", f"--data.init_args.train_path={corpus}"]
     words += ["--data.init_args.unit=utterance", f"--data.init_args.val_path={public}"]
     words += ["--data.init_args.val_is_public=true", "--trainer.max_epochs=1", "--trainer.accelerator=cpu"]

@@ -15,7 +15,6 @@ from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.codec import Codec
 from datamodules.columns import Columns
 from datamodules.overlap import refuse_private
-from datamodules.word_vocabulary import word_tokenizer
 from doppel.errors import UserError
 from doppel.privacy.clipping.head import HeadLoss
 from lightning_modules.backbone.base_models import checked_divisor
@@ -23,6 +22,7 @@ from lightning_modules.linear_lstm import LinearLSTM
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import PlainStep
 from lightning_modules.training.token_loss import MeanTokenLoss
+from studies.redaction.word_vocabulary import word_tokenizer
 
 
 def sgd(params: Any) -> Optimizer:
