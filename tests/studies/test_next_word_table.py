@@ -36,6 +36,6 @@ def test_next_word_measures_redaction_and_private_training_and_goes_on(
     assert len(list(weights.glob("*.npz"))) == 8
     first, second = sorted(weights.glob("p=0-*.npz"))
     assert tasks.main(["closeness", str(first), str(second)]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["decoder"]["pwcca"] == pytest.approx(
-        found["p = 0", "pwcca_decoder"], abs=1e-4
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["decoder"]["procrustes"] == pytest.approx(
+        found["p = 0", "procrustes_decoder"], abs=1e-4
     )

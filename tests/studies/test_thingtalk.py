@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from doppel.lispress import is_valid
-from doppel.thingtalk import ThingTalkError, from_lispress, to_lispress
+from studies.structural_sampling.thingtalk import ThingTalkError, from_lispress, to_lispress
 
 MOVIE, NAME = "@org.schema.Movie.Movie", "param:id:Entity(org.schema.Movie:Movie)"
 SORTED = f'( sort param:datePublished:Date desc of ( ( {MOVIE} ) filter {NAME} =~ " star wars " ) ) [ 1 ]'

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from commands.annotate.pool_file import good_rows
-from doppel.selection import template
+from studies.structural_sampling.programs import template
+from studies.structural_sampling.rows import queries
 
 
 def templates(file: Path, *, skip_bad_rows: bool = False) -> None:
@@ -25,7 +25,7 @@ def templates(file: Path, *, skip_bad_rows: bool = False) -> None:
         DataError: The file cannot be read, or a row of it is broken.
     """
     try:
-        for row, query in good_rows(str(file), skip_bad_rows, with_trees=False):
+        for row, query in queries(str(file), skip_bad_rows):
             sys.stdout.write(f"{row.name}\t{template(query)}\n")
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads has seen enough, as `head` does

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from scipy.special import xlogy
 from tqdm import tqdm
 
-from doppel.selection.tree import Tree
+from studies.structural_sampling.programs import Tree
 
 #: A node with more parts that have parts has compounds with none, one or all of them expanded, not with every choice.
 _MAX_CHOICES = 4

@@ -16,8 +16,8 @@ from tqdm import trange
 
 from doppel.errors import DataError
 from doppel.files import write_json
-from doppel.selection.pool import Pool
 from doppel.selection.samplers import Rows, check_num
+from studies.structural_sampling.pool import Pool
 
 #: Scores this near to the best, in nats, are ties, which chance decides.
 TIE = 1e-9
@@ -122,7 +122,7 @@ def _greedy(
     pool: Pool, num: int, seed: int, groups: list[NDArray[np.integer]], name: str, progress: Path | None
 ) -> Rows:
     """Choose greedily inside a group that is drawn uniformly among those with rows left."""
-    check_num(pool, num)
+    check_num(len(pool.query_of_row), num)
     rng = np.random.default_rng(seed)
     gains = Gain(pool.structures.atoms), Gain(pool.structures.compounds)
     shuffled = rng.permutation(len(pool.query_of_row))

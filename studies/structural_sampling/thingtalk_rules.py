@@ -1,4 +1,4 @@
-"""What makes an abstract template of a ThingTalk program, rule by rule; :mod:`doppel.thingtalk` makes trees of it.
+"""What makes an abstract template of a ThingTalk program, rule by rule; :mod:`.thingtalk` makes trees of it.
 
 Programs are the space-separated tokens of the published files, such as
 ``now => ( @org.schema.Book.Book ) filter param:award:Array(String) contains~ " newbery " => notify``.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from doppel.selection.tree import VALUE, ProgramError
+from doppel.selection.templates import VALUE, ProgramError
 
 _SPACE = re.compile(r"\s+")
 _CLOSES = {")": "(", "]": "[", "}": "{"}

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from doppel.selection import programs
-from doppel.selection.structures import Structures, structures
+from studies.structural_sampling import programs
+from studies.structural_sampling.structures import Structures, structures
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Pool:
 
     @classmethod
     def of(cls, abstract_queries: Iterable[str]) -> Pool:
-        """A pool of rows, each given by what :func:`doppel.selection.programs.abstract_query` makes of its program."""
+        """A pool of rows, each given by its :func:`~studies.structural_sampling.programs.abstract_query`."""
         known: dict[str, int] = {}
         rows = np.fromiter((known.setdefault(query, len(known)) for query in abstract_queries), np.int32)
         return cls(list(known), rows)

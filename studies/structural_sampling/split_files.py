@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commands.annotate.pool_file import good_rows
 from doppel.console.table import Table
 from doppel.errors import UserError
 from doppel.files import write_json_lines
+from studies.structural_sampling.programs import names, template
+from studies.structural_sampling.rows import queries
+from studies.structural_sampling.split import compositional_split
 
 
-def compositional_split(
+def split(
     file: Path,
     *,
     out: Path,
@@ -23,8 +25,7 @@ def compositional_split(
 
     Write train, iid_dev, iid_test, comp_dev and comp_test (.jsonl) in a folder: templates of the comp_ files occur in
     no other one, the iid_ files are drawn from what train is drawn from (Oren et al., 2021, appendix A). Rows to
-    evaluate on that name a property, table, enum or operator which no training row names are dropped. (`partition` is
-    another command: it makes private and public parts of dialogues.)
+    evaluate on that name a property, table, enum or operator which no training row names are dropped.
 
     The five files are as private as the given one.
 
@@ -40,15 +41,13 @@ def compositional_split(
         DataError: The file cannot be read, or a row of it is broken.
         UserError: A share is out of range, or no row is left to train on.
     """
-    from doppel import selection
-
     rows, templates, named = [], [], []
-    for row, query in good_rows(str(file), skip_bad_rows, with_trees=False):
-        templates.append(selection.template(query))
+    for row, query in queries(str(file), skip_bad_rows):
+        templates.append(template(query))
         rows.append(row.record | {"template": templates[-1]})
-        named.append(selection.names(row.program))
+        named.append(names(row.program))
     try:
-        parts = selection.compositional_split(templates, named, seed, comp_share, iid_share)
+        parts = compositional_split(templates, named, seed, comp_share, iid_share)
     except ValueError as error:
         raise UserError(str(error), about=file) from None
     dropped = parts.pop("dropped")

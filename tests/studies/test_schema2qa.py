@@ -14,12 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-import cli
-from commands.data import schema2qa_pool
 from datamodules.tables import read_turns
-from doppel.grammar.schema2qa import questions
-from doppel.selection import abstract_query, template
-from doppel.thingtalk import to_lispress
+from studies.structural_sampling import schema2qa_pool
+from studies.structural_sampling.__main__ import main
+from studies.structural_sampling.programs import abstract_query, template
+from studies.structural_sampling.schema2qa import questions
+from studies.structural_sampling.thingtalk import to_lispress
 
 MANY = list(islice(questions(seed=3), 5000))
 
@@ -88,29 +88,30 @@ def test_a_grammar_that_is_used_up_says_so(
 ) -> None:
     monkeypatch.setattr(schema2qa_pool, "_PATIENCE", 0)
     out = tmp_path / "pool.tsv"
-    assert cli.main(["schema2qa-pool", "--num", "1000000", "--out", str(out)]) == 2
+    assert main(["pool", "--num", "1000000", "--out", str(out)]) == 2
     assert re.search(r"hardly more than \d+ questions: ask for fewer", capsys.readouterr().err)
     assert not out.exists()
 
 
 def test_a_pool_has_distinct_rows_that_a_parser_can_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "pool.tsv.gz"
-    assert cli.main(["schema2qa-pool", "--num", "500", "--out", str(out)]) == 0
+    assert main(["pool", "--num", "500", "--out", str(out)]) == 0
     assert "500 distinct questions" in capsys.readouterr().out
     with gzip.open(out, "rt", encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t"))
     assert len(rows) == len({(row[1], row[2]) for row in rows}) == len({row[0] for row in rows}) == 500
-    turns = read_turns(str(out), "utterance", needs=["parse", "label"])
+    assert main(["lispress", str(out), "--out", str(tmp_path / "rows.jsonl")]) == 0
+    turns = read_turns(str(tmp_path / "rows.jsonl"), "utterance", needs=["parse", "label"])
     assert [turn.utterance for turn in turns] == [row[1] for row in rows]
     fewer = tmp_path / "fewer.tsv"
-    assert cli.main(["schema2qa-pool", "--num", "100", "--out", str(fewer)]) == 0
+    assert main(["pool", "--num", "100", "--out", str(fewer)]) == 0
     with fewer.open(encoding="utf-8", newline="") as file:
         assert list(csv.reader(file, delimiter="\t")) == rows[:100]
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--num", "0"], ["--skew", "-1"]):
-        assert cli.main(["schema2qa-pool", "--out", str(tmp_path / "pool.tsv"), *words]) == 2
-    assert cli.main(["schema2qa-pool", "--out", str(tmp_path / "pool.csv")]) == 2
+        assert main(["pool", "--out", str(tmp_path / "pool.tsv"), *words]) == 2
+    assert main(["pool", "--out", str(tmp_path / "pool.csv")]) == 2
     assert ".tsv" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -32,7 +32,7 @@ def compositional_split(
 
     Args:
         templates: Abstract template of each row, (rows,).
-        names: What each row's program names (:func:`doppel.selection.names`), (rows,).
+        names: What each row's program names (:func:`~studies.structural_sampling.programs.names`), (rows,).
         seed: Equal seeds split alike.
         comp_share: Share of the templates, but the basic ones, in each compositional set; the published files have 20
             and 19 of 71.

@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from doppel.selection import Pool, Structures, divergence, entropy, structures, tree
+from studies.structural_sampling.pool import Pool
+from studies.structural_sampling.programs import tree
+from studies.structural_sampling.structures import Structures, divergence, entropy, structures
 
 
 def weights(found: Structures, row: int) -> dict[str, float]:

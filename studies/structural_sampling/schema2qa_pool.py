@@ -11,16 +11,17 @@ from jsonargparse.typing import NonNegativeFloat, PositiveInt
 from tqdm import tqdm
 
 from doppel.errors import UserError
+from studies.structural_sampling.schema2qa import questions
 
 #: Draws in a row that may all be known before the grammar counts as used up.
 _PATIENCE = 100_000
 
 
-def schema2qa_pool(*, out: Path, num: PositiveInt = 1_000_000, seed: int = 1, skew: NonNegativeFloat = 1.0) -> None:
+def pool(*, out: Path, num: PositiveInt = 1_000_000, seed: int = 1, skew: NonNegativeFloat = 1.0) -> None:
     """Write distinct questions to a database, with their ThingTalk programs, from a grammar.
 
     A synthetic pool to choose from, as Oren et al. (2021) sample theirs. Its six domains, properties and operators are
-    Schema2QA's; phrases, values and frequencies are this project's own (doppel/grammar/schema2qa.yaml). All of it
+    Schema2QA's; phrases, values and frequencies are this project's own (schema2qa.yaml). All of it
     is public. A million rows take two or three minutes and 200 MB of memory.
 
     Args:
@@ -32,8 +33,6 @@ def schema2qa_pool(*, out: Path, num: PositiveInt = 1_000_000, seed: int = 1, sk
     Raises:
         UserError: The grammar has fewer distinct questions, or an option is out of range.
     """
-    from doppel.grammar.schema2qa import questions
-
     if not out.name.endswith((".tsv", ".tsv.gz")):
         raise UserError(f"--out {out}: give a .tsv or a .tsv.gz file")
     out.parent.mkdir(parents=True, exist_ok=True)
