@@ -40,10 +40,10 @@ from lightning_modules.backbone.base_models import (
 from lightning_modules.backbone.lora import LoraArguments, check_same_adapters
 from lightning_modules.backbone.memory import bytes_of_a_step, shortage
 from lightning_modules.backbone.warm_start import WarmStart, adapt
-from lightning_modules.decoding.constraint import tree_constraint
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples, sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
+from lightning_modules.tree_constraint import tree_constraint
 
 #: Tokens of the longest row whose gradient the check of rows compares; beside longer ones it compares losses.
 _PROBED = 64

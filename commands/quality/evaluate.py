@@ -113,7 +113,7 @@ def evaluate(
     Raises:
         DataError: An input or output cannot be used, annotations lack an utterance or a source, or files differ in
             their labels.
-        FeaturizerError: --featurizer cannot be loaded.
+        ModelError: --featurizer cannot be loaded.
         UserError: The reference is a private file, a parser or an encoder cannot be loaded, or options do not fit
             together.
     """

@@ -165,7 +165,7 @@ def _ranker(name: RankerName, sensitive: list[str], safe: list[str], level: floa
         )
     place = None
     if name in WITH_ENCODER:
-        from lightning_modules.parsing.encoders import minilm
+        from doppel.models import minilm
 
         place = minilm() if encoder == "minilm" else expand_path(encoder)
     return learn_ranker(name, sensitive, safe, encoder=place, level=level, seed=seed)

