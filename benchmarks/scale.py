@@ -109,10 +109,11 @@ def votes(timed: Timed, rows: Path, num_rows: int) -> None:
     from doppel.evolution.votes import Electorate
 
     draw = np.random.default_rng(1)
-    vectors = draw.uniform(-0.1, 0.1, (num_rows, WIDTH)).astype(np.float32)
+    part = draw.uniform(-0.1, 0.1, (10_000, WIDTH)).astype(np.float32)  # of all rows, again and again
+    parts = (part[: num_rows - start] for start in range(0, num_rows, len(part)))
     candidates = draw.uniform(-0.1, 0.1, (CANDIDATES, WIDTH)).astype(np.float32)
     units = [f"user {row // 10}" for row in range(num_rows)]
-    timed(lambda: Electorate(vectors, units).sums(candidates, votes_each=8))
+    timed(lambda: Electorate(parts, units).sums(candidates, votes_each=8))
 
 
 def marginals(timed: Timed, rows: Path, num_rows: int) -> None:

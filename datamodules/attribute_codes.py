@@ -19,9 +19,10 @@ FILL = ": a model fills it, python cli.py fill TABLE --schema SCHEMA --out FILLE
 
 
 class AttributeCodes:
-    """Writes the values of a request as a control code (:func:`~datamodules.columns.control_code`), and reads it again.
+    """Writes the values of a request as a control code, and reads it again.
 
-    The attributes stand in the order of the schema; each has one of its public values, or "other".
+    :func:`~datamodules.columns.control_code` says what that is. The attributes stand in the order of the schema; each
+    has one of its public values, or "other".
 
     Formal guarantees:
         The code of a row is a function of this row and of the public schema.

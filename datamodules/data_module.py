@@ -1,4 +1,4 @@
-"""What all data modules share: ranks, steps, the codec, evaluation files, and loaders that Lightning leaves alone."""
+"""What all data modules share: ranks, steps, the codec, evaluation files, and loaders of their own."""
 
 from __future__ import annotations
 
