@@ -320,7 +320,7 @@ class StepMaker(StepBase):
             "private": private,
             "seed": experiment.seed,
             "parser": self.parser,
-            "save_parsed": self.run / parsed if self.parser else None,
+            "parsed": self.run / parsed if self.parser else None,
             "keep_function": data.get("keep_function"),
             "next_token_epochs": experiment.next_token_epochs or None,
             "columns": self._columns_with_attributes(),

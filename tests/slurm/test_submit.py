@@ -169,7 +169,7 @@ def leaves(node: object) -> list[str]:
 
 
 def writes(step: Step) -> list[str]:
-    options = ("--run_dir", "--out", "--save-parsed")
+    options = ("--run_dir", "--out", "--parsed")
     named = [step.argv[i + 1] for i, word in enumerate(step.argv) if word in options]
     callbacks = (step.config or {}).get("trainer", {}).get("callbacks", [])
     return named + [c["init_args"]["output_path"] for c in callbacks if "output_path" in c.get("init_args", {})]
