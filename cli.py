@@ -42,17 +42,6 @@ COMMANDS = {
 
 #: What ``--help all`` adds.
 MORE = {
-    "Steps that run calls": {
-        "partition": "commands.data.partition:partition",
-        "public-trees": "commands.data.public_trees:public_trees",
-        "histogram": "commands.privacy.histogram:histogram",
-        "attributes": "commands.privacy.attributes:attributes",
-        "calibrate": "commands.privacy.calibrate:calibrate",
-        "rows": "commands.privacy.rows:rows",
-        "evolve": "commands.privacy.evolve:evolve",
-        "keep-best": "commands.quality.keep_best:keep_best",
-        "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
-    },
     "Redaction": {
         "attack": "commands.redaction.attack:attack",
         "divergence": "commands.redaction.divergence:divergence",
@@ -72,13 +61,26 @@ MORE = {
     },
 }
 
+#: What ``run`` calls, and ``step NAME --config FILE`` by hand.
+STEPS = {
+    "partition": "commands.data.partition:partition",
+    "public-trees": "commands.data.public_trees:public_trees",
+    "histogram": "commands.privacy.histogram:histogram",
+    "attributes": "commands.privacy.attributes:attributes",
+    "calibrate": "commands.privacy.calibrate:calibrate",
+    "rows": "commands.privacy.rows:rows",
+    "evolve": "commands.privacy.evolve:evolve",
+    "keep-best": "commands.quality.keep_best:keep_best",
+    "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; see :func:`doppel.console.dispatch.main`."""
     end_with_named()
     from doppel.console import dispatch  # what takes time is imported where Ctrl-C is one line already
 
-    return dispatch.main(COMMANDS, __doc__ or "", "cli.py", argv, MORE)
+    return dispatch.main(COMMANDS, __doc__ or "", "cli.py", argv, MORE, STEPS)
 
 
 if __name__ == "__main__":

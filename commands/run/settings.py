@@ -78,7 +78,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Topics:
-    """What the system ``topics`` counts of utterances without labels: see ``python cli.py calibrate --help``.
+    """What the system ``topics`` counts of utterances without labels: see ``python cli.py step calibrate --help``.
 
     Args:
         num_topics: Topics of the codebook.
@@ -146,7 +146,7 @@ class Experiment:
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
             it reads as the tree, or ``fluent`` one that is said well, and texts that ``labels`` draws for each label
             and ``attributes`` for each row, of which a public sentence encoder keeps the one that it reads as that
-            (``python cli.py keep-best``);
+            (``python cli.py step keep-best``);
             1 keeps what is drawn.
         fluent: Of the utterances that a two-stage system draws for a tree, those come first that a larger model of
             public text (``make base-135m``) finds as fluent as human turns, those of ``reference``.

@@ -270,7 +270,7 @@ def is_declared(step: Step, run: Path) -> bool:
 
 def _declared(step: Step, run: Path) -> dict[str, Any]:
     return {
-        "command": [_place(word, run) for word in step.argv],
+        "command": [_place(word, run) for word in step.words(run) if word != "step"],
         "writes": [vars(file) for file in step.writes],
         "reads": step.reads,
         "protected": step.protected,
