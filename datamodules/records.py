@@ -16,12 +16,9 @@ import numpy as np
 from datamodules.sources import read_files
 from doppel.errors import DataError
 from doppel.files import kind_of, parse_json, read_bytes, read_json_lines, read_lines
-from doppel.thingtalk import is_program
 
 #: A place such as ``reviews.csv:7``, and what stands there by column.
 Record = tuple[str, dict[str, Any]]
-#: Columns of the published files of Schema2QA, which do not name them.
-_SCHEMA2QA = ("id", "utterance", "parse", "label", "typed_template", "template")
 #: Forms that are known and not read, and what to do about them.
 _NOT_READ = {".xlsx": "save the sheet as .csv", ".xls": "save the sheet as .csv", ".arrow": "name its folder"}
 
@@ -39,8 +36,7 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
     ``.jsonl``, ``.ndjson``         one JSON object a line; also any name without a known ending
     ``.json``                       a JSON list of objects or of texts; or JSON lines
     ``.csv``, ``.tsv``              first line: the columns. Commas or tabs, as the name says, or what else the first
-                                    line has of commas, semicolons and tabs. An empty cell is null. The published files
-                                    of Schema2QA have no such line
+                                    line has of commas, semicolons and tabs. An empty cell is null
     ``.txt``                        one text a line, as the column ``text``; blank lines are passed over
     ``.parquet``                    rows by column
     a folder                        a data set of Hugging Face's ``save_to_disk``, or Parquet files of one name
@@ -121,9 +117,6 @@ def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) 
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header = _row(reader, path, 1) or []
     names = [name.strip() for name in header]
-    is_row = delimiter == "\t" and 3 <= len(header) <= len(_SCHEMA2QA) and is_program(header[2])
-    if is_row:
-        names = list(_SCHEMA2QA[: len(header)])
     while names and not names[-1]:
         names.pop()
     twice = [name for name, count in Counter(names).items() if name and count > 1]
@@ -131,10 +124,9 @@ def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) 
         places = [str(place) for place, name in enumerate(names, 1) if name == twice[0]]
         raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=f"{path}:1")
     while True:
-        start = 1 if is_row else reader.line_num + 1
+        start = reader.line_num + 1
         try:
-            row = header if is_row else _row(reader, path, start)
-            is_row = False
+            row = _row(reader, path, start)
             if row is None:
                 return
             if row and (not len(names) <= len(row) <= len(header) or any(map(str.strip, row[len(names) :]))):

@@ -16,7 +16,6 @@ from doppel.errors import DataError
 from doppel.files import kind_of
 from doppel.lispress import first_error
 from doppel.tables.schema import OTHER, as_word
-from doppel.thingtalk import ThingTalkError, is_program, to_lispress
 
 #: What to do about a turn without a field that the model needs.
 _WAYS_OUT = {
@@ -362,13 +361,6 @@ def _text(record: dict[str, Any], key: str, where: str) -> str:
 
 
 def _tree(text: str, where: str, column: str) -> str:
-    if is_program(text):
-        try:
-            return to_lispress(text)
-        except ThingTalkError as fault:
-            raise DataError(
-                f"unreadable ThingTalk: {fault}: correct the program or drop the line", about=where
-            ) from None
     error = first_error(text)
     if error is None and "(" in text:
         return text

@@ -313,14 +313,10 @@ class UtteranceLM(CausalLM):
 
 
 class ParseTreeLM(CausalLM):
-    """Model p(y) of Lispress parse trees, the first stage of Mireshghallah et al., 2023, Algorithm 2.
+    """Model p(y) of Lispress parse trees, the first stage of Mireshghallah et al., 2023, Algorithm 2."""
 
-    Args:
-        source: ``label`` prompts with the label, such as a row of attributes: p(y | attributes).
-    """
-
-    def __init__(self, source: Literal["label"] | None = None, **kwargs: Any) -> None:
-        super().__init__(source=source, target="parse", **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(source=None, target="parse", **kwargs)
 
 
 class Parse2Utterance(CausalLM):

@@ -49,9 +49,9 @@ class SamplingArguments:
             max_new_tokens is no sample. A CSV table of a public API
             (:func:`doppel.lispress.api_table.read_api_names`), public trees as JSON lines
             (:func:`doppel.lispress.tree_names.read_tree_names`), or a list of such files: their names alone.
-            ``lispress``: any names. Null writes freely, as the paper does. In an experiment ``reference``, the default,
-            stands for the trees of the public reference. Privacy: a public grammar is post-processing and costs
-            nothing; never make one from the private data.
+            Null writes freely, as the paper does. In an experiment ``reference``, the default, stands for the trees of
+            the public reference. Privacy: a public grammar is post-processing and costs nothing; never make one from
+            the private data.
     """
 
     num_beams: int = 1

@@ -25,7 +25,6 @@ from datamodules.tables import read_turns
 from datamodules.turn import Turn, unit_name
 from doppel.errors import DataError
 from doppel.privacy.spec import plan
-from doppel.thingtalk import from_lispress
 
 SECRET = "zebra"
 OWN = Columns(text="review", label=["category", "review_stars"], unit="user id", parse="tree")
@@ -329,21 +328,3 @@ def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_
     assert refused.value.about == f"{path}:1"
     with pytest.raises(DataError, match="NOWHERE"):
         check("$NOWHERE/own.jsonl")
-
-
-def test_rows_of_schema2qa_have_no_header_and_their_programs_become_trees(tmp_path: Path) -> None:
-    path = tmp_path / "rows.tsv"
-    program = 'now => ( @org.schema.Book.Book ) filter param:id:Entity(org.schema.Book:Book) =~ " emma " => notify'
-    quoted = '"{}"'.format(program.replace('"', '""'))
-    rows = [
-        ["books-1", "find emma", quoted, "books"],
-        ["books-2", "all", "now => @org.schema.Book.Book => notify", "books"],
-    ]
-    path.write_text("".join("\t".join(row) + "\n" for row in rows))
-    first, second = read_turns(str(path), "utterance", needs=["parse", "label"])
-    assert (first.utterance, first.label, second.parse) == ("find emma", "books", "(@org.schema.Book.Book)")
-    assert first.parse is not None and from_lispress(first.parse) == program
-    path.write_text("books-1\tfind emma\tnow => ( @org.schema.Book.Book => notify\tbooks\n")
-    with pytest.raises(DataError, match="token 5 of 6") as refused:
-        read_turns(str(path), "utterance")
-    assert refused.value.about == f"{path}:1"

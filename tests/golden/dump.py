@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tests.golden import models
+from tests.golden import model_loops
 from tests.golden.batches import batches
 from tests.golden.experiments import CONFIG, GRAPH, all_stages, digests
 from tests.golden.trainings import goldens
@@ -44,7 +44,7 @@ def values() -> dict[str, Any]:
     content: dict[str, Any] = {"machine": machine(), "grammar": grammar(), "accountants": noise_multipliers()}
     with tempfile.TemporaryDirectory() as folder:
         content["batches"] = batches(Path(folder))
-    content["models"] = {"features": models.features(), "words": models.words()}
+    content["models"] = {"features": model_loops.features(), "words": model_loops.words()}
     for ranks in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
             found = goldens(Path(folder), ranks)

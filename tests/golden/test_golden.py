@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.golden import entrances, models
+from tests.golden import entrances, model_loops
 from tests.golden.batches import batches
 from tests.golden.dump import CONFIGS, GRAPHS, VALUES, changed, read
 from tests.golden.experiments import CONFIG, FILE, GRAPH, digests
@@ -57,12 +57,12 @@ def test_the_accountants_give_the_same_numbers() -> None:
 
 
 def test_every_loop_over_a_model_reads_and_writes_the_same() -> None:
-    old, new, is_here = kept("models/features/"), models.features(), kept("machine/") == machine()
+    old, new, is_here = kept("models/features/"), model_loops.features(), kept("machine/") == machine()
     assert set(new) >= {name for name in old if "minilm" not in name}
     for name, values in new.items():
         assert values == pytest.approx(old[name], abs=1e-6 if is_here else 1e-3), name
     if is_here:
-        same(kept("models/words/"), models.words())
+        same(kept("models/words/"), model_loops.words())
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.ddp)])
