@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.columns import USUAL
-from datamodules.tables import head_of, kind, read_records
+from datamodules.records import head_of, kind, read_records
 from doppel.errors import DataError
 from doppel.files import write_json_lines, write_text
 

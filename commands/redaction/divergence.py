@@ -211,10 +211,10 @@ def encoded(encoder: str, texts: Sequence[str]) -> Floats:
     Raises:
         UserError: The encoder cannot be loaded.
     """
-    from doppel.metrics import TextFeaturizer
+    from doppel.models import TextFeaturizer
 
     if encoder == "minilm":
-        from lightning_modules.parsing.encoders import minilm
+        from doppel.models import minilm
 
         encoder = minilm()
     vectors = TextFeaturizer(expand_path(encoder), pooling="mean")(texts)

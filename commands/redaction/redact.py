@@ -17,8 +17,8 @@ from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
 from datamodules.columns import Columns
+from datamodules.records import head_of, kind, read_records
 from datamodules.sources import embedded_turns, expand_path, is_embedded
-from datamodules.tables import head_of, kind, read_records
 from doppel.errors import DataError, UserError
 from doppel.files import kind_of, whole_file, write_json
 from doppel.redaction.mask import Ranker, Redacted, Redactor

@@ -39,17 +39,6 @@ def by_attributes(make: StepMaker, system: System) -> list[Step]:
     ]
 
 
-def attributes_then_trees(make: StepMaker, system: System) -> list[Step]:
-    """p(y | attributes), then p(x | y): rows of attributes by AIM, trees for them, then utterances for the trees."""
-    settings = {"model": {"source": "label"}, "data": {"columns": {"attributes": make.attributes.schema}}}
-    return [
-        make.fit(system, "parse_tree", make.attributes, settings),
-        make.fit(system, "parse2utterance", make.attributes),
-        *make.trees(system, "parse_tree", changes=settings),
-        *make.utterances(system, "parse2utterance", keeps_best=True),
-    ]
-
-
 def by_topics(make: StepMaker, system: System) -> list[Step]:
     """p(x), of whose samples each topic gets its noised share."""
     return [make.fit(system, "one_stage", make.topics), *make.utterances(system, "one_stage", make.topics)]
@@ -98,7 +87,6 @@ _RECIPES: dict[str, Recipe] = {
     "topics": by_topics,
     "evolution": evolution,
     "two_stage": two_stage,
-    "two_stage_attributes": attributes_then_trees,
     "shuffled": shuffled,
     "unconstrained": unconstrained,
     "parser": parser,

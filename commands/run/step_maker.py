@@ -105,16 +105,12 @@ class StepMaker(StepBase):
     def trees(
         self, system: System, stage: str, shares: Shares | None = None, changes: Settings | None = None
     ) -> list[Step]:
-        """Trees of a model, which are the prompts of another; drawn by their shares where an experiment asks for it.
-
-        A system that writes trees for rows of attributes draws these rows first.
-        """
+        """Trees of a model, which are the prompts of another; drawn by their shares where an experiment asks for it."""
         writes = str(system.prompts)
         is_drawn = shares is not None and shares.draws_trees
         pool = self._file(pool_of(writes), "pool", system) if is_drawn else self._file(writes, "prompts", system)
-        rows = [] if system.rows is None else [self.marginals(system, stage)]
-        steps = [*rows, self._sample(system, stage, pool, shares, changes)]
-        return [*steps, self._calibrate(system, stage, writes, shares)] if is_drawn and shares else steps
+        sampled = self._sample(system, stage, pool, shares, changes)
+        return [sampled, self._calibrate(system, stage, writes, shares)] if is_drawn and shares else [sampled]
 
     def utterances(
         self,
@@ -171,16 +167,13 @@ class StepMaker(StepBase):
 
     def marginals(self, system: System, stage: str) -> Step:
         """Prompts of a model of attributes, from noised marginals of the private table of them."""
-        experiment, prompts = self.experiment, str(system.rows or system.prompts)
-        first, own = system.name, "marginals"
-        if system.rows is not None:
-            first, own = f"{system.name}_rows", f"marginals_{system.name}"
-        released = self._shares(f"{first}.releases.jsonl", system)
+        experiment, prompts = self.experiment, str(system.prompts)
+        released = self._shares(f"{system.name}.releases.jsonl", system)
         releases = system.draw == 1
         train = self._private_file(system) if releases else None
         again = {} if releases else {"releases": self.run / released.path, "only": self.only}
         return self.tool(
-            own if releases else f"marginals_{system.part(stage)}",
+            "marginals" if releases else f"marginals_{system.part(stage)}",
             "tool",
             ["attributes", self.run / system.model(stage), *self._exact()],
             {"out": self.run / prompts, "num_samples": experiment.num_samples, **again, "seed": experiment.seed},
@@ -355,8 +348,6 @@ class StepMaker(StepBase):
             data["num_samples"] *= shares.oversample
         if system.prompts is not None and writes.path not in (system.prompts, pool_of(system.prompts)):
             data |= self.prompts(system.prompts)
-        elif system.rows is not None:
-            data["prompts_path"] = str(self.run / system.rows)
         config = self.configs.sampling(system, stage, changes or {}, data)
         source, checkpoint = system.source(stage), self.checkpoint(system.model(stage))
         overlay = self.configs.writing("sample", str(self.run / writes.path), source)

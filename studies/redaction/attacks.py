@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from commands.quality.frame import COLUMNS, read_csv, write_csv
 from datamodules.tables import read_turns
 from doppel.files import write_json_lines
+from doppel.models import minilm
 from doppel.redaction.attack import classify
 from doppel.redaction.mask import Ranker, Redacted, Redactor
 from doppel.redaction.mechanisms import word_mechanism
@@ -47,7 +48,6 @@ from doppel.redaction.rank import LogisticRanker
 from doppel.redaction.reconstruction import Reconstructor
 from doppel.redaction.word_level import Perturber
 from doppel.redaction.word_vectors import input_vectors
-from lightning_modules.parsing.encoders import minilm
 
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 #: Data → its file, what is sensitive and what is safe there, and rows of each that are drawn.

@@ -159,7 +159,8 @@ def test_the_published_splits_of_one_source_are_told_from_copies(data_folder: Pa
 
 
 def test_nothing_of_an_utterance_is_the_same_in_another_process(private: str) -> None:
-    words = "import sys; from datamodules.tables import utterances_of as u; from datamodules.columns import Columns; "
+    words = "import sys; from datamodules.tables import utterances_of as u; "
+    words += "from datamodules.columns import Columns; "
     words += "print(*u(sys.argv[1], Columns(text='said')).long)"
     told = [
         subprocess.run(

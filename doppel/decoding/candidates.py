@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 _SLACK = 8  # candidates beyond top_k, where scores that tie with the last of them may lie
-_BLOCK = 32  # scores whose maximum stands for them in the first pass over a large vocabulary
 
 
 def candidates(scores: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
@@ -28,12 +27,12 @@ def candidates(scores: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor
     if k == size and top_p >= 1:
         return scores, torch.arange(size, device=scores.device).expand(scores.shape)
     width = min(k + _SLACK, size)
-    kept, ids = _largest(scores, width)
+    kept, ids = scores.topk(width)
     last = kept[..., k - 1 : k]
     # Half precision rounds many logits to one number, so more scores than the slack may tie with the last one kept.
     while width < size and bool(((kept[..., -1:] == last) & last.isfinite()).any()):
         width = min(2 * width, size)
-        kept, ids = _largest(scores, width)
+        kept, ids = scores.topk(width)
     kept = kept.masked_fill(kept < last, -torch.inf)
     if top_p < 1:
         tail = kept.softmax(-1).flip(-1).cumsum(-1).flip(-1)
@@ -43,36 +42,20 @@ def candidates(scores: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor
     return kept, ids
 
 
-def draw(scores: Tensor) -> Tensor:
+def draw(scores: Tensor, points: Tensor | None = None) -> Tensor:
     """Draw one column of each row in proportion to exp(score), by the inverse of the distribution function.
 
     One random number a row: the exponential noise of ``torch.multinomial`` costs one for every column.
 
     Args:
         scores: Shape [rows, columns]; a row has a finite score.
+        points: A number in [0, 1) for each row, [rows, 1], which is compared in float64; None draws them from the
+            global generator.
 
     Returns:
         Columns of shape [rows, 1].
     """
-    sums = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
-    points = torch.rand(len(sums), 1, dtype=torch.float64, device=sums.device) * sums[:, -1:]
-    return torch.searchsorted(sums, points, right=True).clamp_(max=sums.shape[-1] - 1)
-
-
-def _largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest scores in descending order, and their indices.
-
-    The k largest lie in the k blocks with the largest maxima, so that only those are searched.
-    """
-    *rows, size = scores.shape
-    num_blocks = size // _BLOCK
-    if num_blocks < 1.5 * k:
-        return scores.topk(k)
-    whole, rest = scores[..., : num_blocks * _BLOCK], scores[..., num_blocks * _BLOCK :]
-    blocks = whole.unflatten(-1, (num_blocks, _BLOCK))
-    best = blocks.amax(-1).topk(k, sorted=False).indices
-    chosen = blocks.gather(-2, best[..., None].expand(*rows, k, _BLOCK)).flatten(-2)
-    values, columns = torch.cat([chosen, rest], -1).topk(k)
-    inside = best.gather(-1, (columns // _BLOCK).clamp_(max=k - 1)) * _BLOCK + columns % _BLOCK
-    beyond = columns - k * _BLOCK + num_blocks * _BLOCK
-    return values, torch.where(columns < k * _BLOCK, inside, beyond)
+    sums = scores.softmax(-1, dtype=None if points is None else torch.float64).cumsum(-1, dtype=torch.float64)
+    if points is None:
+        points = torch.rand(len(sums), 1, dtype=torch.float64, device=sums.device)
+    return torch.searchsorted(sums, points * sums[:, -1:], right=True).clamp_(max=sums.shape[-1] - 1)

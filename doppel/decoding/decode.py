@@ -6,24 +6,23 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
-from llguidance import LLMatcher
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from lightning_modules.decoding.candidates import candidates, draw
-from lightning_modules.decoding.constraint import TreeConstraint
-from lightning_modules.decoding.slot_cache import SlotCache
+from doppel.decoding.candidates import candidates, draw
+from doppel.decoding.row_cache import RowCache
 
 _NEEDED = ("input_ids", "attention_mask", "position_ids", "past_key_values")  # of a model's forward
 _PROMPT_TOKENS = 8192  # most tokens of a forward that reads prompts
 _READ_TOGETHER = 4  # prompts that are read together however unequal they are
 _PADDING = 0.85  # of the longest prompt in a forward, below which another prompt waits for the next forward
 _SPARE_COLUMNS = 64  # of the cache at first, beyond the longest prompt
-_WAIT = 8  # prompts wait until an eighth of the slots is free, so that they are read in batches
+_WAIT = 8  # prompts wait until an eighth of the rows is free, so that they are read in batches
 
 
 def _forward_arguments(model: PreTrainedModel) -> set[str]:
@@ -40,10 +39,26 @@ class Request:
     Attributes:
         prompt: Ids that the model reads first; at least one.
         limit: Most ids to write, the end of text included; at least one.
+        stream: Random numbers of its own, so that they do not depend on which texts are written with it; None, for all
+            requests or for none: the global generator of the model's device.
     """
 
     prompt: list[int]
     limit: int
+    stream: np.random.Generator | None = None
+
+
+class Constraint(Protocol):
+    """Forbids tokens by what was written before."""
+
+    def start(self) -> Any:
+        """The state before the first token."""
+
+    def advance(self, state: Any, token: int) -> None:
+        """Move a state past one more token."""
+
+    def mask(self, states: Sequence[Any], like: Tensor) -> Tensor:
+        """Booleans of the shape of the scores ``like``, true where a token is forbidden."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,7 @@ class DrawingRule:
         top_p: Probability mass kept; 1 keeps all.
         temperature: Divides the scores before they are cut.
         never: Ids that are never drawn.
-        eos_id: Ends a text.
+        eos_id: Ends a text; None: nothing does.
         constraint: Forbids tokens before the scores are cut; None forbids none.
     """
 
@@ -63,8 +78,8 @@ class DrawingRule:
     top_p: float
     temperature: float
     never: tuple[int, ...]
-    eos_id: int
-    constraint: TreeConstraint | None = None
+    eos_id: int | None
+    constraint: Constraint | None = None
 
 
 def is_supported(model: PreTrainedModel) -> bool:
@@ -97,16 +112,16 @@ def decode(model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRul
     Args:
         model: In evaluation mode; :func:`is_supported` holds for it.
         requests: Prompts and their longest texts; prompt and text fit the model's positions.
-        rule: How to draw; random numbers come from the global generator of the model's device.
+        rule: How to draw.
         max_rows: Most texts that go through the model together.
 
     Returns:
         Ids of each text, with the end-of-text id where the model ended it.
     """
-    return Slots(model, rule, max_rows).write(requests)
+    return DecodingBatch(model, rule, max_rows).write(requests)
 
 
-class Slots:
+class DecodingBatch:
     """Writes texts, many at a time, each drawn from the model's own distribution whatever the other texts are.
 
     The rows in use are always rows 0 … n-1, where row r is text ``texts[r]``. Every prompt is read once, all but its
@@ -116,13 +131,13 @@ class Slots:
     Args:
         model: In evaluation mode; see :func:`is_supported`.
         rule: How to draw.
-        num_slots: Most rows at a time.
+        max_rows: Most rows at a time.
     """
 
-    def __init__(self, model: PreTrainedModel, rule: DrawingRule, num_slots: int) -> None:
+    def __init__(self, model: PreTrainedModel, rule: DrawingRule, max_rows: int) -> None:
         self.model = model
         self.rule = rule
-        self.num_slots = num_slots
+        self.max_rows = max_rows
         self.device = model.device
         self.texts: list[int] = []
         self.requests: Sequence[Request] = []
@@ -133,7 +148,7 @@ class Slots:
         self._last_R = torch.empty(0, dtype=torch.long, device=self.device)
         #: What each row has written, and where that is in the grammar.
         self._ids: list[list[int]] = []
-        self._trees: list[LLMatcher] = []
+        self._states: list[Any] = []
         self._is_additive = model.config.get_text_config()._attn_implementation == "eager"
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in _forward_arguments(model) else {}
         self.never = torch.tensor(rule.never, dtype=torch.long, device=self.device)
@@ -151,12 +166,12 @@ class Slots:
         written: list[list[int]] = [[] for _ in requests]
         num_layers = self.model.config.get_text_config().num_hidden_layers
         longest = max((len(r.prompt) for r in requests), default=0)
-        num_slots = min(self.num_slots, len(requests))
-        self.cache = SlotCache(num_layers, num_slots, longest + _SPARE_COLUMNS)
+        max_rows = min(self.max_rows, len(requests))
+        self.cache = RowCache(num_layers, max_rows, longest + _SPARE_COLUMNS)
         while waiting or self.texts:
-            num_new = min(num_slots - len(self.texts), len(waiting))
+            num_new = min(max_rows - len(self.texts), len(waiting))
             needs_reading = num_new > 0 and len(requests[waiting[0]].prompt) > 1
-            if num_new and num_new >= (min(max(1, num_slots // _WAIT), len(waiting)) if needs_reading else 1):
+            if num_new and num_new >= (min(max(1, max_rows // _WAIT), len(waiting)) if needs_reading else 1):
                 self._admit([waiting.popleft() for _ in range(num_new)])
             ended = self.step()
             for row, ids in ended.items():
@@ -173,7 +188,7 @@ class Slots:
         if rule.temperature != 1:
             scores_RV = scores_RV / rule.temperature
         kept_RK, ids_RK = candidates(scores_RV, rule.top_k, rule.top_p)
-        self._last_R = ids_RK.gather(1, draw(kept_RK)).flatten()
+        self._last_R = ids_RK.gather(1, draw(kept_RK, self._points())).flatten()
         self._filled_R = self._filled_R + 1
         ended = {}
         for row, token in enumerate(self._last_R.tolist()):
@@ -183,14 +198,20 @@ class Slots:
             if token == rule.eos_id or len(ids) == self.requests[self.texts[row]].limit:
                 ended[row] = ids
             elif rule.constraint is not None:
-                rule.constraint.advance(self._trees[row], token)
+                rule.constraint.advance(self._states[row], token)
         return ended
+
+    def _points(self) -> Tensor | None:
+        """A number in [0, 1) for each row, of its text's stream."""
+        streams = [self.requests[text].stream for text in self.texts]
+        points = [[stream.random()] for stream in streams if stream is not None]
+        return torch.tensor(points, dtype=torch.float64, device=self.device) if points else None
 
     def _forbid(self, scores_RV: Tensor) -> None:
         """Set the scores of what may not come next to minus infinity, in place."""
         scores_RV.index_fill_(-1, self.never, -torch.inf)
         if self.rule.constraint is not None:
-            scores_RV.masked_fill_(self.rule.constraint.mask(self._trees, scores_RV), -torch.inf)
+            scores_RV.masked_fill_(self.rule.constraint.mask(self._states, scores_RV), -torch.inf)
 
     def forward(self) -> Tensor:
         """Logits of the rows' next tokens in float32 at least, forbidden ones included: shape [rows, vocabulary].
@@ -216,7 +237,7 @@ class Slots:
 
     def _clear(self) -> None:
         """No row is in use."""
-        self.texts, self.filled, self._ids, self._trees = [], [], [], []
+        self.texts, self.filled, self._ids, self._states = [], [], [], []
         self._last_R, self._filled_R = self._last_R[:0], self._filled_R[:0]
 
     def _admit(self, texts: list[int]) -> None:
@@ -239,7 +260,7 @@ class Slots:
         self.filled += [len(p) for p in prompts]
         self._ids += [[] for _ in texts]
         if self.rule.constraint is not None:
-            self._trees += [self.rule.constraint.start() for _ in texts]
+            self._states += [self.rule.constraint.start() for _ in texts]
         last_R = torch.tensor([r.prompt[-1] for r in requests], device=self.device)
         filled_R = torch.tensor([len(p) for p in prompts], device=self.device)
         self._last_R, self._filled_R = torch.cat([self._last_R, last_R]), torch.cat([self._filled_R, filled_R])
@@ -267,9 +288,9 @@ class Slots:
         for to, row in zip(target, source, strict=True):
             self.texts[to], self.filled[to] = self.texts[row], self.filled[row]
             self._ids[to] = self._ids[row]
-            if self._trees:
-                self._trees[to] = self._trees[row]
-        for of_rows in (self.texts, self.filled, self._ids, self._trees):
+            if self._states:
+                self._states[to] = self._states[row]
+        for of_rows in (self.texts, self.filled, self._ids, self._states):
             del of_rows[num_left:]
         source_M = torch.tensor(source, dtype=torch.long, device=self.device)
         target_M = torch.tensor(target, dtype=torch.long, device=self.device)

@@ -86,7 +86,7 @@ def _read_utterances(path: str, limit: int | None) -> list[str]:
 
 
 class TextMixtureDataModule(TrainingDataModule):
-    """Blocks of public utterances, grammar trees and (tree, utterance) pairs, in the format of the codec.
+    """Blocks of public utterances, grammar trees and (tree, utterance) pairs, as the codec writes them.
 
     Training examples are those of p(x), p(y) and p(x|y) as :class:`~datamodules.codec.Codec` writes them, all with loss
     on every token, packed whole into blocks. The model attends across the examples of a block, which ``<eos>`` sets

@@ -26,8 +26,6 @@ from doppel.lispress.tree_names import read_tree_names
 if TYPE_CHECKING:
     from datamodules.codec import Codec
 
-#: Names the notation alone, with any names in it.
-NOTATION = "lispress"
 #: How a file of public trees ends; any other one is a table of an API.
 TREES = ".jsonl"
 _BITS = torch.arange(32, dtype=torch.int32)
@@ -122,8 +120,8 @@ def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstr
 
 @lru_cache(maxsize=4)
 def _constraint(tables: tuple[str, ...], spaced: bool, tokenizer: Any, eos_id: int) -> TreeConstraint | None:
-    names = None if tables == (NOTATION,) else _names(tables)
-    if names is not None and names.is_empty:  # nothing is known of the API
+    names = _names(tables)
+    if names.is_empty:  # nothing is known of the API
         return None
     return TreeConstraint(lark_grammar(names, spaced), tokenizer, eos_id)
 

@@ -12,32 +12,32 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 _GROWTH = 1.5  # of the buffers, in columns, when they are full
 
 
-class SlotCache(Cache):
-    """A cache of ``num_slots`` rows, each of which writes at a column of its own.
+class RowCache(Cache):
+    """A cache of ``max_rows`` rows, each of which writes at a column of its own.
 
     A row's entries lie from column 0 on, without padding, whatever the lengths of the other rows. What a query may
     look at is the caller's attention mask alone. Three things happen to rows, all of them without touching the others:
     a prompt is written into new rows (:meth:`write_prompts`), every row gets the entries of its next tokens
     (:meth:`write_next`), and rows are moved to where others have left (:meth:`move_rows`).
 
-    The buffers of a layer have shape [slots, columns, heads, head size] and grow by half when their columns are used
+    The buffers of a layer have shape [rows, columns, heads, head size] and grow by half when their columns are used
     up; they take the type of the first keys and values that arrive, so autocast is followed.
 
     Args:
         num_layers: Layers of the model that have keys and values.
-        num_slots: Most rows at a time.
+        max_rows: Most rows at a time.
         num_columns: Columns of the buffers at first.
     """
 
-    def __init__(self, num_layers: int, num_slots: int, num_columns: int) -> None:
-        self.num_slots = num_slots
+    def __init__(self, num_layers: int, max_rows: int, num_columns: int) -> None:
+        self.max_rows = max_rows
         self.num_columns = num_columns
         #: Flat indices (row · columns + column) at which the next keys and values are written.
         self.targets = torch.empty(0, dtype=torch.long)
         #: Rows and columns that the queries see besides what is written now; (0, 0) while prompts are written.
         self.visible = (0, 0)
-        self._slot_layers = [_SlotLayer(self) for _ in range(num_layers)]
-        super().__init__(layers=[*self._slot_layers])
+        self._row_layers = [_RowLayer(self) for _ in range(num_layers)]
+        super().__init__(layers=[*self._row_layers])
 
     def write_prompts(self, rows: Tensor, length: int, source: Tensor) -> None:
         """Let the next forward write the first ``length`` entries of ``rows``, which see their own prompt only.
@@ -51,7 +51,7 @@ class SlotCache(Cache):
         columns_T = torch.arange(length, device=rows.device)
         self.targets = (rows[:, None] * self.num_columns + columns_T).flatten()
         self.visible = (0, 0)
-        for layer in self._slot_layers:
+        for layer in self._row_layers:
             layer.source = source
 
     def write_next(self, columns: Tensor, num_visible: int) -> None:
@@ -74,20 +74,20 @@ class SlotCache(Cache):
 
     def buffers(self) -> list[Tensor]:
         """Keys and values of every layer."""
-        return [buffer for layer in self._slot_layers for buffer in layer.buffers]
+        return [buffer for layer in self._row_layers for buffer in layer.buffers]
 
     def _reserve(self, num_columns: int) -> None:
         if num_columns <= self.num_columns:
             return
         old, self.num_columns = self.num_columns, max(num_columns, int(self.num_columns * _GROWTH))
-        for layer in self._slot_layers:
+        for layer in self._row_layers:
             layer.buffers = [F.pad(buffer, (0, 0, 0, 0, 0, self.num_columns - old)) for buffer in layer.buffers]
 
 
-class _SlotLayer(CacheLayerMixin):
+class _RowLayer(CacheLayerMixin):
     """Keys and values of one layer: the two ``buffers``, once they are there."""
 
-    def __init__(self, cache: SlotCache) -> None:
+    def __init__(self, cache: RowCache) -> None:
         super().__init__()
         self.cache = cache
         self.source = torch.empty(0, dtype=torch.long)
@@ -95,7 +95,7 @@ class _SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the buffers; zeros, because a masked entry must still be finite."""
-        shape = self.cache.num_slots, self.cache.num_columns
+        shape = self.cache.max_rows, self.cache.num_columns
         self.buffers = [states.new_zeros(*shape, *states.shape[1::2]) for states in (key_states, value_states)]
         self.is_initialized = True
 
