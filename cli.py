@@ -47,14 +47,12 @@ MORE = {
         "divergence": "commands.redaction.divergence:divergence",
         "perturb": "commands.redaction.perturb:perturb",
     },
+    "Labelled samples": {
+        "label-accuracy": "commands.quality.labels:label_accuracy",
+    },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",
         "fill": "commands.data.fill:fill",
-    },
-    "Pools and splits of programs": {
-        "templates": "commands.annotate.templates:templates",
-        "compositional-split": "commands.annotate.compositional_split:compositional_split",
-        "schema2qa-pool": "commands.data.schema2qa_pool:schema2qa_pool",
     },
 }
 

