@@ -19,7 +19,7 @@ from pathlib import Path
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from doppel.files import read_json_lines
-from doppel.lispress.forms import BINDERS
+from doppel.lispress.calls import BINDERS
 from doppel.lispress.function_types import valid_function_types
 from doppel.metrics.compare import function_metrics, tree_repetition
 
