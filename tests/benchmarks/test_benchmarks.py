@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import batching, clipping, layers, memory, metadata, privacy_price, step
+from benchmarks import batching, clipping, layers, memory, privacy_price, step
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
-from commands.quality.frame import read_csv
 
 TINY = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "3"]
 
@@ -138,13 +137,3 @@ def test_layers_prints_a_ratio_for_every_way(capsys: pytest.CaptureFixture[str])
     assert set(rows) == {f"{name}: {way}" for name in layers.SUBJECTS for way in layers.WAYS}
     for name in layers.SUBJECTS:
         assert all(number(cell) > 0 for cell in rows[f"{name}: Doppel"][1:])
-
-
-def test_metadata_measures_every_method_beside_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DOPPEL_LEDGER", raising=False)
-    path = tmp_path / "metadata.csv"
-    size = ["--num-rows", "300", "--epsilons", "4", "--seeds", "1", "--methods", "independent"]
-    metadata.main(["embedded:any?num=700", *size, "--out", str(path)])
-    found = read_csv(path)
-    assert list(found["setting"]) == ["other rows of the file", "independent"]
-    assert found["value"].between(0.01, 0.6).all()
