@@ -30,43 +30,43 @@ COMMANDS = {
         "export": "commands.privacy.export:export",
         "audit": "commands.privacy.audit:audit",
     },
-    "Look": {
+    "Evaluate and report": {
         "evaluate": "commands.quality.evaluate:evaluate",
         "page": "commands.page.page:page",
-        "results": "commands.quality.results:results",
     },
-    "Annotate": {
+    "Annotate and redact": {
         "choose": "commands.annotate.choose:choose",
-    },
-    "Redaction": {
         "redact": "commands.redaction.redact:redact",
-        "attack": "commands.redaction.attack:attack",
-        "divergence": "commands.redaction.divergence:divergence",
-        "perturb": "commands.redaction.perturb:perturb",
-    },
-    "Data": {
-        "download": "commands.data.download:download",
     },
 }
 
 #: What ``--help all`` adds.
 MORE = {
-    "Steps that run calls": {
-        "partition": "commands.data.partition:partition",
-        "public-trees": "commands.data.public_trees:public_trees",
-        "histogram": "commands.privacy.histogram:histogram",
-        "attributes": "commands.privacy.attributes:attributes",
-        "calibrate": "commands.privacy.calibrate:calibrate",
-        "rows": "commands.privacy.rows:rows",
-        "evolve": "commands.privacy.evolve:evolve",
-        "keep-best": "commands.quality.keep_best:keep_best",
-        "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
-        "report": "commands.page.report:report",
+    "Redaction": {
+        "attack": "commands.redaction.attack:attack",
+        "divergence": "commands.redaction.divergence:divergence",
+        "perturb": "commands.redaction.perturb:perturb",
+    },
+    "Labelled samples": {
+        "label-accuracy": "commands.quality.labels:label_accuracy",
     },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",
         "fill": "commands.data.fill:fill",
     },
+}
+
+#: What ``run`` calls, and ``step NAME --config FILE`` by hand.
+STEPS = {
+    "partition": "commands.data.partition:partition",
+    "public-trees": "commands.data.public_trees:public_trees",
+    "histogram": "commands.privacy.histogram:histogram",
+    "attributes": "commands.privacy.attributes:attributes",
+    "calibrate": "commands.privacy.calibrate:calibrate",
+    "rows": "commands.privacy.rows:rows",
+    "evolve": "commands.privacy.evolve:evolve",
+    "keep-best": "commands.quality.keep_best:keep_best",
+    "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
 }
 
 
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_with_named()
     from doppel.console import dispatch  # what takes time is imported where Ctrl-C is one line already
 
-    return dispatch.main(COMMANDS, __doc__ or "", "cli.py", argv, MORE)
+    return dispatch.main(COMMANDS, __doc__ or "", "cli.py", argv, MORE, STEPS)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from benchmarks._harness import Report, table
 from commands.run.experiment import load
 from commands.run.norms import build, micro_batches
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 

@@ -204,6 +204,6 @@ def _plain_errors(file: Path) -> Iterator[None]:
         raise DataError(f"{file} may not be read by this user: change its permissions or its owner") from None
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(
-            f"no file {file}: put a .csv, .jsonl, .parquet or .txt file of utterances there (.gz and .zip too), set "
-            "another path, or fetch a published release with `python cli.py download smcalflow`"
+            f"no file {file}: put a .csv, .jsonl, .parquet or .txt file of utterances there (.gz and .zip too), or set "
+            "another path (docs/guide.md says where published data are)"
         ) from None

@@ -14,7 +14,7 @@ import yaml
 
 import cli
 from commands.privacy import evolve
-from commands.run import runner as runner_module
+from commands.run import work as work_module
 from commands.run.experiment import load
 from commands.run.slurm import load_site
 from commands.runs.manifest import enter
@@ -81,6 +81,7 @@ def call(
     """``evolve`` in ``folder/evolution``, of two rounds at ε = 8 unless it says otherwise."""
     given = {"target_epsilon": 8.0, "delta": 1e-5, "scope": "evolution", **(privacy or {})}
     words = [
+        "step",
         "evolve",
         str(folder / "evolution"),
         "--out",
@@ -142,12 +143,12 @@ def make_run(folder: Path, **fields: Any) -> Path:
     }
     (folder / "mine.yaml").write_text(yaml.safe_dump(experiment))
     run = folder / "run"
-    with mock.patch.object(runner_module, "check_sources"):  # which asks for a sentence encoder
-        runner = runner_module.Runner(load(folder / "mine.yaml"), run, load_site(None, {}))
-    runner._write(overwrite=True)
-    for step in runner.steps[:-1]:
+    with mock.patch.object(work_module, "check_sources"):  # which asks for a sentence encoder
+        work = work_module.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
+    work_module.write(work, overwrite=True)
+    for step in work.steps[:-1]:
         with words_alone():
-            assert cli.main(list(step.argv)) == 0, step.name
+            assert cli.main(list(step.words(run))) == 0, step.name
         enter(run, step.name)
         (run / ".done").mkdir(exist_ok=True)
         (run / ".done" / step.name).write_text("1\n")

@@ -127,8 +127,9 @@ def end_step(
     """
     hidden = (private,) if private else ()
     files = {"writes": tuple(writes), "reads": (*reads, *hidden), "protected": hidden}
-    step = Step(name, "tool", tuple(words), **files, mechanisms=tuple(mechanisms))
-    declare(step, run)
+    command, *more = words
+    folder = more[more.index("--run_dir") + 1].removeprefix(f"{run}/") if "--run_dir" in more else None
+    declare(Step(name, command, folder=folder, **files, mechanisms=tuple(mechanisms)), run)
     enter(run, name)
 
 

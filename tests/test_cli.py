@@ -17,6 +17,7 @@ import yaml
 import cli
 from commands.lightning import hardware
 from commands.runs.run_folder import last_checkpoint
+from commands.runs.systems import SYSTEMS
 from doppel.privacy.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,7 +65,15 @@ def test_each_group_and_each_command_stands_once(words: list[str], capsys: pytes
     assert re.findall(r"^  ([\w-]+) ", overview, re.M) == names
     assert re.findall(r"^(\w[\w ]+):$", overview, re.M) == list(groups)
     assert max(map(len, overview.splitlines())) <= 120
-    assert "all" in words or len(names) <= 21
+    assert "all" in words or len(names) <= 16
+
+
+def test_the_help_of_run_shows_an_example_and_names_every_system(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--help"])
+    told = capsys.readouterr().out
+    assert "\npython cli.py run configs/experiments/" in told
+    assert set(SYSTEMS) <= set(re.findall(r"\w+", told))
 
 
 def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,8 @@ from commands.lightning import train
 from commands.run import launch
 from commands.run.experiment import load as load_experiment
 from commands.run.experiment import shipped
+from commands.run.recipes import steps_of
 from commands.run.settings import SECTIONS, Experiment
-from commands.run.synthesis import steps_of
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.parser_data_module import ParserDataModule
 from doppel.console.command import command_parser, reads_words
@@ -43,6 +43,7 @@ PAGES = sorted(
 COMMENTED = sorted(file for file in (ROOT / "configs").rglob("*.yaml") if "python cli.py" in file.read_text("utf-8"))
 ROOMS = "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning_modules|models|slurm|studies|tests"
 TARGETS = {name: target for group in (cli.COMMANDS | cli.MORE).values() for name, target in group.items()}
+TARGETS |= {f"step {name}": target for name, target in cli.STEPS.items()}
 TRAINERS = ("fit", "validate", "test", "predict", "audit")
 _TEMPLATE = re.compile(r"[A-Z]{3,}|[…*{<$]")  # RUN/…, NAME, {a,b}
 _OF_A_SITE = {"slurm/site.yaml", "models/smollm2-135m", "models/smollm2-135m-requests"}  # that git ignores
@@ -123,6 +124,8 @@ def test_commands_parse(text: Path) -> None:
     for name, *rest in _commands(text):
         if name in (*TRAINERS, "--help"):  # which read their words themselves
             continue
+        if name == "step":
+            name, *rest = f"step {rest[0]}", *rest[1:]
         assert name in TARGETS, f"there is no command {name}"
         _files_exist(rest)
         if "--help" not in rest:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from commands.run.experiment import load
 from commands.run.local import run_here
-from commands.run.runner import Runner
 from commands.run.slurm import load_site
 from commands.run.values import read_values
+from commands.run.work import begin, make_folder, write
 from commands.runs.steps import Step
 
 #: Commands among the tools that samplings read from.
@@ -24,7 +25,7 @@ _NEEDED = ("public-trees", "calibrate")
 
 def makes_samples(step: Step) -> bool:
     """Whether the samples need a step."""
-    return step.kind in ("fit", "predict") or step.argv[0] in _NEEDED
+    return step.kind in ("fit", "predict") or step.command in _NEEDED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", nargs="*", default=[], help="fields of the experiment, as of `run`")
     options = parser.parse_args(arguments)
     changes = read_values(options.set) | {"systems": [options.system]}
-    runner = Runner(load(options.experiment, changes), options.run.resolve(), load_site(None, {}))
-    runner.steps = [step for step in runner.steps if makes_samples(step)]
-    runner.run.mkdir(parents=True, exist_ok=True)
-    runner._write(overwrite=True)
-    return run_here(runner.run, runner.steps)
+    work = begin(load(options.experiment, changes), options.run.resolve(), load_site(None, {}))
+    work = replace(work, steps=[step for step in work.steps if makes_samples(step)])
+    make_folder(work.run)
+    write(work, overwrite=True)
+    return run_here(work.run, work.steps)
 
 
 if __name__ == "__main__":

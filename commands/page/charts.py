@@ -103,33 +103,41 @@ def lengths(words: Mapping[str, Sequence[int]], title: str, told: str) -> Markup
 
 
 def curves(lines: pd.DataFrame, title: str, told: str) -> Markup:
-    """A metric against ε, with the deviation over seeds as whiskers.
-
-    Args:
-        lines: Columns ``ε`` (a text, in the order of the axis), ``value`` and ``line``, a row a run.
-        title: Of the picture.
-        told: What it shows.
-    """
-    import seaborn as sns  # a second, which the page of one run does not wait for
-
-    names = list(dict.fromkeys(lines["line"]))
+    """A metric against ε, inline; arguments as those of :func:`draw_curves`, ``told`` for who does not see it."""
     with mpl.rc_context(_LOOK):
         figure, axes = _axes()
-        sns.pointplot(
-            lines,
-            x="ε",
-            y="value",
-            hue="line",
-            palette=[_colour(place) for place in range(len(names))],
-            markers=[_MARKERS[place % len(_MARKERS)] for place in range(len(names))],
-            errorbar="sd",
-            dodge=0.1 if len(names) > 1 else False,
-            linewidth=1.8,
-            ax=axes,
-        )
-        axes.set(ylabel="", ylim=(0, None))
-        axes.legend()
+        draw_curves(axes, lines)
         return _inline(figure, "curves", title, told)
+
+
+def draw_curves(axes: Axes, lines: pd.DataFrame) -> None:
+    """A metric against ε, with the deviation over seeds as whiskers; lines of the paper are dashed.
+
+    Args:
+        axes: Where to draw.
+        lines: As :func:`commands.quality.tables.lines` makes them, of one metric.
+    """
+    from commands.quality.tables import OF_PAPER  # pandas, which the page of one run does not wait for
+
+    levels, names = list(dict.fromkeys(lines["ε"])), sorted(set(lines["line"]))
+    places = {name: place for place, name in enumerate(dict.fromkeys(name.removesuffix(OF_PAPER) for name in names))}
+    for number, name in enumerate(names):
+        own, place = lines[lines["line"] == name].groupby("ε", sort=False), places[name.removesuffix(OF_PAPER)]
+        shift = 0.1 * (number / (len(names) - 1) - 0.5) if len(names) > 1 else 0.0
+        axes.errorbar(
+            [levels.index(level) + shift for level in own["value"].mean().index],
+            own["value"].mean(),
+            own["std"].max().fillna(own["value"].std()).fillna(0),  # the paper says its own
+            color=_colour(place),
+            marker=_MARKERS[place % len(_MARKERS)],
+            linestyle="--" if name.endswith(OF_PAPER) else "-",
+            linewidth=1.8,
+            label=name,
+        )
+    axes.set_xticks(range(len(levels)), levels)
+    axes.set_xlabel("ε")
+    axes.set(ylabel="", ylim=(0, None))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=2)  # below, where it hides no line
 
 
 def _axes() -> tuple[Figure, Axes]:

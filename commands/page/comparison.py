@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,84 +11,67 @@ import pandas as pd
 
 from commands.page import charts
 from commands.page.html import render
-from commands.quality.frame import HUMAN, VOID, counted, pool, read_runs
+from commands.quality.frame import HUMAN, counted, pool, read_runs, write_csv
 from commands.quality.measures import SHOWN, measure
-from commands.quality.tables import epsilon_text, label_of, lines_of, sections
-from commands.runs.run_record import RunRecord
+from commands.quality.tables import beside_paper, lines, sections, table
 from doppel.errors import UserError
 from doppel.files import write_text
 
 
-def write_comparison(records: Sequence[RunRecord], out: Path) -> Path:
-    """Write the comparison of several runs.
+def write_comparison(runs: Sequence[Path], out: Path, csv: Path | None = None) -> str:
+    """Write the comparison of several runs, pooled over seeds, beside the paper's numbers.
 
-    What it shows are the runs' own metrics of samples, pooled over seeds as ``python cli.py results`` pools them, and
-    what they spent: nothing that a single page would not show.
+    Formal guarantees:
+        What it shows are the runs' own metrics of samples and what they spent: nothing that a page of one run would not
+        show. ε is what one run promises: whoever releases several runs on the same people spends all of them together.
+
+    Args:
+        runs: Folders at or below which runs lie.
+        out: The page.
+        csv: Also every metric of every run, a line each.
 
     Returns:
-        The file.
+        The tables as Markdown, and what was left out.
 
     Raises:
-        UserError: No run has a number.
+        UserError: There is no run, or none has a number.
     """
-    folders = [record.folder.resolve() for record in records]  # some may be named by a relative path
-    frame, problems = read_runs(folders)
+    frame, problems = read_runs([run.resolve() for run in runs])
     frame, notes = counted(frame)
+    left_out = [*problems, *notes]
     if frame.empty:
-        raise UserError(f"none of the {len(records)} runs has a number: {'; '.join(problems) or 'none has metrics'}")
-    shown = frame[frame["metric"].isin(SHOWN) & frame["value"].notna()]
+        raise UserError(f"no run has a number: {'; '.join(left_out) or 'none has metrics'}")
+    if csv is not None:
+        write_csv(frame, csv)
+    parts = list(sections(frame[frame["metric"].isin(SHOWN) & frame["value"].notna()]))
+    tables = [table(beside_paper(pool(own))) for own, _ in parts]
     content = render(
         "comparison.html",
         title=f"Privacy against quality: {', '.join(sorted(set(frame['experiment'])))}",
-        num_runs=len(records),
-        sections=[_section(own, told) for own, told in sections(shown)],
-        problems=[*problems, *notes],
-        runs=[os.path.relpath(folder, os.path.commonpath(folders)) for folder in folders],
-        command=f"python cli.py page {' '.join(map(str, folders))}",
+        sections=[
+            {
+                "title": own["data"].iloc[0],
+                "setting": context,
+                "table": made,
+                "figures": list(_figures(lines(own[own["system"] != HUMAN]))),
+            }
+            for (own, context), made in zip(parts, tables, strict=True)
+        ],
+        problems=left_out,
+        runs=sorted(set(frame["run"])),
+        command=f"python cli.py page {' '.join(map(os.path.relpath, runs))}",
     )
     write_text(out, content)
-    return out
+    texts = [f"\n{context}\n\n{made.markdown()}" for (_, context), made in zip(parts, tables, strict=True)]
+    return "\n".join([*texts, *(f"left out: {line}" for line in left_out)])
 
 
-def _section(frame: pd.DataFrame, told: str) -> dict[str, Any]:
-    """One table with its pictures; what is void of ε stands at no ε, and so in no picture."""
-    names = [name for name in SHOWN if name in set(frame["metric"])]
-    rows = pool(frame[frame["system"] != HUMAN])
-    drawn = frame[frame["epsilon"].notna() & ~_is_void(frame)].sort_values("epsilon")
-    drawn = drawn.assign(line=lines_of(drawn), ε=drawn["epsilon"].map(epsilon_text))
-    settings = rows.drop(columns=["metric", "value", "std", "seeds", "spent", "commit"]).columns
-    return {
-        "title": frame["data"].iloc[0],
-        "setting": told,
-        "figures": [_figure(own, name) for name in names if not (own := drawn[drawn["metric"] == name]).empty],
-        "headings": [measure(name).label for name in names],
-        "rows": [_row(own, names) for _, own in rows.groupby(list(settings), dropna=False, sort=False)],
-    }
-
-
-def _figure(drawn: pd.DataFrame, name: str) -> dict[str, Any]:
-    of = measure(name)
-    means = drawn.groupby(["line", "ε"], sort=False)["value"].mean()
-    told = "; ".join(f"{line}: {value:.3g} at ε = {epsilon}" for (line, epsilon), value in means.items())
-    picture = charts.curves(drawn, f"{of.label} against ε", told)
-    has_deviation = drawn.duplicated(["line", "ε"]).any()
-    return {"picture": picture, "label": of.label, "better": of.better, "has_deviation": has_deviation}
-
-
-def _row(own: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
-    first, cells = own.iloc[0], own.set_index("metric")
-    return {
-        "system": label_of(first["system"]),
-        "epsilon": epsilon_text(first["epsilon"]),
-        "is_void": bool(_is_void(own).iloc[0]),
-        "spent": "–" if own["spent"].isna().all() else f"{own['spent'].max():.3f}",
-        "seeds": own["seeds"].max(),
-        "cells": [
-            measure(name).show(*cells.loc[name, ["value", "std"]]) if name in cells.index else "–" for name in names
-        ],
-        "note": first["caveats"] if isinstance(first["caveats"], str) else "",
-    }
-
-
-def _is_void(frame: pd.DataFrame) -> pd.Series:
-    return frame["caveats"].astype(str).str.startswith(VOID)
+def _figures(drawn: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """A picture of each metric against ε."""
+    for name in (name for name in SHOWN if name in set(drawn["metric"])):
+        own, of = drawn[drawn["metric"] == name], measure(name)
+        means = own.groupby(["line", "ε"], sort=False)["value"].mean()
+        told = "; ".join(f"{line}: {value:.3g} at ε = {epsilon}" for (line, epsilon), value in means.items())
+        picture = charts.curves(own, f"{of.label} against ε", told)
+        has_deviation = own.duplicated(["line", "ε"]).any()
+        yield {"picture": picture, "label": of.label, "better": of.better, "has_deviation": has_deviation}

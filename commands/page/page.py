@@ -1,10 +1,14 @@
-"""``python cli.py page``: a run, or several beside one another, as one HTML file."""
+"""``python cli.py page``: what came of a run, or of several beside one another."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from commands.page.report import build_report
+from jsonargparse.typing import NonNegativeInt
+
+from commands.page.report import build_report, write_report
+from commands.page.report_text import render
 from commands.page.write import write_page
 from commands.runs.run_record import RunRecord
 from doppel.console.collection import no_collection
@@ -16,44 +20,64 @@ def page(
     runs: list[Path],
     *,
     out: Path | None = None,
+    csv: Path | None = None,
     supported: list[str] | None = None,
     names: str | None = None,
     private: bool = False,
+    samples: NonNegativeInt = 3,
 ) -> None:
-    """Write a run, or several beside one another, as one HTML file that anybody can open.
+    """Report on a run, or compare several: tables here, and one HTML file that anybody can open.
 
     Of one run: what people ask for and the assistant cannot do, how often, in synthetic examples; the privacy card;
-    how near the samples come to human turns; how to repeat it. Of several: what privacy costs, with seeds. The file
-    asks no network for anything, and all on it is released with noise, post-processed or public.
+    how near the samples come to human turns; how to repeat it. RUN/report.json has every number. Of several: what
+    privacy costs, beside the paper's numbers. A cell is then the mean ± the unbiased standard deviation over seeds, and
+    runs that differ in another setting never share one. The page asks no network for anything, and all on it is
+    released with noise, post-processed or public.
 
     Args:
         runs: A run folder; several, or a folder of runs, for a comparison.
-        out: The file to write; by default report.html in the run folder, comparison.html in the first folder.
+        out: The page; by default report.html in the run folder, comparison.html in the first folder. Of one run with
+            this, nothing else is written.
+        csv: Also write every metric of every run here, a line each.
         supported: Functions or labels that the assistant supports, in place of what the experiment says: names, starts
             of names with a star, '!NAME' for one that it lacks; or a file of them, or a .csv table of its API.
         names: A public YAML file of what people call functions, labels and topics, in place of what the experiment
             says, such as configs/names/smcalflow.yaml.
         private: Also show what the run compared with private text, which is NOT PRIVATE.
+        samples: Synthetic utterances to print, of one run.
 
     Raises:
         UserError: There is no run, or it has no samples; a file is not there, or nothing that is said to be supported
             occurs in the samples.
     """
     records = [record for folder in runs for record in _records(folder)]
-    if len(records) != 1:
+    if len(records) != 1 or csv is not None:
         from commands.page.comparison import write_comparison  # pandas, which no --help waits for
 
-        path = write_comparison(records, out or runs[0] / "comparison.html")
+        path = out or runs[0] / "comparison.html"
+        print(write_comparison(runs, path, csv))
+        if csv is not None:
+            print(f"{csv} has every metric of every run")
     else:
         (record,) = records
         try:
             report = build_report(record)
-        except UserError:  # the page says that nothing was measured, and of privacy what the card says
+        except UserError as error:  # the page says that nothing was measured, and of privacy what the card says
             report = None
-        path, notes = write_page(record, report, supported=supported, names=names, with_private=private, out=out)
-        for note in notes:
-            print(f"note: {note}")
-    print(f"{path}: open it in a browser; it asks no network for anything")
+            sys.stderr.write(f"there is no report.json: {error}\n")
+        if report is not None and out is None:
+            report = write_report(record, report)
+            print(render(report, record, samples))
+        card = None if report is None else report.get("card")
+        path, notes = write_page(record, report, card, supported=supported, names=names, with_private=private, out=out)
+        print("".join(f"note: {note}\n" for note in notes), end="")
+        if report is not None and out is None:
+            from callbacks.wandb_artifacts import harmless
+            from commands.page.wandb_report import log_report
+
+            with harmless():
+                log_report(record, report)
+    print(f"The page: {path} (open it in a browser; it asks no network for anything)")
 
 
 def _records(folder: Path) -> list[RunRecord]:

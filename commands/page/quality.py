@@ -17,7 +17,6 @@ from commands.quality.measures import DOWN, INSTEAD, UP, Measure, human_value, j
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import system
-from commands.runs.yaml_files import merge
 from datamodules.columns import Columns, reference_columns
 from datamodules.hub import is_on_hub
 from datamodules.overlap import refuse_private
@@ -130,13 +129,11 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
     given = record.experiment.get("reference") or str(record.folder / "data" / "test.jsonl")
     if "reference" not in record.experiment and record.split() is None:
         return [], "the run names no reference: human turns that anybody may see"
-    settings = (record.experiment, record.experiment.get("overrides") or {})  # what --set gave stands in the second
-    data = merge(*(section.get("data") or {} for section in settings))
     try:
         path = expand_path(given)
         if not is_embedded(path) and not is_on_hub(path) and not Path(path).exists():
             return [], f"the reference {given} is not there any more"
-        columns = reference_columns(Columns.from_config(data))
+        columns = reference_columns(Columns.from_config(record.experiment.get("data") or {}))
         refuse_private([("reference", given, columns)], of_runs(record.folder))
         return [Sample(turn.utterance, turn.parse) for turn in read_turns(path, "utterance", columns=columns)], ""
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Gather a pipeline's ledger, metrics and timings into report.json, and print them."""
+"""What a run spent and what it reached, of ledger, metrics and timings: the content of report.json."""
 
 from __future__ import annotations
 
@@ -6,25 +6,18 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-import sys
-from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from callbacks.wandb_artifacts import harmless
-from commands.page.report_text import render
-from commands.page.wandb_report import log_report
-from commands.page.write import write_page
 from commands.privacy.coverage import covered_summary
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
 from commands.runs.manifest import enter_report
 from commands.runs.run_record import RunRecord
-from commands.runs.systems import in_order, main_of, system
+from commands.runs.systems import in_order, main_of
 from commands.runs.yaml_files import public_names
 from doppel.errors import UserError
-from doppel.files import read_json_lines, write_json
+from doppel.files import write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
 
 PRIVACY_FIELDS = ("epsilon", "target_epsilon", "delta", "unit", "protects", "accountant", "noise_multiplier")
@@ -33,38 +26,23 @@ PACKAGES = ("doppel", "torch", "lightning", "transformers", "opacus", "dp-accoun
 SPLIT_FIELDS = ("fingerprint", "missing_function", "public_share", "test_fingerprint", "test_share", "by")
 
 
-def report(run_dir: Path, *, samples: int = 3) -> None:
-    """Gather ledger, metrics and timings of a run into report.json and report.html, and print them.
+def write_report(record: RunRecord, report: dict[str, Any]) -> dict[str, Any]:
+    """Write ``report.json``, and of a private run the privacy card.
 
     Args:
-        run_dir: Folder of the run, whose manifest names what its steps have made.
-        samples: Synthetic utterances to print.
+        record: The run.
+        report: As :func:`build_report` makes it.
 
-    Raises:
-        UserError: There is no evaluation, or no ledger though the run is private.
+    Returns:
+        The report as it was written: with the card, and without folders.
     """
-    record = RunRecord(run_dir)
-    content = build_report(record)
-    if content["privacy"] is not None:
-        content["card"] = card(record, renews=True)
-        write_card(content["card"], run_dir)
-    content = json.loads(record.without_folders(json.dumps(content, ensure_ascii=False)))
-    write_json(run_dir / "report.json", content)
-    enter_report(run_dir, ["report.json"], ["report", "."])
-    names = sorted(content["metrics"], key=lambda name: not system(name).is_main)
-    manifest = record.manifest
-    made = [own.path for name in names if (own := manifest.samples().get(name)) is not None]
-    made = [path for path in made if not manifest.stale_inputs(path, may_be_gone=True)]
-    shown = run_dir / made[0] if made else None
-    print(render(content, shown or run_dir, _utterances(shown, samples)))
-    try:
-        page, notes = write_page(record, content, content.get("card"))
-        print("\n".join([*(f"note: {note}" for note in notes), f"The page: {page}"]))
-    except UserError as error:
-        sys.stderr.write(f"there is no page: {error}\n")
-    print(f"Every number is in {run_dir / 'report.json'}.")
-    with harmless():
-        log_report(record, content)
+    if report["privacy"] is not None:
+        report = {**report, "card": card(record, renews=True)}
+        write_card(report["card"], record.folder)
+    report = json.loads(record.without_folders(json.dumps(report, ensure_ascii=False)))
+    write_json(record.folder / "report.json", report)
+    enter_report(record.folder, ["report.json"], ["page", "."])
+    return report
 
 
 def build_report(record: RunRecord) -> dict[str, Any]:
@@ -146,7 +124,7 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     mechanisms = [m for m in mechanisms if m["scope"] == main]
     first = next(iter(record.trainings), None)
     data = {
-        "train": first.data["train_path"] if first else _train_path(record.experiment),
+        "train": first.data["train_path"] if first else (record.experiment.get("data") or {}).get("train_path"),
         "fingerprint": None,
         "reference": record.experiment.get("reference"),
         "num_units": mechanisms[0]["num_units"] if mechanisms else None,
@@ -156,12 +134,6 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     elif first and record.split() is None:  # an adaptation has its own
         data["fingerprint"] = keyed_fingerprint(first.fingerprint())
     return data
-
-
-def _train_path(experiment: Mapping[str, Any]) -> str | None:
-    """The private file of a run that trains nothing."""
-    overrides = (experiment.get("overrides") or {}).get("data") or {}
-    return {**(experiment.get("data") or {}), **overrides}.get("train_path")
 
 
 def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
@@ -190,11 +162,3 @@ def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
             **{name: split[name] for name in shown},
         },
     }
-
-
-def _utterances(path: Path | None, number: int) -> list[str]:
-    """The first different samples of four words or more."""
-    if path is None or not path.exists():
-        return []
-    texts = dict.fromkeys(line["utterance"] for _, line in read_json_lines(path))
-    return [text for text in texts if len(text.split()) >= 4][:number]

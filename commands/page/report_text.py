@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from commands.quality.evaluate import CHOSEN_BY_JUDGE
 from commands.quality.measures import INSTEAD, human_value, judged, measure
+from commands.runs.run_record import RunRecord
 from commands.runs.systems import system
 from doppel.console.table import Table
+from doppel.files import read_json_lines
 
 _COLUMNS = ("fluency", "word_overlap", "parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match")
 _COLUMNS += ("attribute_jsd", "attribute_adherence", "attribute_downstream")
 _OF_PARSERS = ("exact_match", "exact_match@missing")
 
 
-def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> str:
-    """The run, a row for each system, what all of them spend, what is missing, and some ``utterances``.
+def render(report: dict[str, Any], record: RunRecord, num_samples: int = 3) -> str:
+    """The run, a row for each system, what all of them spend, what is missing, and some samples of the main one.
 
     Every other figure is in report.json and on the page.
     """
@@ -43,7 +45,19 @@ def render(report: dict[str, Any], synthetic: Path, utterances: list[str]) -> st
     lines += [f"{name}: {CHOSEN_BY_JUDGE}" for name in flattered]
     left_out = report["left_out"] | report.get("parsers_left_out", {})
     lines += [f"left out: {name}: {why}" for name, why in left_out.items()]
-    return "\n".join([*lines, f"From {synthetic}:", *(f"  {text}" for text in utterances)])
+    return "\n".join([*lines, *_samples(record, report["metrics"], num_samples)])
+
+
+def _samples(record: RunRecord, names: Iterable[str], number: int) -> list[str]:
+    """The first different samples of four words or more, of the first file that is as it was made."""
+    made, manifest = record.manifest.samples(), record.manifest
+    entries = [made[name] for name in sorted(names, key=lambda name: not system(name).is_main) if name in made]
+    entry = next((own for own in entries if not manifest.stale_inputs(own.path, may_be_gone=True)), None)
+    if entry is None or not manifest.path(entry).is_file():
+        return []
+    texts = dict.fromkeys(line["utterance"] for _, line in read_json_lines(manifest.path(entry)))
+    shown = [text for text in texts if len(text.split()) >= 4][:number]
+    return [f"From {manifest.path(entry)}:", *(f"  {text}" for text in shown)]
 
 
 def _table(report: dict[str, Any]) -> Table:

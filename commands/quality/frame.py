@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,15 @@ def read_runs(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
     """
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
-    for root in folders:
-        records = list(RunRecord.find(root))
+    found = {root: list(RunRecord.find(root)) for root in folders}
+    every = [record for records in found.values() for record in records]
+    for root, records in found.items():
         if not records:
             raise UserError(f"{root} holds no run: a run is a folder with experiment.yaml, ledger.jsonl or report.json")
         for record in records:
             name = os.path.relpath(record.folder, root if record.folder != root else root.parent)
             try:
-                rows += _rows(record, name, problems)
+                rows += _rows(record, name, problems, every)
             except UserError as error:
                 problems.append(f"{name}: {error}")
     return _typed(pd.DataFrame(rows, columns=COLUMNS)), problems
@@ -133,7 +134,7 @@ def _commits(commits: pd.Series) -> str | None:
     return ", ".join(dict.fromkeys(f"{part[:8]}{'+dirty' * part.endswith('+dirty')}" for part in parts)) or None
 
 
-def _rows(record: RunRecord, name: str, problems: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(record: RunRecord, name: str, problems: list[str], beside: Sequence[RunRecord]) -> Iterator[dict[str, Any]]:
     """The rows of one run."""
     report = record.report()
     if report is None:
@@ -167,7 +168,7 @@ def _rows(record: RunRecord, name: str, problems: list[str]) -> Iterator[dict[st
             "num_compared": values.get("num_compared"),
             "featurizer": _tail(values.get("featurizer")),
             "counting": values.get("counting"),
-            "setting": _training(record, scope, (report.get("sampling") or {}).get(own)),
+            "setting": _training(record, scope, (report.get("sampling") or {}).get(own), beside),
         }
         for key, value in values.items():
             if not _is_number(value) or key.startswith("private/") or is_baseline(key):
@@ -219,9 +220,9 @@ def _settings(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _training(record: RunRecord, scope: str, sampling: Any) -> str | None:
+def _training(record: RunRecord, scope: str, sampling: Any, beside: Sequence[RunRecord]) -> str | None:
     """Settings of training and sampling in words, so that points of a grid are not taken for seeds."""
-    parts = [record.training_settings(scope), json.dumps(sampling, sort_keys=True) if sampling else ""]
+    parts = [record.training_settings(scope, beside), json.dumps(sampling, sort_keys=True) if sampling else ""]
     return "; ".join(filter(None, parts)) or None
 
 

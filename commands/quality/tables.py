@@ -1,4 +1,4 @@
-"""Tables and figures of the long frame of runs: a table is a groupby, a figure a call of seaborn."""
+"""Tables of the long frame of runs, and the lines that are drawn of one: a table is a groupby."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -14,17 +14,13 @@ from commands.quality.frame import CONTEXT, HUMAN, SETTINGS, VOID, in_order, poo
 from commands.quality.measures import SHOWN, measure
 from commands.runs.systems import system as system_of
 from doppel.console.table import Table
-from doppel.errors import UserError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: The paper's numbers, in the columns of :mod:`commands.quality.frame`; ``table`` holds the names by which experiments
 #: ask for them. Mireshghallah, Su, Hashimoto, Eisner, Shin: Privacy-Preserving Domain Adaptation of Semantic Parsers
 #: (ACL 2023); ± is the unbiased standard deviation over three seeds.
 PAPER = Path(__file__).with_name("paper.csv")
-#: The experiment of its rows.
-THE_PAPER = "the paper"
+#: The experiment of its rows, and how its lines are called.
+THE_PAPER, OF_PAPER = "the paper", " (paper)"
 _OTHERS = [name for name in SETTINGS if name not in ("epsilon", "system")]
 _HEADINGS = {
     "epsilon": "ε",
@@ -57,7 +53,7 @@ def beside_paper(own: pd.DataFrame) -> pd.DataFrame:
     return in_order(pd.concat([own, paper.assign(**context)], ignore_index=True))
 
 
-def markdown(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[str] = ()) -> str:
+def table(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[str] = ()) -> Table:
     """A table: a row for each setting, a column for each metric; a cell is mean ± deviation over seeds.
 
     Args:
@@ -72,15 +68,15 @@ def markdown(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[s
     rows = rows or ["epsilon", "system", *_varying(pooled)]
     metrics = metrics or [name for name in SHOWN if name in set(pooled["metric"])]
     shown = pooled[pooled["metric"].isin(metrics)]
-    table = Table([*map(_heading, rows), *map(_label, metrics), "seeds", *map(_heading, last)])
+    made = Table([*map(_heading, rows), *map(_label, metrics), "seeds", *map(_heading, last)])
     for key, own in shown.groupby(list(dict.fromkeys([*rows, "experiment"])), dropna=False, sort=False):
         if own["metric"].duplicated().any():
             raise ValueError(f"several settings share the row {key}: name what tells them apart")
         seeds, cells = own["seeds"].max(), own.set_index("metric")
         line = [_text(name, own[name].iloc[0], own) for name in rows]
         line += [_cell(cells.loc[name], seeds) if name in cells.index else "–" for name in metrics]
-        table.rows.append([*line, str(seeds), *(_text(name, own[name].dropna().max()) for name in last)])
-    return table.markdown()
+        made.rows.append([*line, str(seeds), *(_text(name, own[name].dropna().max()) for name in last)])
+    return made
 
 
 def _varying(frame: pd.DataFrame) -> list[str]:
@@ -90,66 +86,26 @@ def _varying(frame: pd.DataFrame) -> list[str]:
     return [name for name in _OTHERS if ours[name].nunique() > 1 or alike[name].nunique(dropna=False).gt(1).any()]
 
 
-def draw(frame: pd.DataFrame) -> Figure:
-    """Every shown metric against ε, a line for each setting with its deviation over seeds; the paper's are dashed.
+def lines(own: pd.DataFrame) -> pd.DataFrame:
+    """What is drawn of the runs of one table: each number of a metric against ε, and those of the paper.
 
     What is void of ε is not drawn, for nobody knows where.
 
-    Raises:
-        UserError: There is nothing to draw.
+    Returns:
+        The rows with a number at an ε, and two columns more: ``line``, the system and the settings in which runs
+        differ, and ``ε`` as text, in the order of an axis.
     """
-    import seaborn as sns
-
-    is_void = frame["caveats"].astype(str).str.startswith(VOID)
-    frame = frame[frame["epsilon"].notna() & frame["metric"].isin(SHOWN) & ~is_void]
-    if frame.empty:
-        raise UserError("no run has a number at an ε that its ledger vouches for, so there is nothing to draw")
-    parts = []
-    for own, _ in sections(frame):
-        paper = beside_paper(pool(own))
-        is_beside = paper["experiment"].eq(THE_PAPER) & paper["system"].isin(own["system"]) & paper["epsilon"].notna()
-        paper = paper[is_beside]
-        paper = paper.assign(line=paper["system"].map(label_of) + " (paper)")
-        both = pd.concat([own.assign(line=lines_of(own)), paper])
-        both["panel"] = both["metric"].map(_label)
-        if frame["experiment"].nunique() > 1:
-            both["panel"] += f", {own['experiment'].iloc[0]}"
-        parts.append(both[both["metric"].isin(own["metric"])])
-    lines = pd.concat(parts).sort_values("epsilon").reset_index(drop=True)
-    panels = lines.drop_duplicates("panel").sort_values("metric", key=lambda names: names.map(SHOWN.index))["panel"]
-    order = sorted(set(lines["line"]))
-    systems = sorted({name.removesuffix(" (paper)") for name in order})
-    colours = dict(zip(systems, sns.color_palette("colorblind", len(systems)), strict=True))
-    grid = sns.catplot(
-        lines.assign(ε=lines["epsilon"].map(epsilon_text)),
-        kind="point",
-        x="ε",
-        y="value",
-        hue="line",
-        hue_order=order,
-        palette=[colours[name.removesuffix(" (paper)")] for name in order],
-        markers=[*("osDv^P*X<>hp" * len(order))][: len(order)],
-        linestyles=["--" if name.endswith(" (paper)") else "-" for name in order],
-        col="panel",
-        col_order=panels,
-        col_wrap=2,
-        errorbar="sd",
-        capsize=0.1,
-        dodge=0.15 if len(order) > 1 else False,
-        sharey=False,
-        height=3,
-        aspect=1.4,
-    )
-    grid.set_titles("{col_name}").set_axis_labels("ε", "")
-    if grid.legend is not None:
-        grid.legend.set_title(None)
-    return grid.figure
-
-
-def lines_of(own: pd.DataFrame) -> list[str]:
-    """What tells the lines of a figure apart: the system, and the settings in which runs differ."""
-    rows = own[["system", *_varying(own)]].itertuples(index=False)
-    return [", ".join([label_of(row[0]), *(_short(str(v)) for v in row[1:] if not pd.isna(v))]) for row in rows]
+    is_void = own["caveats"].astype(str).str.startswith(VOID)
+    own = own[own["epsilon"].notna() & own["value"].notna() & ~is_void]
+    if own.empty:
+        return own.assign(line=[], ε=[])
+    paper = beside_paper(pool(own))
+    is_beside = paper["experiment"].eq(THE_PAPER) & paper["system"].isin(own["system"]) & paper["epsilon"].notna()
+    paper = paper[is_beside & paper["metric"].isin(own["metric"])]
+    named = own[["system", *_varying(own)]].itertuples(index=False)
+    names = [", ".join([label_of(row[0]), *(_short(str(v)) for v in row[1:] if not pd.isna(v))]) for row in named]
+    both = pd.concat([own.assign(line=names), paper.assign(line=paper["system"].map(label_of) + OF_PAPER)])
+    return both.sort_values("epsilon").assign(ε=lambda rows: rows["epsilon"].map(epsilon_text)).reset_index(drop=True)
 
 
 def _short(setting: str) -> str:

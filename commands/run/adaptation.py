@@ -10,17 +10,20 @@ Formal guarantees:
 
 from __future__ import annotations
 
-from commands.run.recipes import steps_of_system
+from collections.abc import Callable
+from dataclasses import replace
+
+from commands.run.plan import Run, file_of
 from commands.run.settings import Adaptation, systems_of
-from commands.run.step_maker import StepMaker
-from commands.runs.steps import PRIVATE_PARTS, File, Step
+from commands.run.trainings import annotate, annotate_private, fit_parser
+from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Step
 from commands.runs.system import System
 from commands.runs.yaml_files import Settings
 
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 
 
-def adaptation(make: StepMaker, task: Adaptation) -> list[Step]:
+def adaptation(run: Run, task: Adaptation, steps_of_system: Callable[[Run, System], list[Step]]) -> list[Step]:
     """Mireshghallah et al., 2023, section 5.4 (Tables 3, 5 and 8).
 
     ==============================  ===============================================================================
@@ -33,61 +36,66 @@ def adaptation(make: StepMaker, task: Adaptation) -> list[Step]:
     ``parser_metrics/SYSTEM.json``  its accuracy on the test, with and without the function
     ==============================  ===============================================================================
     """
-    experiment, data = make.experiment, make.run / "data"
+    experiment, data = run.experiment, run.folder / "data"
     sampled = [system for system in systems_of(experiment) if system.learns]
-    steps = [_partition(make, task), make.fit_parser("parser_none", "parser_low", [str(data / "public.jsonl")])]
-    make.columns = None  # what the split writes has the usual ones
-    steps += _score(make, task, "none", make.checkpoint("parser_none"))
-    steps.append(make.annotate_private(make.checkpoint("parser_none"), str(data / "private.jsonl"), "dialogue"))
-    if make.parser is None:
-        steps.append(make.fit_parser("parser_full", "parser_full", [str(data / "full.jsonl")]))
-        make.parser = make.checkpoint("parser_full")
+    low = run.checkpoint("parser_none")
+    steps = [_partition(run, task), fit_parser(run, "parser_none", "parser_low", [str(data / "public.jsonl")])]
+    run = replace(run, columns=None, train_path=str(run.folder / ANNOTATED))  # what the split writes has usual columns
+    steps += _score(run, task, "none", low)
+    steps.append(annotate_private(run, low, str(data / "private.jsonl"), "dialogue"))
+    if run.parser is None:
+        steps.append(fit_parser(run, "parser_full", "parser_full", [str(data / "full.jsonl")]))
+        run = replace(run, parser=run.checkpoint("parser_full"))
     if "full" in experiment.systems:
-        steps += _score(make, task, "full", make.parser)
+        steps += _score(run, task, "full", str(run.parser))
     for system in sampled:
-        steps += steps_of_system(make, system)
+        steps += steps_of_system(run, system)
     for system in sampled:
-        steps += _retrain(make, task, system)
+        steps += _retrain(run, task, system)
     return steps
 
 
-def _partition(make: StepMaker, task: Adaptation) -> Step:
+def _partition(run: Run, task: Adaptation) -> Step:
     """Split the annotated turns."""
     options: Settings = {name: getattr(task, name) for name in _SPLIT}
-    seed = 1 if make.experiment.seed is None else make.experiment.seed
-    options |= {"seed": seed, "out": make.run / "data", "columns": make.columns}
+    seed = 1 if run.experiment.seed is None else run.experiment.seed
+    options |= {"seed": seed, "out": run.folder / "data", "columns": run.columns}
     writes = [File(f"data/{part}.jsonl", "private") for part in PRIVATE_PARTS]
     writes += [File(f"data/{part}", "data") for part in ("public.jsonl", "test.jsonl", "partition.json")]
     reads = [task.train, task.test]
-    return make.tool("partition", "tool", ["partition"], options, writes=writes, reads=reads, protected=reads[:1])
+    return run.step("partition", "partition", options, writes=writes, reads=reads, protected=reads[:1])
 
 
-def _score(make: StepMaker, task: Adaptation, name: str, parser: str) -> list[Step]:
+def _score(run: Run, task: Adaptation, name: str, parser: str) -> list[Step]:
     """Accuracy of a parser on the test."""
-    test, predicted, out = make.run / "data" / "test.jsonl", f"parsed_test/{name}.jsonl", f"parser_metrics/{name}.json"
-    options = {"predicted": make.run / predicted, "function": task.missing, "gold": test, "out": make.run / out}
-    writes, reads = [File(out, "metrics", name)], [make.run / predicted, test]
+    test, predicted, out = (
+        run.folder / "data" / "test.jsonl",
+        f"parsed_test/{name}.jsonl",
+        f"parser_metrics/{name}.json",
+    )
+    options = {"predicted": run.folder / predicted, "function": [task.missing], "gold": test, "out": run.folder / out}
+    writes, reads = [File(out, "metrics", name)], [run.folder / predicted, test]
     return [
-        make.annotate(f"test_{name}", test, parser, predicted),
-        make.tool(f"score_{name}", "tool", ["parser-metrics"], options, writes=writes, reads=reads),
+        annotate(run, f"test_{name}", test, parser, predicted),
+        run.step(f"score_{name}", "parser-metrics", options, writes=writes, reads=reads),
     ]
 
 
-def _retrain(make: StepMaker, task: Adaptation, system: System) -> list[Step]:
+def _retrain(run: Run, task: Adaptation, system: System) -> list[Step]:
     """Annotate the samples as experts would, all or those that are worth most, and teach them to a new parser."""
-    name, samples, steps = system.name, make.run / system.synthetic, []
+    name, samples, steps = system.name, run.folder / system.synthetic, []
     if task.num_annotated is not None and system.has_trees:
-        chosen = make.run / f"chosen_{name}.jsonl"
-        options: Settings = {"num": task.num_annotated, "method": task.annotate_by, "out": chosen}
-        options["seed"] = make.experiment.seed
-        writes = [File(chosen.name, "release", name, system.scope)]
-        steps = [make.tool(f"diverse_{name}", "tool", ["choose", samples], options, writes=writes, reads=[samples])]
+        chosen = run.folder / f"chosen_{name}.jsonl"
+        options: Settings = {"file": samples, "num": task.num_annotated, "method": task.annotate_by, "out": chosen}
+        options["seed"] = run.experiment.seed
+        writes = [file_of(system, chosen.name, "release")]
+        steps = [run.step(f"diverse_{name}", "choose", options, writes=writes, reads=[samples])]
         samples = chosen
     annotated = f"annotated_{name}.jsonl"
-    files = [str(make.run / "data" / "public.jsonl"), str(make.run / annotated)]
+    files = [str(run.folder / "data" / "public.jsonl"), str(run.folder / annotated)]
     return [
         *steps,
-        make.annotate(name, samples, str(make.parser), annotated, system),
-        make.fit_parser(f"parser_{name}", "parser_augmented", files),
-        *_score(make, task, name, make.checkpoint(f"parser_{name}")),
+        annotate(run, name, samples, str(run.parser), annotated, system),
+        fit_parser(run, f"parser_{name}", "parser_augmented", files),
+        *_score(run, task, name, run.checkpoint(f"parser_{name}")),
     ]

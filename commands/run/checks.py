@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from commands.run.settings import DERIVED, SECTIONS, Experiment, systems_of
+from commands.run.settings import DERIVED, Experiment, systems_of
 from commands.runs.manifest import Manifest
+from commands.runs.sections import SECTIONS
 from commands.runs.system import MODEL_FILES
 from commands.runs.systems import SYSTEMS, USUAL
-from commands.runs.yaml_files import differences, merge
+from commands.runs.yaml_files import differences
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.evolution.votes import NoisyVotes
@@ -28,18 +30,7 @@ _SAMPLING = re.compile(r"(^|\.)sampling\.|^num_samples$")
 #: Likewise, what changes texts alone, which may be mended as long as nothing has voted for one.
 _OF_TEXTS = ("model", "examples", "num_examples", "temperature", "top_p", "max_new_tokens", "wording")
 #: Fields of an experiment that may change while its run goes on.
-_FREE = (
-    "save_every",
-    "systems",
-    "overlays",
-    "supported",
-    "names",
-    "parser",
-    "parser_digest",
-    "table",
-    "environment",
-    "commit",
-)
+_FREE = ("save_every", "systems", "overlays", "supported", "names", "parser", "table", "environment", "commit")
 
 
 def check(experiment: Experiment, path: Path) -> None:
@@ -48,111 +39,122 @@ def check(experiment: Experiment, path: Path) -> None:
     Raises:
         UserError: Something does; ``path`` says where.
     """
-    parts = [*experiment.stages.items(), *experiment.variants.items(), ("overrides", experiment.overrides)]
+    for find in (_sections, _names, _numbers, _contradictions, _systems):
+        for refusal in find(experiment):
+            raise UserError(refusal, about=path)
+
+
+def _sections(experiment: Experiment) -> Iterator[str]:
+    """Sections of stages and systems that are none, and keys that follow from other fields."""
+    parts = [*experiment.stages.items(), *experiment.variants.items()]
     for name, sections in parts:
         for section, values in sections.items():
             if section not in SECTIONS:
-                raise UserError(f"{name} has no section {section!r}: give {', '.join(SECTIONS)}", about=path)
+                yield f"{name} has no section {section!r}: give {', '.join(SECTIONS)}"
             if not isinstance(values, dict):
                 hint = "; `epsilon: inf` trains without privacy" if section == "privacy" else ""
-                raise UserError(f"{section} of {name} is {values!r}: give keys with values{hint}", about=path)
+                yield f"{section} of {name} is {values!r}: give keys with values{hint}"
+    for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
+        for key in DERIVED.keys() & sections.get("privacy", {}).keys():
+            yield f"privacy.{key} follows from the field {DERIVED[key]}: set that instead"
+    if "max_epochs" in experiment.trainer:
+        yield "trainer.max_epochs follows from the field epochs: set epochs.STAGE instead"
+
+
+def _names(experiment: Experiment) -> Iterator[str]:
+    """Names of systems and stages that are none."""
     for field in ("systems", "variants", "stages", "epochs"):
         for name in RENAMED.keys() & set(getattr(experiment, field)):
-            raise UserError(f"{field} names {name!r}, which is called {RENAMED[name]!r}: write that", about=path)
+            yield f"{field} names {name!r}, which is called {RENAMED[name]!r}: write that"
     for name in [*experiment.systems, *experiment.variants]:
         if re.fullmatch(r"[A-Za-z0-9_][\w.-]*", name) is None:  # folders and files are called after it
-            raise UserError(f"a system is called {name!r}: take letters, digits, _, . and - alone", about=path)
+            yield f"a system is called {name!r}: take letters, digits, _, . and - alone"
     known = [*MODEL_FILES, "parser_full", "parser_augmented"]
-    for field_name in ("stages", "epochs"):
-        for name in getattr(experiment, field_name):
+    for field in ("stages", "epochs"):
+        for name in getattr(experiment, field):
             if name not in known:
                 nearest = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
-                raise UserError(f"{field_name} has no stage {name!r}: {hint}", about=path)
+                yield f"{field} has no stage {name!r}: {hint}"
+
+
+def _numbers(experiment: Experiment) -> Iterator[str]:
+    """Numbers out of their range."""
     for name, number in experiment.epochs.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
-            raise UserError(f"epochs.{name} is {number!r}: give a number above 0", about=path)
-    for _, sections in [("", {"privacy": experiment.privacy}), *parts]:
-        for name in DERIVED.keys() & sections.get("privacy", {}).keys():
-            raise UserError(f"privacy.{name} follows from the field {DERIVED[name]}: set that instead", about=path)
+            yield f"epochs.{name} is {number!r}: give a number above 0"
     if experiment.candidates < 1:
-        raise UserError(f"candidates is {experiment.candidates}: give at least 1", about=path)
-    if experiment.label_words and experiment.candidates == 1:
-        raise UserError(
-            "label_words choose among candidates, and candidates is 1: give 8, or leave them out", about=path
-        )
-    if experiment.fluent and (experiment.candidates == 1 or experiment.reference is None):
-        raise UserError(
-            "fluent chooses among candidates, by what is usual in the reference: give candidates=4 and reference, or "
-            "leave it out",
-            about=path,
-        )
-    evolves = "evolution" in experiment.systems
-    if evolves and experiment.evolving.per_label and experiment.labels is None:
-        raise UserError("evolution.per_label needs the list of all labels: give labels, or leave it out", about=path)
-    if evolves and experiment.evolving.measures_rows and experiment.attributes is None:
-        raise UserError(
-            "evolution.rows is attributes, and nothing says which there are: give attributes.schema", about=path
-        )
-    if evolves and not experiment.evolving.per_label:
-        _refuse_unused_room(experiment, path)
-    if evolves and experiment.adaptation is not None:
-        raise UserError("an adaptation trains its systems, and evolution trains nothing: leave it out", about=path)
-    wanted = experiment.calibration
-    if wanted is not None and not wanted.draws_trees and experiment.candidates > 1:
-        raise UserError("a calibration of utterances draws from all of them: leave out candidates", about=path)
+        yield f"candidates is {experiment.candidates}: give at least 1"
     adaptation = experiment.adaptation
-    own_files = [name for name, sections in experiment.variants.items() if "train_path" in sections.get("data", {})]
-    if experiment.write_parses and (adaptation is not None or own_files):
-        what = (
-            f"variants.{own_files[0]} has a train_path of its own" if own_files else "an adaptation has its own parser"
+    num_annotated = None if adaptation is None else adaptation.num_annotated
+    if num_annotated is not None and not 1 <= num_annotated <= experiment.num_samples:
+        yield (
+            f"adaptation.num_annotated is {num_annotated}, of {experiment.num_samples} samples: give a number between, "
+            "or leave it out to annotate all"
         )
-        raise UserError(f"write_parses is for data.train_path, and {what}: leave one of them out", about=path)
-    has = {"": True, "labels": experiment.labels is not None, "adaptation": adaptation is not None}
-    has["attributes"] = experiment.attributes is not None
+
+
+def _contradictions(experiment: Experiment) -> Iterator[str]:
+    """Fields that exclude one another, or of which one needs the other: the refusal, and whether it is so."""
+    is_adaptation, is_one = experiment.adaptation is not None, experiment.candidates == 1
+    evolves, evolution = "evolution" in experiment.systems, experiment.evolving
+    draws_texts = experiment.calibration is not None and not experiment.calibration.draws_trees
+    budget = experiment.of("evolution").privacy
+    room = next((key for key in ("histogram_share", "histogram_noise_multiplier") if budget.get(key) is not None), None)
+    variants = experiment.variants.items()
+    own_file = next((name for name, sections in variants if "train_path" in sections.get("data", {})), None)
+    table = {
+        "label_words choose among candidates, and candidates is 1: give 8, or leave them out": (
+            bool(experiment.label_words) and is_one
+        ),
+        "fluent chooses among candidates, by what is usual in the reference: give candidates=4 and reference, or leave "
+        "it out": experiment.fluent and (is_one or experiment.reference is None),
+        "evolution.per_label needs the list of all labels: give labels, or leave it out": (
+            evolves and evolution.per_label and experiment.labels is None
+        ),
+        "evolution.rows is attributes, and nothing says which there are: give attributes.schema": (
+            evolves and evolution.measures_rows and experiment.attributes is None
+        ),
+        f"privacy.{room} leaves room for counts of labels, and evolution makes none without evolution.per_label: set "
+        f"variants.evolution.privacy.{room}=null": evolves and not evolution.per_label and room is not None,
+        "an adaptation trains its systems, and evolution trains nothing: leave it out": evolves and is_adaptation,
+        "a calibration of utterances draws from all of them: leave out candidates": draws_texts and not is_one,
+        "write_parses is for data.train_path, and an adaptation has its own parser: leave one of them out": (
+            experiment.write_parses and is_adaptation
+        ),
+        f"write_parses is for data.train_path, and variants.{own_file} has a train_path of its own: leave one of them "
+        "out": experiment.write_parses and own_file is not None,
+        f"systems is {experiment.systems}: name one that is sampled too, such as {USUAL[-1]}": (
+            is_adaptation and not any(used.learns for used in systems_of(experiment))
+        ),
+    }
+    yield from (refusal for refusal, is_so in table.items() if is_so)
+
+
+def _systems(experiment: Experiment) -> Iterator[str]:
+    """Systems that nothing describes."""
+    known = [*(name for name, system in SYSTEMS.items() if system.learns), *experiment.variants]
+    others = f"name others in systems ({', '.join(known)})"
     for place, used in enumerate(systems_of(experiment)):
-        described = {"stages": used.name in experiment.stages, "variants": used.name in experiment.variants}
-        if not (has | described)[used.needs]:
-            known = [*(name for name, system in SYSTEMS.items() if system.learns), *experiment.variants]
-            if used.needs == "variants":
-                called = {system.label: name for name, system in SYSTEMS.items()} | {name: name for name in known}
-                nearest = difflib.get_close_matches(used.name, called, n=1)
-                hint = f"did you mean {called[nearest[0]]}?" if nearest else f"there are {', '.join(known)}"
-                raise UserError(f"there is no system {used.name!r}, nor variants.{used.name}: {hint}", about=path)
-            what = used.needs if used.needs in has else f"{used.needs}.{used.name}"
-            what = "attributes.schema" if what == "attributes" else what
-            way = "give labels=labels.txt, a public list of one a line, or name" if what == "labels" else "name"
-            raise UserError(
-                f"{path} has no {what}, which the system {used.name} needs: {way} others in systems "
-                f"({', '.join(known)})"
-            )
+        ways = {
+            "": (True, ""),
+            "labels": (experiment.labels is not None, "labels"),
+            "attributes": (experiment.attributes is not None, "attributes.schema"),
+            "adaptation": (experiment.adaptation is not None, "adaptation"),
+            "stages": (used.name in experiment.stages, f"stages.{used.name}"),
+            "variants": (used.name in experiment.variants, f"variants.{used.name}"),
+        }
+        is_there, what = ways[used.needs]
+        if not is_there and used.needs == "variants":
+            called = {system.label: name for name, system in SYSTEMS.items()} | {name: name for name in known}
+            nearest = difflib.get_close_matches(used.name, called, n=1)
+            hint = f"did you mean {called[nearest[0]]}?" if nearest else f"there are {', '.join(known)}"
+            yield f"there is no system {used.name!r}, nor {what}: {hint}"
+        elif not is_there:
+            way = "give labels=labels.txt, a public list of one a line, or " if what == "labels" else ""
+            yield f"there is no {what}, which the system {used.name} needs: {way}{others}"
         if used.models_of is not None and used.scope not in experiment.systems[:place]:
-            raise UserError(f"{used.name} samples from the models of {used.scope}: name {used.scope} before it")
-    if adaptation is None:
-        return
-    if adaptation.num_annotated is not None and not 1 <= adaptation.num_annotated <= experiment.num_samples:
-        raise UserError(
-            f"adaptation.num_annotated is {adaptation.num_annotated}, of {experiment.num_samples} samples: give a "
-            "number between, or leave it out to annotate all",
-            about=path,
-        )
-    if not any(used.learns for used in systems_of(experiment)):
-        raise UserError(
-            f"systems is {experiment.systems}: name one that is sampled too, such as {USUAL[-1]}", about=path
-        )
-
-
-def _refuse_unused_room(experiment: Experiment, path: Path) -> None:
-    """Refuse room in the budget of the votes for counts that nothing makes."""
-    own = experiment.variants.get("evolution", {}).get("privacy", {})
-    given = merge(experiment.privacy, own, experiment.overrides.get("privacy", {}))
-    for name in ("histogram_share", "histogram_noise_multiplier"):
-        if given.get(name) is not None:
-            raise UserError(
-                f"privacy.{name} leaves room for counts of labels, and evolution makes none without "
-                f"evolution.per_label: set variants.evolution.privacy.{name}=null",
-                about=path,
-            )
+            yield f"{used.name} samples from the models of {used.scope}: name {used.scope} before it"
 
 
 def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
@@ -167,7 +169,7 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
         UserError: A setting differs.
     """
     ours, theirs = old.as_dict(), new.as_dict()
-    free = _FREE if new.adaptation is None else tuple(name for name in _FREE if name != "parser_digest")
+    free = _FREE + (("parser_digest",) if new.adaptation is None else ())
     has_samples = bool(Manifest.read(run).released())
     voted = (
         record.kind == NoisyVotes.kind for record in Ledger(run / FILE_NAME).mechanisms.values() if record.done_steps
@@ -181,11 +183,8 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
         is_free = place in free or is_logging or (not has_samples and _SAMPLING.search(key) is not None)
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
         is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in free_of_evolution))
-        is_said = key in ("data.unit", "overrides.data.unit") and {was, now} == {
-            None,
-            "utterance",
-        }  # the default, by name
-        if not is_free and not is_new and not is_said:
+        is_default = key == "data.unit" and {was, now} == {None, "utterance"}  # by its name
+        if not is_free and not is_new and not is_default:
             more = f"for more samples, free of ε, give python cli.py sample {run} --num N; else "
             raise UserError(
                 f"{run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "

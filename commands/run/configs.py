@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from commands.run.lengths import longest_utterance
-from commands.run.settings import DERIVED, SECTIONS, Experiment
+from commands.run.plan import Run
+from commands.run.settings import DERIVED, Experiment
+from commands.runs.sections import SECTIONS
 from commands.runs.steps import PUBLIC_TREES
 from commands.runs.system import BASE_MODEL, MODEL_FILES, System
-from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, merge, read_yaml
+from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, listed, merge, read_yaml
 from doppel.errors import UserError
 
 _DATA = "datamodules.dialogue_data_module.DialogueDataModule"
@@ -24,151 +25,154 @@ REFERENCE = "reference"
 _OF_EVERY_PASS = ("accelerator", "devices", "logger", "precision")
 
 
-class Configs:
-    """Makes the configurations of an experiment's steps.
+def training(run: Run, system: System, stage: str, changes: Settings, derived: Settings) -> Settings:
+    """Of a language model, in layers of which later ones win.
 
-    The layers of a language model, of which later ones win: the file of the model, the sections of the experiment, of
-    its stage, of what the system changes, of the variant; what follows from other fields; overlays; overrides.
-
-    Formal guarantees:
-        Where nothing else is said, trees are sampled of the names in the trees of the public reference. A run refuses a
-        reference that says what a private file does, so the names are public and sampling under them is
-        post-processing.
+    The file of the model, the experiment's sections as the system has them, those of its stage, what the system
+    changes, what follows from other fields, overlays.
 
     Args:
-        experiment: What is run.
-        run: The run folder.
-        overlays: Configuration files that the kind of node adds to every training of a language model.
+        run: What is run.
+        system: Whose model it is.
+        stage: Which of its models.
+        changes: Sections that the system sets.
+        derived: Sections that follow from other fields of the experiment; with the budget, where there is one.
     """
+    config = _merged(run, stage, changes, in_yaml(derived), *run.overlays)
+    config.setdefault("data", {})["class_path"] = _DATA
+    config |= {} if run.experiment.is_private else {"privacy": None, "not_private": True}
+    return _trained(run, config)
 
-    def __init__(self, experiment: Experiment, run: Path, overlays: Iterable[str] = ()) -> None:
-        self.experiment, self.run = experiment, run
-        named = dict.fromkeys(absolute([*experiment.overlays, *overlays], "overlays"))
-        self.overlays = [self._overlay(path) for path in named]
 
-    def training(self, system: System, stage: str, changes: Settings, derived: Settings, is_private: bool) -> Settings:
-        """Of a language model.
+def parser(run: Run, layer: str, files: list[str] | None = None) -> Settings:
+    """Of a semantic parser, which has no privacy.
 
-        Args:
-            system: Whose it is.
-            stage: Which of its models.
-            changes: Sections that the system sets.
-            derived: Sections that follow from other fields of the experiment.
-            is_private: Whether it trains under DP-SGD; ``derived`` then has the budget.
-        """
-        config = self._merged(system, stage, changes, in_yaml(derived), *self.overlays)
-        config.setdefault("data", {})["class_path"] = _DATA
-        config |= {} if is_private else {"privacy": None, "not_private": True}
-        return self._trained(config)
+    Args:
+        run: What is run.
+        layer: Stage of the experiment whose sections win over those of ``parser``.
+        files: Training files in place of the experiment's.
+    """
+    layers = [in_yaml(run.experiment.stages.get(name, {})) for name in ("parser", layer)]
+    config = merge(read(run.experiment, MODEL_FILES["parser"]), *layers, {"not_private": True})
+    if files is not None:
+        config["data"]["init_args"] |= {"train_paths": files, "val_path": None, "test_path": None}
+    return _trained(run, config)
 
-    def parser(self, layer: str, files: list[str] | None = None) -> Settings:
-        """Of a semantic parser, which has no privacy.
 
-        Args:
-            layer: Stage of the experiment whose sections win over those of ``parser``.
-            files: Training files in place of the experiment's.
-        """
-        stages = self.experiment.stages
-        layers = [in_yaml(stages.get(name, {})) for name in ("parser", layer)]
-        config = merge(self.file(MODEL_FILES["parser"]), *layers, {"not_private": True})
-        if files is not None:
-            config["data"]["init_args"] |= {"train_paths": files, "val_path": None, "test_path": None}
-        return self._trained(config)
+def sampling(run: Run, stage: str, changes: Settings, data: Settings) -> Settings:
+    """Of a pass that samples from a language model, without its checkpoint.
 
-    def sampling(self, system: System, stage: str, changes: Settings, data: Settings) -> Settings:
-        """Of a pass that samples from a language model, without its checkpoint.
+    Args:
+        run: What is run.
+        stage: Which model.
+        changes: Sections that the system sets.
+        data: Arguments of the data module: how many texts, and which prompts.
+    """
+    adapters = [{"model": o["model"]} for o in run.overlays if "lora" in o.get("model", {}).get("init_args", {})]
+    config = _merged(run, stage, changes, *adapters)
+    model, trainer = config["model"], config.get("trainer", {})
+    arguments = {name: value for name, value in model["init_args"].items() if name not in _OF_TRAINING}
+    way = arguments.setdefault("sampling", {})
+    if stage != "parse_tree":
+        way.pop("grammar", None)  # of trees alone
+        if way.get("max_new_tokens") is None:
+            way["max_new_tokens"] = longest_utterance(run.experiment, arguments.get("base_model", BASE_MODEL))
+    top: Settings = {"trainer": {name: trainer[name] for name in _OF_EVERY_PASS if name in trainer}}
+    if run.experiment.seed is not None:
+        way["seed"] = top["seed_everything"] = run.experiment.seed
+    return {**top, "model": {**model, "init_args": arguments}, "data": {"init_args": data}}
 
-        Args:
-            system: Whose samples these are.
-            stage: Which model.
-            changes: Sections that the system sets.
-            data: Arguments of the data module: how many texts, and which prompts.
-        """
-        adapters = [{"model": o["model"]} for o in self.overlays if "lora" in o.get("model", {}).get("init_args", {})]
-        config = self._merged(system, stage, changes, *adapters)
-        model, trainer = config["model"], config.get("trainer", {})
-        arguments = {name: value for name, value in model["init_args"].items() if name not in _OF_TRAINING}
-        way = arguments.setdefault("sampling", {})
-        if stage != "parse_tree":
-            way.pop("grammar", None)  # of trees alone
-            if way.get("max_new_tokens") is None:
-                way["max_new_tokens"] = longest_utterance(self.experiment, arguments.get("base_model", BASE_MODEL))
-        top: Settings = {"trainer": {name: trainer[name] for name in _OF_EVERY_PASS if name in trainer}}
-        if self.experiment.seed is not None:
-            way["seed"] = top["seed_everything"] = self.experiment.seed
-        return {**top, "model": {**model, "init_args": arguments}, "data": {"init_args": data}}
 
-    def annotation(self, path: str, unit: str, columns: Settings | None, max_rows: int | None) -> Settings:
-        """Of a pass of a parser over the utterances of a file, without its checkpoint.
+def annotation(run: Run, path: str, unit: str, columns: Settings | None, max_rows: int | None) -> Settings:
+    """Of a pass of a parser over the utterances of a file, without its checkpoint.
 
-        Args:
-            path: The file.
-            unit: Whose line it is; ``utterance`` writes none.
-            columns: What the columns of the file are called; None: the usual names.
-            max_rows: Most utterances that are parsed together; None: as in the parser's file.
-        """
-        model = self.file(MODEL_FILES["parser"])["model"]
-        if max_rows is not None:
-            model["init_args"]["max_rows"] = max_rows
-        data: Settings = {"path": path, "unit": unit} | ({} if columns is None else {"columns": columns})
-        return {"model": model, "data": {"init_args": data}}
+    Args:
+        run: What is run.
+        path: The file.
+        unit: Whose line it is; ``utterance`` writes none.
+        columns: What the columns of the file are called; None: the usual names.
+        max_rows: Most utterances that are parsed together; None: as in the parser's file.
+    """
+    model = read(run.experiment, MODEL_FILES["parser"])["model"]
+    if max_rows is not None:
+        model["init_args"]["max_rows"] = max_rows
+    data: Settings = {"path": path, "unit": unit} | ({} if columns is None else {"columns": columns})
+    return {"model": model, "data": {"init_args": data}}
 
-    def writing(self, overlay: str, path: str, source: str) -> Settings:
-        """An overlay of ``predict`` whose lines go to a file, each with its source."""
-        config = self.file(f"configs/overlays/{overlay}.yaml")
-        for callback in config["trainer"]["callbacks"]:
-            if callback["class_path"] == _WRITER:
-                callback["init_args"] |= {"output_path": path, "stage": source}
-        return config
 
-    def file(self, path: str) -> Settings:
-        """A configuration file, its variables filled in and its paths absolute."""
-        return absolute(fill_in(read_yaml(ROOT / path), {**os.environ, **self.experiment.environment}, path))
+def writing(run: Run, overlay: str, path: str, source: str) -> Settings:
+    """An overlay of ``predict`` whose lines go to a file of the run, each with its source."""
+    config = read(run.experiment, f"configs/overlays/{overlay}.yaml")
+    for callback in config["trainer"]["callbacks"]:
+        if callback["class_path"] == _WRITER:
+            callback["init_args"] |= {"output_path": str(run.folder / path), "stage": source}
+    return config
 
-    def _merged(self, system: System, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
-        experiment = self.experiment
-        common = {name: getattr(experiment, name) for name in SECTIONS}
-        layers = (common, experiment.stages.get(stage, {}), changes, experiment.variants.get(system.name, {}))
-        config = merge(self.file(MODEL_FILES[stage]), *map(in_yaml, layers), *more, in_yaml(experiment.overrides))
-        arguments = config["model"].setdefault("init_args", {})
-        arguments.setdefault("base_model", BASE_MODEL)
-        if stage == "parse_tree":
-            self._name_grammar(arguments.setdefault("sampling", {}))
-        return config
 
-    def _name_grammar(self, way: Settings) -> None:
-        """Put the run's file in the place of ``reference``, which is the grammar of trees unless another is set."""
-        reference = self.experiment.reference
-        grammar = way.get("grammar", None if reference is None else REFERENCE)
-        names = [grammar] if isinstance(grammar, str) else grammar or []
-        if REFERENCE not in names:
-            return
-        if reference is None:
-            raise UserError(
-                "sampling.grammar takes the names of the reference's trees, and the experiment names no reference: set "
-                "reference=PUBLIC, or the table of your API as grammar"
-            )
-        way["grammar"] = [str(self.run / PUBLIC_TREES) if name == REFERENCE else name for name in names]
+def read(experiment: Experiment, path: str) -> Settings:
+    """A configuration file, its variables filled in and its paths absolute."""
+    return absolute(fill_in(read_yaml(ROOT / path), {**os.environ, **experiment.environment}, path))
 
-    def _trained(self, config: Settings) -> Settings:
-        """With seed, rhythm of saving and the usual optimizer."""
-        optimizer = config["model"]["init_args"].get("optimizer")
-        if optimizer and "class_path" not in optimizer:
-            whole = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.0, **optimizer}}
-            config["model"]["init_args"]["optimizer"] = whole
-        top = {"seed_everything": self.experiment.seed, "save_every": self.experiment.save_every}
-        return {**{name: value for name, value in top.items() if value is not None}, **config}
 
-    def _overlay(self, path: str) -> Settings:
-        """An overlay, which must not touch what the experiment decides of the guarantee."""
-        overlay = self.file(path)
+def overlays(experiment: Experiment, more: Iterable[str] = ()) -> tuple[Settings, ...]:
+    """The overlays of an experiment and of a kind of node, which must not touch what decides of the guarantee."""
+    found = []
+    for path in dict.fromkeys(absolute([*experiment.overlays, *more], "overlays")):
+        overlay = read(experiment, path)
         if "privacy" in overlay and overlay["privacy"] is None:
             raise UserError(f"{path} takes privacy away, which an overlay cannot: `epsilon: inf` trains without")
         for name in DERIVED.keys() & (overlay.get("privacy") or {}).keys():
             raise UserError(
                 f"privacy.{name} follows from the field {DERIVED[name]} of the experiment: set that", about=path
             )
-        return overlay
+        found.append(overlay)
+    return tuple(found)
+
+
+def grammar_of(config: Settings) -> list[str]:
+    """Files of whose names a model may write."""
+    return listed(config["model"]["init_args"].get("sampling", {}).get("grammar") or [])
+
+
+def _merged(run: Run, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
+    experiment = run.experiment
+    layers = ({name: getattr(experiment, name) for name in SECTIONS}, experiment.stages.get(stage, {}), changes)
+    config = merge(read(experiment, MODEL_FILES[stage]), *map(in_yaml, layers), *more)
+    arguments = config["model"].setdefault("init_args", {})
+    arguments.setdefault("base_model", BASE_MODEL)
+    if stage == "parse_tree":
+        _name_grammar(run, arguments.setdefault("sampling", {}))
+    return config
+
+
+def _name_grammar(run: Run, way: Settings) -> None:
+    """Put the run's file in the place of ``reference``, which is the grammar of trees unless another is set.
+
+    Formal guarantees:
+        Where nothing else is said, trees are sampled of the names in the trees of the public reference. A run refuses a
+        reference that says what a private file does, so the names are public and sampling under them is
+        post-processing.
+    """
+    reference = run.experiment.reference
+    names = listed(way.get("grammar", None if reference is None else REFERENCE) or [])
+    if REFERENCE not in names:
+        return
+    if reference is None:
+        raise UserError(
+            "sampling.grammar takes the names of the reference's trees, and the experiment names no reference: set "
+            "reference=PUBLIC, or the table of your API as grammar"
+        )
+    way["grammar"] = [str(run.folder / PUBLIC_TREES) if name == REFERENCE else name for name in names]
+
+
+def _trained(run: Run, config: Settings) -> Settings:
+    """With seed, rhythm of saving and the usual optimizer."""
+    optimizer = config["model"]["init_args"].get("optimizer")
+    if optimizer and "class_path" not in optimizer:
+        whole = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.0, **optimizer}}
+        config["model"]["init_args"]["optimizer"] = whole
+    top = {"seed_everything": run.experiment.seed, "save_every": run.experiment.save_every}
+    return {**{name: value for name, value in top.items() if value is not None}, **config}
 
 
 def in_yaml(sections: Mapping[str, Any]) -> Settings:

@@ -43,7 +43,7 @@ def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) 
 
 def _tokens(codec: Codec, experiment: Experiment) -> float:
     """Tokens of a public row, of the reference or else of the embedded grammar: no private row says how long it is."""
-    columns = reference_columns(Columns.from_config(experiment.section("data")))
+    columns = reference_columns(Columns.from_config(experiment.data))
     for path in filter(None, (experiment.reference, _EMBEDDED)):
         with suppress(DataError):  # a column that the model needs is not there
             places = islice(place_turns(expand_path(path), "utterance", needs=codec.needs, columns=columns), _TURNS)

@@ -12,7 +12,8 @@ from typing import Any
 
 from commands.privacy.evolution_settings import Evolution
 from commands.run.checks import check
-from commands.run.settings import SECTIONS, Adaptation, Attributes, Calibration, Experiment, Topics
+from commands.run.settings import Adaptation, Attributes, Calibration, Experiment, Topics
+from commands.runs.sections import SECTIONS, with_sections
 from commands.runs.systems import USUAL
 from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
 from datamodules.redaction import Redaction
@@ -26,7 +27,7 @@ _NUMBERS = {
     "privacy": {field.name for field in dataclasses.fields(PrivacyArguments) if re.match("int|float", str(field.type))},
 }
 #: Fields whose keys are those of other places, which check them.
-_MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "overrides", "epochs", "environment")
+_MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "epochs", "environment")
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -35,7 +36,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     Args:
         path: Its file, such as ``configs/experiments/quickstart.yaml``, or a run's ``experiment.yaml``.
         changes: Fields in place of the file's, by dotted name: ``{"epsilon": 3, "data.batch_size": 64}``. Sections win
-            over all that the file says of single stages and systems.
+            over all that the file says of single stages and systems (:func:`~commands.runs.sections.with_sections`).
 
     Returns:
         The experiment, with ``base`` and ``at_epsilon`` worked in, variables filled in, and absolute paths.
@@ -49,14 +50,20 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         words = key.split(".")
         if words[0] in SECTIONS and words[1:2] == ["init_args"]:  # as `fit` calls it
             del words[1]
-        for word in reversed(["overrides", *words] if words[0] in SECTIONS else words):
+        for word in reversed(words):
             value = {word: value}
         nested = merge(nested, value)
     epsilon = nested.get("epsilon", content.get("epsilon", 8.0))
     for key, fields in (content.pop("at_epsilon", None) or {}).items():
         if _epsilon(key, path) == _epsilon(epsilon, path):
             content = merge(content, fields or {})
-    content = merge(content, nested)
+    given = {name: nested[name] for name in SECTIONS if name in nested}
+    for name, section in given.items():
+        if not isinstance(section, dict):
+            hint = "; `epsilon: inf` trains without privacy" if name == "privacy" else ""
+            raise UserError(f"{name} is {section!r}: give keys with values{hint}", about="--set")
+    old = content.pop("overrides", None) or {}  # so runs kept what --set gave
+    content = merge(with_sections(with_sections(content, old), given), nested)
     if "epsilon" in content:
         content["epsilon"] = _epsilon(content["epsilon"], path)
     named = {**(content.pop("environment", None) or {})}
@@ -64,7 +71,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     if content.get("systems") is not None:
         content["systems"] = [name.strip() for names in listed(content["systems"]) for name in str(names).split(",")]
     filled = absolute(fill_in(content, {**os.environ, **content["environment"]}, str(path)))
-    for sections in (filled, filled.get("overrides"), *_values(filled.get("stages")), *_values(filled.get("variants"))):
+    for sections in (filled, *_values(filled.get("stages")), *_values(filled.get("variants"))):
         _make_numbers(sections, path)
     values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)

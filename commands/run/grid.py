@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
-from commands.run.code_copy import copy_code
-from commands.run.experiment import save
-from commands.run.runner import Mode, Runner
-from commands.run.slurm import Site, queued, submit
+from commands.run.jobs import submit_array
+from commands.run.slurm import Site, queued
 from commands.run.values import Point
-from commands.runs.yaml_files import PLACE
+from commands.run.work import Work
 from doppel.errors import UserError
+
+Mode = Literal["local", "submit", "dry-run", "check"]
 
 
 def folder_name(point: Point) -> str:
@@ -50,7 +49,8 @@ def _last_words(name: str, names: Iterable[str]) -> str:
 
 def run_grid(
     points: list[tuple[str, Point]],
-    make: Callable[[Point, str], Runner],
+    make: Callable[[Point, str], Work],
+    go: Callable[[Work], int],
     runs: Path,
     site: Site,
     mode: Mode,
@@ -58,28 +58,28 @@ def run_grid(
 ) -> int:
     """Run every point: one after the other, or as the tasks of one array. The points after a failed one take place."""
     summary: list[str] = []
-    waiting: dict[str, Runner] = {}
+    waiting: dict[str, Work] = {}
     failed = False
     for name, point in points:
         try:
-            runner = make(point, name)
+            work = make(point, name)
             if mode in ("local", "check"):
                 sys.stdout.write(f"━━ {name}\n")
-                status = runner.go(mode)
+                status = go(work)
                 done = "checked" if mode == "check" else "finished"
                 summary.append(f"{name}: {done}" if status == 0 else f"{name}: FAILED with status {status}")
                 failed = failed or status != 0
-            elif not runner.waiting():
+            elif not work.waiting:
                 summary.append(f"{name}: finished already")
             elif (job := queued(runs, name)) is not None:
                 summary.append(f"{name}: job {job} is in the queue already")
             else:
-                waiting[name] = runner
+                waiting[name] = work
         except UserError as error:
             failed = True
             summary.append(f"{name}: {'FAILED with status 2: error' if mode == 'local' else 'REFUSED'}: {error}")
     if waiting:
-        summary += _array(waiting, runs, site, mode, check)
+        summary += submit_array(waiting, runs, site, mode == "dry-run", check)
     if mode == "local":
         from commands.run.ledger import of_runs  # which reads runs, and is no part of them
 
@@ -87,31 +87,3 @@ def run_grid(
     lead = "# " if mode == "dry-run" else ""
     sys.stdout.write("".join(f"{lead}{line}\n" for line in summary))
     return 1 if failed else 0
-
-
-def _array(waiting: Mapping[str, Runner], runs: Path, site: Site, mode: Mode, check: bool) -> list[str]:
-    """One array with a task for each run: a run has one task, and a task one run, so folders are never shared."""
-    code = runs / "code"
-    words = site.sbatch("fit", PLACE, code)
-    words += [f"--array=0-{len(waiting) - 1}%{site.throttle}", f"--job-name={runs.name}.grid"]
-    words.append(f"--output={runs}/slurm/grid-%A_%a.out")
-    command = [f"{code}/slurm/array.sbatch", next(iter(waiting.values())).python, str(runs)]
-    if mode == "dry-run":
-        next(iter(waiting.values())).check_files()
-        sys.stdout.write(f"# code is first copied to {code}, the experiment of every point to {runs}/configs\n")
-        sys.stdout.write(
-            " \\\n    ".join([words[0], *map(shlex.quote, words[1:]), shlex.join(command), *waiting]) + "\n"
-        )
-        return []
-    if check:  # of one point: the others differ in values
-        next(iter(waiting.values())).check()
-    copy_code(code, site)
-    for folder in (runs / "configs", runs / "slurm"):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, runner in waiting.items():
-        overlays = list(dict.fromkeys([*runner.experiment.overlays, *site.overlays]))
-        save(replace(runner.experiment, overlays=overlays), runs / "configs" / f"{name}.yaml")
-    job = submit("grid", [*words, *command, *waiting], runs, site)
-    for task, name in enumerate(waiting):
-        (runs / "slurm" / f"{name}.job").write_text(f"{job}_{task}\n", encoding="utf-8")
-    return [f"{name}: task {job}_{task}" for task, name in enumerate(waiting)]

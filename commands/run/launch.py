@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 from commands.lightning.own_code import find_here
+from commands.run.advice import check_configs, check_data, check_that_files_are_there, tell_ready
+from commands.run.closing import tell_result
 from commands.run.experiment import load
-from commands.run.grid import name_points, run_grid
-from commands.run.runner import Mode, Runner
+from commands.run.grid import Mode, name_points, run_grid
+from commands.run.jobs import submit_run
+from commands.run.local import run_here
 from commands.run.slurm import load_site
 from commands.run.values import Point, read_grid, read_values
+from commands.run.work import Work, begin, make_folder, write
+from commands.runs.run_folder import hold
 from doppel.errors import UserError
 
 
@@ -43,6 +49,9 @@ def run(
     and report.json, experiment.yaml (what it was started with), configs/ (what every stage runs), code/ and slurm/
     (what jobs run, and their output). Given again, the command skips what is done and goes on where it stopped.
 
+    python cli.py run configs/experiments/own-data.yaml runs/mine --epsilon 8 --systems one_stage two_stage
+      --set data.train_path=mine.csv data.unit=user reference=public.csv --check
+
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.
         run_dir: Folder of the run; of all runs, for a grid.
@@ -53,7 +62,9 @@ def run(
             system its units, batch size, steps and noise, and about how long its trainings would take on this machine.
         epsilon: Target ε in place of the experiment's; inf trains without privacy, on shuffled batches.
         seed: Seed of data order, dropout, sampling and evaluation; never of the privacy noise.
-        systems: Systems in place of the experiment's.
+        systems: Systems in place of the experiment's: one_stage, labels, attributes, topics, evolution, two_stage,
+            shuffled, unconstrained, and names that the experiment has under variants; of an
+            adaptation also none and full, and of trainings alone parser and parser_low. See docs/guide.md.
         parser: Checkpoint of a semantic parser that annotates for the evaluation.
         set: Any field of the experiment, as NAME=VALUE: data.batch_size=64 epochs.parse_tree=2 num_samples=300. See
             docs/guide.md.
@@ -71,7 +82,7 @@ def run(
     if len(chosen) > 1:
         raise UserError(f"--{chosen[0]} and --{chosen[1]} exclude one another: give one of them")
     has_slurm = shutil.which("sbatch") is not None
-    mode = chosen[0] if chosen else "submit" if has_slurm else "local"
+    mode: Mode = chosen[0] if chosen else "submit" if has_slurm else "local"
     if mode == "submit" and not has_slurm:
         raise UserError("there is no sbatch here: submit where SLURM is, or give --local or --dry-run")
     os.environ.setdefault("WANDB_SILENT", "true")
@@ -79,15 +90,53 @@ def run(
     changes = read_values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
     cluster = load_site(site, read_values(slurm) | _given(profile=profile, nodes=nodes))
     folder = Path(os.path.abspath(run_dir))
+    if not grid:
+        return execute(begin(load(experiment, changes), folder, cluster), mode, not no_check, verbose)
 
-    def make(point: Point, name: str = "") -> Runner:
-        is_of_table = point.keys() <= {"epsilon", "seed"}
-        settings = point if is_of_table else {**point, "table": None}
-        return Runner(load(experiment, {**changes, **settings}), folder / name, cluster, verbose)
+    def make(point: Point, name: str) -> Work:
+        settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
+        return begin(load(experiment, {**changes, **settings}), folder / name, cluster)
 
-    if grid:
-        return run_grid(name_points(read_grid(grid)), make, folder, cluster, mode, not no_check)
-    return make({}).go(mode, not no_check)
+    def go(work: Work) -> int:
+        return execute(work, mode, is_verbose=verbose)
+
+    return run_grid(name_points(read_grid(grid)), make, go, folder, cluster, mode, not no_check)
+
+
+def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False) -> int:
+    """Run the steps.
+
+    Args:
+        work: What is to be done.
+        mode: ``local`` here, one after the other; ``submit`` as jobs that wait for one another; ``dry-run`` prints what
+            would be submitted, and writes nothing; ``check`` reads the files, parses the configuration of every
+            training and sampling, and tells what each system would do and about how long its trainings would take.
+        check: Whether ``submit`` checks first.
+        is_verbose: Whether a run here also prints every metric, and the report with its table.
+
+    Returns:
+        Exit status.
+    """
+    if mode == "local":
+        check_data(work, asks=True)
+        with hold(make_folder(work.run)):
+            start = time.time()
+            write(work, overwrite=True)
+            status = run_here(work.run, work.steps, work.python, is_verbose)
+            if status == 0:
+                tell_result(work, time.time() - start, is_verbose)
+            return status
+    if mode == "check":
+        num_units = check_data(work)
+        check_configs(work)
+        tell_ready(work, num_units)
+        return 0
+    if mode == "dry-run":
+        check_that_files_are_there(work)
+    elif check:
+        check_configs(work)
+    submit_run(work, is_dry=mode == "dry-run")
+    return 0
 
 
 def _given(**options: Any) -> dict[str, Any]:

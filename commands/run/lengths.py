@@ -1,18 +1,22 @@
-"""What the texts of the public reference are in tokens of the base: how long samples get, and how foreign they are."""
+"""What texts are in tokens of a base: how long samples get, which rows are too long, how foreign a language is."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from commands.lightning.trained_model import place_of
 from commands.run.settings import Experiment
-from commands.runs.yaml_files import ROOT
+from commands.runs.run_record import read_json
+from datamodules.codec import MAX_LENGTH
 from datamodules.columns import Columns, reference_columns
 from datamodules.sources import expand_path
 from datamodules.tables import place_turns
+from datamodules.turn import Turn
 from doppel.errors import UserError
 
 #: Longest utterance in tokens where no reference says more: requests have some 12.
@@ -23,8 +27,8 @@ _FITS, _MARGIN = 0.99, 1.25
 _SPELLED = 2.0
 #: Texts that are read.
 _TEXTS = 5000
-#: What was found in this process, for several steps ask for it.
-_FOUND: dict[tuple[str, str, str], int] = {}
+#: Tokens that every base model takes.
+_SHORTEST = 256
 
 
 def longest_utterance(experiment: Experiment, base: str) -> int:
@@ -41,13 +45,14 @@ def longest_utterance(experiment: Experiment, base: str) -> int:
     Returns:
         A multiple of 8, or the model's last position; 48 without a reference that can be read.
     """
-    if experiment.reference is None:
+    try:
+        lengths = sorted(_num_tokens(_texts(experiment), base))
+    except UserError:  # reading the files says it, before anything starts
+        lengths = []
+    if not lengths:
         return USUAL_LENGTH
-    columns = reference_columns(Columns.from_config(experiment.section("data")))
-    key = (experiment.reference, repr(columns), base)  # a list of columns has no hash
-    if key not in _FOUND:
-        _FOUND[key] = _longest(experiment.reference, columns, base)
-    return _FOUND[key]
+    high = lengths[math.ceil(_FITS * len(lengths)) - 1]
+    return min(max(USUAL_LENGTH, 8 * math.ceil((_MARGIN * high + 1) / 8)), _positions(base))
 
 
 def foreign(experiment: Experiment, base: str) -> str | None:
@@ -60,13 +65,10 @@ def foreign(experiment: Experiment, base: str) -> str | None:
     Formal guarantees:
         The reference is public, see :func:`longest_utterance`.
     """
-    if experiment.reference is None:
-        return None
-    count, num_tokens, num_words = _counter(base), 0, 0.0
-    for text in _texts(experiment.reference, reference_columns(Columns.from_config(experiment.section("data")))):
-        num_tokens += count(f" {text}")
-        for word in text.split():
-            num_words += sum(sign.isalpha() and sign.lower() == sign.upper() for sign in word) / 2 or 1
+    texts = _texts(experiment)
+    words = [word for text in texts for word in text.split()]
+    num_words = sum(sum(sign.isalpha() and sign.lower() == sign.upper() for sign in word) / 2 or 1 for word in words)
+    num_tokens = sum(_num_tokens(texts, base))
     if num_tokens <= _SPELLED * num_words:
         return None
     return (
@@ -77,43 +79,56 @@ def foreign(experiment: Experiment, base: str) -> str | None:
     )
 
 
-def _texts(reference: str, columns: Columns | None) -> list[str]:
-    placed = islice(place_turns(expand_path(reference), "utterance", with_trees=False, columns=columns), _TEXTS)
-    return [turn.utterance for turn in (place.turn for place in placed) if turn is not None]
+def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool = True) -> Callable[[Turn], bool]:
+    """Whether an utterance alone is longer than a model takes; arguments as those of the model.
+
+    The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
+    """
+
+    @cache
+    def codec() -> Any:
+        from transformers import AutoConfig
+
+        from datamodules.codec import Codec
+        from lightning_modules.backbone.base_models import load_tokenizer
+
+        positions = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
+        bound = min(max_length or 1 << 30, positions or 1 << 30)
+        return Codec(load_tokenizer(base), None, "utterance", bound, "raw", task_prefix)
+
+    def is_over_long(turn: Turn) -> bool:
+        if len(turn.utterance.encode()) + 8 <= min(max_length or _SHORTEST, _SHORTEST):
+            return False
+        return len(codec().encode(turn).input_ids) > codec().max_length
+
+    return is_over_long
 
 
-def _longest(reference: str, columns: Columns | None, base: str) -> int:
-    try:
-        count = _counter(base)
-        lengths = sorted(count(f" {text}") for text in _texts(reference, columns))
-    except UserError:  # reading the files says it, before anything starts
-        return USUAL_LENGTH
-    if not lengths:
-        return USUAL_LENGTH
-    high = lengths[math.ceil(_FITS * len(lengths)) - 1]
-    return min(max(USUAL_LENGTH, 8 * math.ceil((_MARGIN * high + 1) / 8)), _positions(base))
+def _texts(experiment: Experiment) -> tuple[str, ...]:
+    """The first texts of the reference; none without one."""
+    if experiment.reference is None:
+        return ()
+    columns = reference_columns(Columns.from_config(experiment.data))
+    places = place_turns(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
+    return tuple(place.turn.utterance for place in islice(places, _TEXTS) if place.turn is not None)
 
 
-def _counter(base: str) -> Callable[[str], int]:
-    """Counts the tokens of a text, without loading a model."""
-    for folder in (Path(base), ROOT / base):
-        file = folder / "tokenizer.json"
-        if file.is_file():
-            from tokenizers import Tokenizer
+@cache  # several steps ask for those of one file
+def _num_tokens(texts: Sequence[str], base: str) -> list[int]:
+    """Tokens of each text, without loading a model."""
+    if (file := place_of(base) / "tokenizer.json").is_file():
+        from tokenizers import Tokenizer
 
-            tokenizer = Tokenizer.from_file(str(file))
-            return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+        tokenizer = Tokenizer.from_file(str(file))
+        return [len(tokenizer.encode(f" {text}", add_special_tokens=False).ids) for text in texts]
     from lightning_modules.backbone.base_models import load_tokenizer
 
     loaded = load_tokenizer(base)
-    return lambda text: len(loaded(text, add_special_tokens=False)["input_ids"])
+    return [len(loaded(f" {text}", add_special_tokens=False)["input_ids"]) for text in texts]
 
 
 def _positions(base: str) -> int:
     """Positions of a model in a folder; of any other the sampling finds the last one by itself."""
-    for folder in (Path(base), ROOT / base):
-        file = folder / "config.json"
-        if file.is_file():
-            config = json.loads(file.read_text(encoding="utf-8"))
-            return int(config.get("n_positions") or config.get("max_position_embeddings") or 1 << 30)
-    return 1 << 30
+    file: Path = place_of(base) / "config.json"
+    config = read_json(file) if file.is_file() else {}
+    return int(config.get("n_positions") or config.get("max_position_embeddings") or 1 << 30)

@@ -48,12 +48,12 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
             say(f"{head}: done already, skipped")
             continue
         left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if is_measured else ""
-        what = next((words for verb, words in _WHAT_OF.items() if step.argv[0] == verb), _WHAT[step.kind])
+        what = next((words for verb, words in _WHAT_OF.items() if step.command == verb), _WHAT[step.kind])
         say(f"{head}: {what}{left}")
         started = time.time()
         # metrics and the report are told by the last lines of the run
-        is_told = is_verbose or step.argv[0] == "evolve" or (step.kind != "metrics" and step.name != "report")
-        command = [python, str(ROOT / "cli.py"), *step.argv]
+        is_told = is_verbose or step.command == "evolve" or (step.kind != "metrics" and step.name != "report")
+        command = [python, str(ROOT / "cli.py"), *step.words(run)]
         stdout = None if is_told else subprocess.DEVNULL
         with nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name):
             status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, is_worth_it)
@@ -91,5 +91,5 @@ def minutes(seconds: float) -> str:
 
 
 def _weight(step: Step) -> float:
-    epochs = (step.config or {}).get("trainer", {}).get("max_epochs", 1) if step.kind == "fit" else 1
+    epochs = step.config.get("trainer", {}).get("max_epochs", 1) if step.kind == "fit" else 1
     return _WEIGHTS[step.kind] * float(epochs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.run.experiment import load
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from commands.run.values import read_values
 from commands.runs.private_files import of_experiment
 from commands.runs.steps import PUBLIC_TREES
@@ -73,7 +73,7 @@ def norms(
     if path is None:
         raise UserError(f"{experiment} names no reference: give a file of public turns as --public")
     if not not_private:
-        columns = reference_columns(Columns.from_config(given.section("data")))
+        columns = reference_columns(Columns.from_config(given.data))
         name = "reference" if public is None else "--public"
         refuse_private([(name, path, columns)], of_experiment(given.as_dict()))
     for stage in trainings:

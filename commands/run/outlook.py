@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +35,7 @@ def ready(
     if found is None:
         return None
     noise = "NOT PRIVATE" if found.noise_multiplier is None else f"σ {found.noise_multiplier:.3f}"
-    unit, texts = experiment.section("data").get("unit") or "utterance", experiment.evolving
+    unit, texts = experiment.data.get("unit") or "utterance", experiment.evolving
     return (
         f"ready: {system.name}, {found.num_units:,} {unit}s, {noise}, {found.text}; "
         f"at most {texts.questions(experiment.num_samples):,} texts are written"
@@ -64,19 +63,18 @@ def outlook(
     Raises:
         CalibrationError: No noise keeps the ε.
     """
-    step = next((step for step in steps if step.argv[0] == "evolve" and step.name == system.name), None)
+    step = next((step for step in steps if step.command == "evolve" and step.name == system.name), None)
     if step is None:
         return None
-    options = dict(zip(step.argv[2::2], step.argv[3::2], strict=True))
-    data, settings = json.loads(options["--data"]), experiment.evolving
+    data, settings = step.config["data"], experiment.evolving
     count = count_units(data["train_path"], StageConfig({"data": {"init_args": data}}), num_units)
     if count is None:
         return None
     pool = experiment.num_samples * (1 + settings.variations)
     found = Outlook(count, pool, settings.clusters or pool, settings.votes_each, settings.rounds, None)
-    if "--privacy" not in options:
+    if "privacy" not in step.config:
         return found
-    privacy, ledger = PrivacyArguments(**json.loads(options["--privacy"])), Ledger(run / FILE_NAME)
+    privacy, ledger = PrivacyArguments(**step.config["privacy"]), Ledger(run / FILE_NAME)
     spent = ledger.spent(privacy.scope)
     known = next((record.key[1] for record in spent if record.stage == STAGE), None)
     with warnings.catch_warnings():

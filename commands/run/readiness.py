@@ -259,7 +259,7 @@ def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:
 def private_file(experiment: Experiment, training: Step) -> str:
     """The private file of a training as the user named it, before a parser writes its trees."""
     config = StageConfig(training.config or {})
-    return str((experiment.section("data") if experiment.write_parses else config.data).get("train_path"))
+    return str((experiment.data if experiment.write_parses else config.data).get("train_path"))
 
 
 def count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) -> int | None:

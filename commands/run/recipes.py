@@ -1,86 +1,88 @@
-"""How each system is made: one plain function a system, which lists its steps.
+"""How each system is made: one plain function a system, which returns its steps.
 
 A step waits for those whose files it reads, so a recipe says which files those are, and nothing of order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
 
-from commands.run.step_maker import StepMaker
-from commands.runs.steps import Step
-from commands.runs.system import System
+from commands.run.adaptation import adaptation
+from commands.run.configs import overlays
+from commands.run.counts import calibrate, evolve, histogram, marginals, rows
+from commands.run.plan import Run, Wanted, file_of
+from commands.run.scores import evaluate, keep_best, report
+from commands.run.settings import Attributes, Calibration, Experiment, Topics, systems_of
+from commands.run.trainings import Shares, annotate_private, fit, fit_parser, predict, public_trees
+from commands.runs.steps import ANNOTATED, PUBLIC_TREES, Step, linked
+from commands.runs.system import System, candidates_of, pool_of
 from commands.runs.yaml_files import Settings
 
 
-def one_stage(make: StepMaker, system: System) -> list[Step]:
+def one_stage(run: Run, system: System) -> list[Step]:
     """p(x): utterances by themselves."""
-    shares = make.calibration(system)
-    return [make.fit(system, "one_stage", shares), *make.utterances(system, "one_stage", shares)]
+    shares = _calibration(run, system)
+    return [fit(run, system, "one_stage", shares), *_utterances(run, system, "one_stage", shares)]
 
 
-def by_label(make: StepMaker, system: System) -> list[Step]:
+def by_label(run: Run, system: System) -> list[Step]:
     """p(x | label): labels in their noised shares, then utterances for them."""
     settings = {"model": {"source": "label"}}
     return [
-        make.fit(system, "labels", changes=settings),
-        make.histogram(system, "labels"),
-        *make.utterances(system, "labels", keeps_best=True, changes=settings),
+        fit(run, system, "labels", changes=settings),
+        histogram(run, system, "labels"),
+        *_utterances(run, system, "labels", keeps_best=True, changes=settings),
     ]
 
 
-def by_attributes(make: StepMaker, system: System) -> list[Step]:
+def by_attributes(run: Run, system: System) -> list[Step]:
     """p(x | attributes): rows of attributes by AIM, then utterances for them."""
-    settings = {"model": {"source": "label"}, "data": {"columns": {"attributes": make.attributes.schema}}}
+    attributes, settings = _attributes(run)
     return [
-        make.fit(system, "attributes", make.attributes, settings),
-        make.marginals(system, "attributes"),
-        *make.utterances(system, "attributes", keeps_best=True, changes=settings),
+        fit(run, system, "attributes", attributes, settings),
+        marginals(run, system, "attributes", attributes),
+        *_utterances(run, system, "attributes", keeps_best=True, changes=settings),
     ]
 
 
-def by_topics(make: StepMaker, system: System) -> list[Step]:
+def by_topics(run: Run, system: System) -> list[Step]:
     """p(x), of whose samples each topic gets its noised share."""
-    return [make.fit(system, "one_stage", make.topics), *make.utterances(system, "one_stage", make.topics)]
+    topics = run.experiment.topics or Topics()
+    return [fit(run, system, "one_stage", topics), *_utterances(run, system, "one_stage", topics)]
 
 
-def evolution(make: StepMaker, system: System) -> list[Step]:
+def evolution(run: Run, system: System) -> list[Step]:
     """Texts of a public model, which evolve by the noisy votes of private ones."""
-    return [*make.rows(system), make.evolve(system)]
+    measured = [rows(run, system, _attributes(run)[0])] if run.experiment.evolving.measures_rows else []
+    return [*measured, evolve(run, system)]
 
 
-def two_stage(make: StepMaker, system: System, changes: Settings | None = None) -> list[Step]:
+def two_stage(run: Run, system: System, changes: Settings | None = None) -> list[Step]:
     """p(y), then p(x | y): trees, then utterances for them."""
-    shares = make.calibration(system)
-    trainings = [make.fit(system, stage, shares, changes) for stage in ("parse_tree", "parse2utterance")]
-    return [*trainings, *_trees_then_utterances(make, system, changes)]
+    shares = _calibration(run, system)
+    trainings = [fit(run, system, stage, shares, changes) for stage in ("parse_tree", "parse2utterance")]
+    return [*trainings, *_trees_then_utterances(run, system, changes)]
 
 
-def shuffled(make: StepMaker, system: System) -> list[Step]:
+def shuffled(run: Run, system: System) -> list[Step]:
     """Two-stage on trees that are permuted over the utterances: a diagnostic, whose ε is one for the shuffled rows."""
-    return two_stage(make, system, {"data": {"shuffle_trees": 1}})  # a seed
+    return two_stage(run, system, {"data": {"shuffle_trees": 1}})  # a seed
 
 
-def unconstrained(make: StepMaker, system: System) -> list[Step]:
+def unconstrained(run: Run, system: System) -> list[Step]:
     """Samples of two-stage's models whose trees may be malformed: post-processing, which spends nothing."""
-    return _trees_then_utterances(make, system, {"sampling": {"grammar": None}})
+    return _trees_then_utterances(run, system, {"sampling": {"grammar": None}})
 
 
-def parser(make: StepMaker, system: System) -> list[Step]:
+def parser(run: Run, system: System) -> list[Step]:
     """A semantic parser, which learns from public turns without privacy."""
-    return [make.fit_parser(system.name, system.stages[0])]
+    return [fit_parser(run, system.name, system.stages[0])]
 
 
-def _trees_then_utterances(make: StepMaker, system: System, changes: Settings | None) -> list[Step]:
-    shares = make.calibration(system)
-    return [
-        *make.trees(system, "parse_tree", shares, changes),
-        *make.utterances(system, "parse2utterance", shares, keeps_best=True, changes=changes),
-    ]
-
-
-Recipe = Callable[[StepMaker, System], list[Step]]
-_RECIPES: dict[str, Recipe] = {
+_RECIPES: dict[str, Callable[[Run, System], list[Step]]] = {
     "one_stage": one_stage,
     "labels": by_label,
     "attributes": by_attributes,
@@ -94,13 +96,137 @@ _RECIPES: dict[str, Recipe] = {
 }
 
 
-def recipe_of(system: System) -> Recipe:
+def steps_of(experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> list[Step]:
+    """All steps of an experiment, in an order in which they can be run.
+
+    Args:
+        experiment: What is run.
+        folder: The run folder.
+        more_overlays: Configuration files that the kind of node adds to every training of a language model.
+    """
+    run = Run.make(experiment, folder, overlays(experiment, more_overlays))
+    if experiment.adaptation is not None:
+        steps = adaptation(run, experiment.adaptation, _steps_of_system)
+    else:
+        steps = []
+        if experiment.write_parses:
+            data = experiment.data
+            steps.append(annotate_private(run, str(experiment.public_parser), data["train_path"], data.get("unit")))
+            run = replace(run, train_path=str(folder / ANNOTATED))
+        for system in systems_of(experiment):
+            steps += _steps_of_system(run, system)
+    if any(PUBLIC_TREES in step.reads for step in steps):
+        steps.insert(0, public_trees(run))
+    return linked([*steps, *report(run, steps)])
+
+
+def draw(experiment: Experiment, folder: Path, system: System, number: int, wanted: Wanted) -> list[Step]:
+    """The steps of a system's own recipe without its trainings, as a later draw of samples.
+
+    Formal guarantees:
+        No step trains, none reads a private file, and none releases shares: they read checkpoints and shares that the
+        ledger has paid for. All they leave is post-processing of these.
+
+    Args:
+        experiment: Of the run.
+        folder: The run folder.
+        system: Whose samples.
+        number: Of the draw, 2 for the first one after the run's own.
+        wanted: What is asked for.
+    """
+    assert number > 1
+    seed = seed_of(experiment, system, number) if wanted.seed is None else wanted.seed
+    changed = replace(experiment, num_samples=wanted.num, seed=seed)
+    if wanted.topic is not None:
+        changed = replace(changed, topics=replace(experiment.topics or Topics(), oversample=wanted.oversample))
+    run = replace(Run.make(changed, folder, overlays(changed)), wanted=wanted)
+    steps = _recipe(system)(run.of(system), replace(system, draw=number, role=wanted.role))
+    kept = [step for step in steps if step.kind != "fit"]
+    assert not any(step.protected for step in kept), "a later draw reads nothing private"
+    return linked(kept)
+
+
+def seed_of(experiment: Experiment, system: System, number: int) -> int:
+    """A seed for each draw of each system, from the run's public one: draws do not repeat each other's texts."""
+    name = f"{experiment.seed} {system.name} {number}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) >> 1
+
+
+def _recipe(system: System) -> Callable[[Run, System], list[Step]]:
     """How a system is made that is no parser of an adaptation; a variant is two-stage under settings of its own."""
     return two_stage if system.needs == "variants" else _RECIPES[system.name]
 
 
-def steps_of_system(make: StepMaker, system: System) -> list[Step]:
+def _steps_of_system(run: Run, system: System) -> list[Step]:
     """From private turns to the samples of a system and their metrics; or a training alone."""
     if system.needs == "adaptation":  # which makes it by itself
         return []
-    return [*recipe_of(system)(make, system), *make.evaluate(system)]
+    own = run.of(system)
+    return [*_recipe(system)(own, system), *evaluate(own, system)]
+
+
+def _attributes(run: Run) -> tuple[Attributes, Settings]:
+    """Which attributes there are, and the sections of a model that writes for them."""
+    attributes = run.experiment.attributes
+    assert attributes is not None, "an experiment without is refused"
+    return attributes, {"model": {"source": "label"}, "data": {"columns": {"attributes": attributes.schema}}}
+
+
+def _calibration(run: Run, system: System) -> Calibration | None:
+    """How samples of a system are drawn from an over-sample; None: as they are sampled, or as trees are given."""
+    wanted = run.experiment.calibration
+    if wanted is None or (wanted.draws_trees and not system.has_trees) or run.wanted.trees is not None:
+        return None
+    return wanted
+
+
+def _trees_then_utterances(run: Run, system: System, changes: Settings | None) -> list[Step]:
+    shares = _calibration(run, system)
+    return [
+        *_trees(run, system, "parse_tree", shares, changes),
+        *_utterances(run, system, "parse2utterance", shares, keeps_best=True, changes=changes),
+    ]
+
+
+def _trees(
+    run: Run, system: System, stage: str, shares: Calibration | None = None, changes: Settings | None = None
+) -> list[Step]:
+    """Trees of a model, the prompts of another; drawn by their shares where an experiment asks for it.
+
+    Trees that somebody has given need no model.
+    """
+    if run.wanted.trees is not None:
+        return []
+    writes = str(system.prompts)
+    if shares is None or not shares.draws_trees:
+        return [predict(run, system, stage, file_of(system, writes, "prompts"), shares, changes)]
+    pool = file_of(system, pool_of(writes), "pool")
+    return [predict(run, system, stage, pool, shares, changes), calibrate(run, system, stage, writes, shares)]
+
+
+def _utterances(
+    run: Run,
+    system: System,
+    stage: str,
+    shares: Shares | None = None,
+    keeps_best: bool = False,
+    changes: Settings | None = None,
+) -> list[Step]:
+    """The samples of a system; of several for each prompt one is kept, where an experiment asks for it.
+
+    Args:
+        run: What is run.
+        system: Whose samples.
+        stage: Which of its models writes them.
+        shares: What samples are drawn by.
+        keeps_best: Whether one of several is kept where an experiment asks for candidates.
+        changes: Sections of an experiment that the system sets.
+    """
+    writes, number = system.synthetic, run.experiment.candidates
+    if keeps_best and number > 1:
+        candidates = file_of(system, candidates_of(writes), "candidates")
+        return [predict(run, system, stage, candidates, shares, changes, number), keep_best(run, system, stage)]
+    if shares is not None and not shares.draws_trees:
+        pool = file_of(system, pool_of(writes), "pool")
+        return [predict(run, system, stage, pool, shares, changes), calibrate(run, system, stage, writes, shares)]
+    return [predict(run, system, stage, file_of(system, writes, system.role), shares, changes)]

@@ -16,7 +16,8 @@ from commands.run.asked_for import check_trees, oversample_of, topic_of
 from commands.run.code_copy import version
 from commands.run.experiment import load, save
 from commands.run.local import minutes, run_here
-from commands.run.more import Wanted, more_steps
+from commands.run.plan import Wanted
+from commands.run.recipes import draw as draw_steps
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.runs import systems
 from commands.runs.manifest import Manifest, declaration, declare, is_declared
@@ -193,7 +194,7 @@ def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> t
         UserError: The seed would repeat texts that are there.
     """
     for draw, steps in _draws(experiment, run, used, wanted):
-        plain = more_steps(experiment, run, used, draw, Wanted(1))
+        plain = draw_steps(experiment, run, used, draw, Wanted(1))
         begun = [step for step in plain if declaration(run, step.name).exists()]
         own = replace(used, draw=draw).synthetic
         if not begun:
@@ -211,7 +212,7 @@ def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> t
 def _draws(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> Iterator[tuple[int, list[Step]]]:
     draw = 2
     while True:
-        yield draw, more_steps(experiment, run, used, draw, wanted)
+        yield draw, draw_steps(experiment, run, used, draw, wanted)
         draw += 1
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from commands.privacy.evolution_settings import Evolution
+from commands.runs.sections import SECTIONS, of_system
 from commands.runs.system import System
 from commands.runs.systems import system
-from commands.runs.yaml_files import Settings, merge
+from commands.runs.yaml_files import Settings
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 
-#: Parts of a training's settings, which an experiment may give for all, for one stage and for one system.
-SECTIONS = ("trainer", "model", "sampling", "data", "privacy")
 #: Keys of ``privacy`` that follow from a field of the experiment.
 DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
 
@@ -79,7 +78,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Topics:
-    """What the system ``topics`` counts of utterances without labels: see ``python cli.py calibrate --help``.
+    """What the system ``topics`` counts of utterances without labels: see ``python cli.py step calibrate --help``.
 
     Args:
         num_topics: Topics of the codebook.
@@ -134,8 +133,9 @@ class Experiment:
     """What is run. A file ``configs/experiments/NAME.yaml`` holds these fields and ``base: OTHER``, whose it changes.
 
     The sections ``trainer``, ``model``, ``sampling``, ``data`` and ``privacy`` are those of every training; entries of
-    ``stages`` and ``variants`` hold the same sections for one stage or one system, and win in this order. What follows
-    from other fields stands nowhere: epochs of a budget, scope, prompts, paths in the run folder.
+    ``stages`` and ``variants`` hold the same sections for one stage or one system, and win in this order. What
+    ``--set`` gives wins over all three: it is set in the section, and deleted below. What follows from other fields
+    stands nowhere: epochs of a budget, scope, prompts, paths in the run folder.
 
     Args:
         name: Name of the file.
@@ -146,7 +146,7 @@ class Experiment:
         candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
             it reads as the tree, or ``fluent`` one that is said well, and texts that ``labels`` draws for each label
             and ``attributes`` for each row, of which a public sentence encoder keeps the one that it reads as that
-            (``python cli.py keep-best``);
+            (``python cli.py step keep-best``);
             1 keeps what is drawn.
         fluent: Of the utterances that a two-stage system draws for a tree, those come first that a larger model of
             public text (``make base-135m``) finds as fluent as human turns, those of ``reference``.
@@ -169,8 +169,8 @@ class Experiment:
         stages: Stage → sections of its own.
         variants: System → sections of its own. A name that no system has is two-stage with these settings.
         at_epsilon: ε → fields that hold at this ε alone.
-        overrides: Sections that win over all others; ``--set`` writes them.
-        overlays: Configuration files that every training of a language model takes on top, such as for a GPU.
+        overlays: Configuration files that every training of a language model takes on top of all this, such as for a
+            GPU.
         featurizer: Model folder or hub name whose features MAUVE compares too, beside the judges at hand (see
             ``python cli.py evaluate``).
         next_token_epochs: Epochs for which a small public model learns from the samples, to test what they teach about
@@ -221,7 +221,6 @@ class Experiment:
     stages: dict[str, Settings] = field(default_factory=dict)
     variants: dict[str, Settings] = field(default_factory=dict)
     at_epsilon: dict[str, Settings] = field(default_factory=dict)
-    overrides: Settings = field(default_factory=dict)
     overlays: list[str] = field(default_factory=list)
     featurizer: str | None = None
     next_token_epochs: int = 0
@@ -264,9 +263,10 @@ class Experiment:
             raise UserError(f"{self.name} does not say for how long {settings} trains: set epochs.{name}")
         return self.epochs[name]
 
-    def section(self, name: str) -> Settings:
-        """One of ``SECTIONS`` as every training has it, but for what stages and systems change."""
-        return merge(getattr(self, name), self.overrides.get(name, {}))
+    def of(self, system: str) -> Experiment:
+        """As one system has it, with ``variants.SYSTEM`` in its sections."""
+        parts = {name: getattr(self, name) for name in (*SECTIONS, "stages", "variants")}
+        return replace(self, **of_system(parts, system))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what is at its default and without what was used up when it was read."""

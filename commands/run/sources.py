@@ -1,41 +1,70 @@
-"""The user's files: whether all are named, none stands for another, and each can be read, before anything starts."""
+"""The files that an experiment names, in one table: each is there and can be read, and no public one is private.
+
+A run checks them before anything starts: :func:`check_sources` that the experiment names what it needs,
+:func:`check_files` that the files are there, and :func:`read_sources` what is in them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NamedTuple
 
 from commands.page.names import read_names
 from commands.page.supported import read_supported
 from commands.privacy.evolution_settings import GRAMMAR
-from commands.run.lengths import foreign
+from commands.privacy.histogram import read_labels
+from commands.run.lengths import foreign, over_long
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.run.unslotted import unslotted
-from commands.runs.system import BASE_MODEL
-from commands.runs.yaml_files import ROOT, merge
+from commands.runs.private_files import learnt_from, of_experiment
+from commands.runs.system import BASE_MODEL, System
+from commands.runs.yaml_files import ROOT
 from datamodules.attribute_codes import check_schema
+from datamodules.check import check
 from datamodules.codec import MAX_LENGTH
+from datamodules.columns import Columns, check_unit, reference_columns
 from datamodules.hub import is_on_hub
+from datamodules.overlap import refuse_private
+from datamodules.redaction import Redaction
 from datamodules.sources import expand_path, is_embedded
+from datamodules.tables import read_turns
 from datamodules.turn import Field, Turn, Unit
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 
-if TYPE_CHECKING:
-    from datamodules.overlap import Named
-    from datamodules.redaction import Redaction
-
-#: Tokens that every base model takes.
-_SHORTEST = 256
 #: Turns of the reference whose quoted strings are looked at.
 _TURNS = 2000
+
+
+class InputFile(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        field: Of the experiment, which names the file.
+        path: As it stands there; None: it names none.
+        kind: ``train``: private texts that systems learn from; ``private``: others; ``public``: texts that anybody may
+            see, which must not be those of a private file; ``other``: words, labels and models.
+        columns: What its columns are called.
+        unit: What is protected.
+        needs: Columns that each row has to have.
+        truncate: Whether utterances that are too long are cut.
+        is_read: Whether it is read before anything starts, and what is odd in it is told.
+    """
+
+    field: str
+    path: str | None
+    kind: Literal["train", "private", "public", "other"]
+    columns: Columns | None = None
+    unit: Unit | None = "utterance"
+    needs: tuple[Field, ...] = ()
+    truncate: bool = False
+    is_read: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,26 +80,96 @@ class Read:
     num_units: dict[str, int] = field(default_factory=dict)
 
 
-def check_sources(experiment: Experiment) -> None:
-    """Refuse an experiment whose numbers would mean nothing, because a file is missing or stands for another.
+def files_of(experiment: Experiment) -> list[InputFile]:
+    """The table of files that an experiment names; the parser that chooses, and what it learnt from, stand apart."""
+    data, adaptation, evolution = experiment.data, experiment.adaptation, experiment.evolving
+    evolves = "evolution" in experiment.systems
+    by_label = "labels" in experiment.systems or (evolves and evolution.per_label)
+    columns, cut = Columns.from_config(data), bool(data.get("truncate"))
+    public, unit = reference_columns(columns), _unit(data)
+    rows = list(_private_files(experiment, unit, by_label)) if adaptation is None else []
+    if adaptation is not None:
+        rows.append(InputFile("adaptation.train", adaptation.train, "train", columns, unit, ("parse",), cut))
+        rows.append(InputFile("adaptation.test", adaptation.test, "public", columns, "utterance", ("parse",), cut))
+    for name in ("val", "test"):
+        kind: Literal["public", "private"] = "public" if data.get(f"{name}_is_public") else "private"
+        path = data.get(f"{name}_path")
+        rows.append(InputFile(f"data.{name}_path", path, kind, public, truncate=cut, is_read=name == "val"))
+    rows.append(InputFile("reference", experiment.reference, "public", public, truncate=cut))
+    rows.append(InputFile("topics.texts", _texts_of_topics(experiment), "public", public, truncate=cut))
+    attributes = experiment.attributes
+    others = {
+        "labels": experiment.labels if by_label else None,
+        "attributes.schema": None if attributes is None else attributes.schema,
+    }
+    if evolves:
+        rows.append(InputFile("evolution.examples", evolution.examples, "public", public, is_read=False))
+        others["evolution.rows"] = None if evolution.measures_rows else evolution.rows
+        is_folder = evolution.generator != GRAMMAR and not evolution.is_server
+        others["evolution.generator"] = evolution.generator if is_folder else None
+    for redaction in _redactions(experiment):
+        rows += [InputFile(name, path, "public", is_read=False) for name, path, _ in redaction.public_files]
+        others["redact.words"] = redaction.words
+    return [*rows, *(InputFile(name, path, "other", is_read=False) for name, path in others.items())]
+
+
+def _private_files(experiment: Experiment, unit: Unit | None, by_label: bool) -> Iterable[InputFile]:
+    """What each system learns from, as it reads it, and the attributes in it, which are a label too."""
+    learns = {used.learns for used in _learners(experiment)}
+    needs: tuple[Field, ...] = ("parse",) if "parse" in learns and not experiment.write_parses else ()
+    needs += ("label",) if by_label else ()
+    parts = {"data.train_path": experiment.data}
+    parts |= {f"data.train_path of {used.name}": experiment.of(used.name).data for used in _learners(experiment)}
+    for name, data in parts.items():
+        own = Columns.from_config(data), data.get("unit") or unit, needs, bool(data.get("truncate"))
+        yield InputFile(name, data.get("train_path"), "train", *own)
+    schema = None if experiment.attributes is None else experiment.attributes.schema
+    for name in _by_attributes(experiment):
+        data = experiment.of(name).data
+        columns = replace(Columns.from_config(data), attributes=schema)
+        label: tuple[Field, ...] = () if experiment.write_parses else ("label",)  # which is made of the trees
+        yield InputFile(
+            f"data.train_path of {name}", data.get("train_path"), "train", columns, data.get("unit") or unit, label
+        )
+
+
+def check_files(experiment: Experiment) -> None:
+    """Refuse an experiment whose files are not on this machine, without opening one.
 
     Raises:
-        UserError: The private file is not named, or one alone of it and the reference is embedded; or the parser that
-            chooses is not there.
+        UserError: One is not, or a variable in its path is not set.
     """
-    data, synthesises = experiment.section("data"), any(used.learns for used in systems_of(experiment))
-    if not synthesises:
+    if not _learners(experiment):
+        return
+    for row in files_of(experiment):
+        path = row.path
+        if path is not None and not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
+            raise UserError(f"{row.field} is {path}, which does not exist: correct the path")
+    parts = [*experiment.stages.values(), *experiment.variants.values()]
+    models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.model}]}
+    models |= {experiment.featurizer if experiment.reference else None, LARGER if experiment.fluent else None}
+    for folder in sorted(filter(None, models)):
+        if (remedy := how_to_make(folder, ROOT)) is not None:
+            raise UserError(remedy)
+
+
+def check_sources(experiment: Experiment) -> None:
+    """Refuse an experiment whose numbers would mean nothing, because a file is not named or stands for another.
+
+    Raises:
+        UserError: The private file is not named, or one alone of it and the reference is embedded; or what chooses or
+            counts (a parser, a sentence encoder) is not there.
+    """
+    if not _learners(experiment):
         return
     read_supported(experiment.supported)
     read_names(experiment.names)
     calibration = experiment.calibration
-    counts_trees = calibration is not None and calibration.of == "utterances"
+    counts = None if calibration is None else calibration.of
     chosen = {used.learns for used in systems_of(experiment)} if experiment.candidates > 1 else set()
     chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
-    if chooses or experiment.write_parses or counts_trees:
+    if chooses or experiment.write_parses or counts == "utterances":
         _check_public_parser(experiment)
-    if "label" in chosen:
-        _check_encoder("candidates of the systems labels and attributes need", "minilm")
     if experiment.attributes is not None:
         sources = check_schema(experiment.attributes.schema).schema.sources
         if sources and experiment.write_parses and _by_attributes(experiment):
@@ -79,8 +178,7 @@ def check_sources(experiment: Experiment) -> None:
                 f"{experiment.attributes.schema}: let its attributes be made of words, calls, function and label alone"
             )
     _check_base(experiment)
-    adaptation = experiment.adaptation
-    train = data.get("train_path") if adaptation is None else adaptation.train
+    train = next(row.path for row in files_of(experiment) if row.kind == "train")
     if train is None:
         raise UserError(
             f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
@@ -91,12 +189,14 @@ def check_sources(experiment: Experiment) -> None:
             f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
             "which nothing else can be compared; set both"
         )
-    if calibration is not None and calibration.of == "votes":
-        _check_encoder("calibration.of=votes needs", calibration.encoder)
-    if "topics" in experiment.systems:
-        _check_encoder("the system topics needs", (experiment.topics or Topics()).encoder)
-    if "evolution" in experiment.systems:
-        _check_encoder("the system evolution needs", experiment.evolving.encoder)
+    for is_needed, what, encoder in (
+        ("label" in chosen, "candidates of the systems labels and attributes need", "minilm"),
+        (counts == "votes", "calibration.of=votes needs", "" if calibration is None else calibration.encoder),
+        ("topics" in experiment.systems, "the system topics needs", (experiment.topics or Topics()).encoder),
+        ("evolution" in experiment.systems, "the system evolution needs", experiment.evolving.encoder),
+    ):
+        if is_needed:
+            _check_encoder(what, encoder)
 
 
 def read_sources(experiment: Experiment) -> Read:
@@ -106,160 +206,76 @@ def read_sources(experiment: Experiment) -> Read:
         UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
             learnt from, says what a private one does (:func:`datamodules.overlap.refuse_private`).
     """
-    from commands.privacy.histogram import read_labels
-    from commands.runs.private_files import of_experiment
-    from datamodules.check import check
-    from datamodules.columns import Columns, check_unit, reference_columns
-    from datamodules.overlap import refuse_private
-    from datamodules.tables import read_turns
-
-    data, adaptation = experiment.section("data"), experiment.adaptation
-    learnt = {used.learns for used in systems_of(experiment)}
-    needs: list[Field] = ["parse"] if "parse" in learnt and not experiment.write_parses else []
-    per_label = "evolution" in experiment.systems and experiment.evolving.per_label
-    needs += ["label"] if "labels" in experiment.systems or per_label else []
-    unit: Unit | None = data.get("unit") or ("utterance" if data.get("is_public") else None)
-    columns, is_over_long = Columns.from_config(data), _over_long(experiment)
-    lengths: dict[str, Any] = {"is_over_long": is_over_long, "truncate": bool(data.get("truncate"))}
-    guarantee: dict[str, Any] = {
-        "delta": experiment.section("privacy").get("delta"),
-        "is_protected": experiment.is_private,
-    }
+    data, model, learns = experiment.data, experiment.model, bool(_learners(experiment))
+    if learns and experiment.adaptation is None:
+        check_unit(_unit(data), Columns.from_config(data))
+    base = model.get("base_model") or BASE_MODEL
+    is_over_long = over_long(base, model.get("max_length", MAX_LENGTH), model.get("task_prefix", True))
+    rows = [row for row in files_of(experiment) if row.path is not None]
+    labels = read_labels(Path(path)) if (path := dict(row[:2] for row in rows).get("labels")) else None
     notes: list[str] = []
     num_units: dict[str, int] = {}
-    if adaptation is None and any(used.learns for used in systems_of(experiment)):
-        check_unit(unit, columns)
-        paths: dict[str, tuple[Columns, Unit | None, bool]] = {}
-        for settings in (data, *(_settings(experiment, used.name) for used in systems_of(experiment))):
-            theirs = (Columns.from_config(settings), settings.get("unit") or unit, bool(settings.get("truncate")))
-            paths[settings["train_path"]] = theirs
-        labels = read_labels(Path(experiment.labels)) if experiment.labels and "label" in needs else None
-        for path, (their_columns, their_unit, truncate) in paths.items():
-            checks = {"is_over_long": is_over_long, "labels": labels, "truncate": truncate, **guarantee}
-            checked = check(path, their_unit, needs, their_columns, **checks)
-            notes, num_units[path] = [*notes, *checked.notes], checked.num_units
-        for name in _by_attributes(experiment):
-            assert experiment.attributes is not None, "an experiment without is refused"
-            theirs = _settings(experiment, name)
-            own = replace(Columns.from_config(theirs), attributes=experiment.attributes.schema)
-            is_made_later = experiment.write_parses  # what attributes are made of
-            check(theirs["train_path"], theirs.get("unit") or unit, [] if is_made_later else ["label"], own)
-    elif adaptation is not None:
-        notes += check(adaptation.train, unit, ["parse"], columns, **lengths, **guarantee).notes
-        if adaptation.test is not None:
-            notes += check(adaptation.test, needs=["parse"], columns=columns, **lengths).notes
-    if adaptation is None and experiment.reference is None and any(used.learns for used in systems_of(experiment)):
+    for row in {str(row[1:]): row for row in rows if row.is_read and (learns or row.kind != "train")}.values():
+        is_train = row.kind == "train"
+        checked = check(
+            str(row.path),
+            row.unit,
+            row.needs,
+            row.columns,
+            is_public=row.kind == "public",
+            is_over_long=is_over_long,
+            labels=labels if "label" in row.needs and not (row.columns and row.columns.attributes) else None,
+            delta=experiment.privacy.get("delta"),
+            is_protected=is_train and experiment.is_private,
+            truncate=row.truncate,
+        )
+        notes += checked.notes
+        num_units |= {str(row.path): checked.num_units} if is_train else {}
+    public = [(row.field, row.path, row.columns) for row in rows if row.kind == "public"]
+    public += learnt_from("public_parser", experiment.public_parser if experiment.is_private else None)
+    refuse_private(public, of_experiment(experiment.as_dict()))  # most of them are not opened again
+    return Read(list(dict.fromkeys([*notes, *_on_settings(experiment)])), num_units)
+
+
+def _on_settings(experiment: Experiment) -> list[str]:
+    """Notes on what the settings make of the files; refuses topics of fewer texts than there are to be topics."""
+    model, notes = experiment.model, list[str]()
+    has_trees = any(used.learns == "parse" for used in systems_of(experiment))
+    if experiment.adaptation is None and experiment.reference is None and _learners(experiment):
         notes.append(
             "the experiment names no reference, so nothing says how near the samples come to what people say: add "
             "--set reference=PUBLIC, human turns that anybody may see"
         )
-    texts = _texts_of_topics(experiment)
-    val, val_is_public = data.get("val_path"), data.get("val_is_public", False)
-    reference = reference_columns(columns)
-    for path, is_public in ((val, val_is_public), (experiment.reference, True), (texts, True)):
-        if path is not None:
-            notes += check(path, columns=reference, is_public=is_public, **lengths).notes
-    refuse_private(_public_files(experiment), of_experiment(experiment.as_dict()))  # most of them are not opened again
     for redaction in _redactions(experiment):
         redaction.prepare()
-        if "parse" in learnt:
+        if has_trees:
             notes.append(
                 "redact hides in the quotes of a tree what it hides in the utterance, and leaves what is outside of "
                 "them, such as numbers"
             )
-    trains = [used for used in systems_of(experiment) if used.stages]
-    told = foreign(experiment, experiment.section("model").get("base_model") or BASE_MODEL) if trains else None
-    notes += [] if told is None else [told]
-    slots = experiment.section("model").get("slots", SHIPPED)
-    if experiment.reference is not None and slots is not None and "parse" in learnt:
-        turns = read_turns(expand_path(experiment.reference), "utterance", columns=reference)
-        notes += unslotted(turns[:_TURNS], slot_table(slots))
-    if texts is not None:
-        found = len({turn.utterance for turn in read_turns(expand_path(texts), "utterance", columns=reference)})
+    if any(used.stages for used in systems_of(experiment)):
+        notes += filter(None, [foreign(experiment, model.get("base_model") or BASE_MODEL)])
+    slots = model.get("slots", SHIPPED)
+    if experiment.reference is not None and slots is not None and has_trees:
+        notes += unslotted(_public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))
+    if (texts := _texts_of_topics(experiment)) is not None:
+        found = len({turn.utterance for turn in _public_turns(experiment, texts)})
         if found < (num_topics := (experiment.topics or Topics()).num_topics):
             raise UserError(
                 f"{num_topics} topics are to be made of {texts}, which has {found} different texts: give more of them, "
                 "or --set topics.num_topics=FEWER, or topics.texts=samples for topics of what the model writes"
             )
-    return Read(notes, num_units)
+    return notes
 
 
-def _public_files(experiment: Experiment) -> list[Named]:
-    """All files of texts that are to be public: the fields that name them, their paths and columns."""
-    from commands.runs.private_files import learnt_from
-    from datamodules.columns import Columns, reference_columns
-
-    data, adaptation = experiment.section("data"), experiment.adaptation
-    columns = reference_columns(Columns.from_config(data))
-    evolves = "evolution" in experiment.systems
-    named = {
-        "reference": experiment.reference,
-        "topics.texts": _texts_of_topics(experiment),
-        "data.val_path": data.get("val_path") if data.get("val_is_public") else None,
-        "data.test_path": data.get("test_path") if data.get("test_is_public") else None,
-        "adaptation.test": None if adaptation is None else adaptation.test,
-        "evolution.examples": experiment.evolving.examples if evolves else None,
-    }
-    public: list[Named] = [(name, path, columns) for name, path in named.items()]
-    for redaction in _redactions(experiment):
-        public += redaction.public_files
-    return [*public, *learnt_from("public_parser", experiment.public_parser if experiment.is_private else None)]
+def _public_turns(experiment: Experiment, path: str) -> list[Turn]:
+    columns = reference_columns(Columns.from_config(experiment.data))
+    return read_turns(expand_path(path), "utterance", columns=columns)
 
 
-def _redactions(experiment: Experiment) -> set[Redaction]:
-    """What systems hide of their rows."""
-    from datamodules.redaction import Redaction
-
-    given = (_settings(experiment, used.name).get("redact") for used in systems_of(experiment))
-    return set(filter(None, [experiment.redact, *map(Redaction.from_config, given)]))
-
-
-def check_files(experiment: Experiment) -> None:
-    """Refuse an experiment whose files are not on this machine, without opening one.
-
-    Raises:
-        UserError: One is not, or a variable in its path is not set.
-    """
-    data, adaptation, learns = experiment.section("data"), experiment.adaptation, set()
-    given: dict[str, str | None] = {}
-    for used in systems_of(experiment):
-        learns.add(used.learns)
-        if used.learns and adaptation is None:
-            given[f"data.train_path of {used.name}"] = _settings(experiment, used.name).get("train_path")
-    if not any(learns):
-        return
-    given |= {"data.val_path": data.get("val_path"), "reference": experiment.reference}
-    given["labels"] = experiment.labels if "labels" in experiment.systems else None
-    given["attributes.schema"] = None if experiment.attributes is None else experiment.attributes.schema
-    given["topics.texts"] = _texts_of_topics(experiment)
-    if "evolution" in experiment.systems:
-        evolution = experiment.evolving
-        given["labels"] = experiment.labels if evolution.per_label else given["labels"]
-        given["evolution.rows"] = None if evolution.measures_rows else evolution.rows
-        given["evolution.examples"] = evolution.examples
-        is_folder = evolution.generator != GRAMMAR and not evolution.is_server
-        given["evolution.generator"] = evolution.generator if is_folder else None
-    if experiment.redact is not None:
-        given |= {f"redact.{name}": getattr(experiment.redact, name) for name in ("words", "sensitive", "safe")}
-    if adaptation is not None:
-        given |= {"adaptation.train": adaptation.train, "adaptation.test": adaptation.test}
-    for name, path in given.items():
-        if path is not None and not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
-            raise UserError(f"{name} is {path}, which does not exist: correct the path")
-    parts = [*experiment.stages.values(), *experiment.variants.values()]
-    models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.section("model")}]}
-    models.add(experiment.featurizer if experiment.reference else None)
-    models.add(LARGER if experiment.fluent else None)
-    for folder in sorted(filter(None, models)):
-        if (remedy := how_to_make(folder, ROOT)) is not None:
-            raise UserError(remedy)
-
-
-def _settings(experiment: Experiment, system: str) -> dict[str, Any]:
-    """Arguments of the data module that a system trains with, but for what its stages change."""
-    return merge(
-        experiment.data, experiment.variants.get(system, {}).get("data", {}), experiment.overrides.get("data", {})
-    )
+def _learners(experiment: Experiment) -> list[System]:
+    """Systems that learn from private texts."""
+    return [used for used in systems_of(experiment) if used.learns]
 
 
 def _by_attributes(experiment: Experiment) -> list[str]:
@@ -267,33 +283,22 @@ def _by_attributes(experiment: Experiment) -> list[str]:
     return [used.name for used in systems_of(experiment) if used.needs == "attributes"]
 
 
-def _over_long(experiment: Experiment) -> Callable[[Turn], bool]:
-    """Whether an utterance alone is longer than what the models of an experiment take.
+def _unit(data: Mapping[str, Any]) -> Unit | None:
+    """What is protected; None: nobody has said it."""
+    return data.get("unit") or ("utterance" if data.get("is_public") else None)
 
-    The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
-    """
-    model = experiment.section("model")
-    wanted, base = model.get("max_length", MAX_LENGTH), str(model.get("base_model", BASE_MODEL))
 
-    @cache
-    def codec() -> Any:
-        from transformers import AutoConfig
+def _redactions(experiment: Experiment) -> list[Redaction]:
+    """What systems hide of their rows."""
+    given = (experiment.of(used.name).data.get("redact") for used in systems_of(experiment))
+    return list(dict.fromkeys(filter(None, [experiment.redact, *map(Redaction.from_config, given)])))
 
-        from datamodules.codec import Codec
-        from lightning_modules.backbone.base_models import load_tokenizer
 
-        tokenizer = load_tokenizer(base)
-        positions = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
-        bounds = [bound for bound in (wanted, positions) if bound is not None]
-        prefix = model.get("task_prefix", True)
-        return Codec(tokenizer, None, "utterance", min(bounds, default=1 << 30), "raw", prefix)
-
-    def is_over_long(turn: Turn) -> bool:
-        if len(turn.utterance.encode()) + 8 <= min(wanted or _SHORTEST, _SHORTEST):
-            return False
-        return len(codec().encode(turn).input_ids) > codec().max_length
-
-    return is_over_long
+def _texts_of_topics(experiment: Experiment) -> str | None:
+    """The public file that topics are made of, if any are."""
+    if "topics" not in experiment.systems:
+        return None
+    return (experiment.topics or Topics()).public_texts(experiment.reference)
 
 
 def _check_public_parser(experiment: Experiment) -> None:
@@ -308,7 +313,7 @@ def _check_public_parser(experiment: Experiment) -> None:
 
 def _check_base(experiment: Experiment) -> None:
     """The base model of private trainings does not say that it learnt from people without privacy."""
-    model = experiment.section("model")
+    model = experiment.model
     base = model.get("base_model")
     if experiment.is_private and base is not None and model.get("init") != "random":
         for origin in origins_of(Path(base)):
@@ -317,13 +322,6 @@ def _check_base(experiment: Experiment) -> None:
                     f"model.base_model is {base}, and {origin['path']} was trained without privacy on data that nobody "
                     "declared public: no ε would cover what comes of it; name another base model"
                 )
-
-
-def _texts_of_topics(experiment: Experiment) -> str | None:
-    """The public file that topics are made of, if any are."""
-    if "topics" not in experiment.systems:
-        return None
-    return (experiment.topics or Topics()).public_texts(experiment.reference)
 
 
 def _check_encoder(needs: str, encoder: str) -> None:

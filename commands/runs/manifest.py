@@ -189,7 +189,7 @@ class Manifest:
             if other is not None and other.sha256 != digest:
                 again = f"delete it and RUN/.done/{entry.step}, and give the command of the run again"
                 if entry.role == "report":
-                    again = f"give python cli.py {entry.verb} RUN again"
+                    again = "give python cli.py page RUN again"
                 found.append(
                     f"{path} was made of another {name} than the one that {other.step} has made since: {again}"
                 )
@@ -270,7 +270,7 @@ def is_declared(step: Step, run: Path) -> bool:
 
 def _declared(step: Step, run: Path) -> dict[str, Any]:
     return {
-        "command": [_place(word, run) for word in step.argv],
+        "command": [_place(word, run) for word in step.words(run) if word != "step"],
         "writes": [vars(file) for file in step.writes],
         "reads": step.reads,
         "protected": step.protected,

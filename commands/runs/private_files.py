@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from commands.runs.sections import read_experiment
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import PRIVATE_PARTS
 from commands.runs.yaml_files import absolute, merge, read_yaml
@@ -20,13 +21,12 @@ _MARKS = ("experiment.yaml", "ledger.jsonl", "manifest.json")
 
 def of_experiment(experiment: Mapping[str, Any]) -> list[Source]:
     """Of an experiment, by its fields: what its systems train on, or what an adaptation splits."""
-    overrides = (experiment.get("overrides") or {}).get("data") or {}
-    data = merge(experiment.get("data") or {}, overrides)
+    data = experiment.get("data") or {}
     if experiment.get("adaptation"):
         return [(experiment["adaptation"]["train"], Columns.from_config(data))]
     parts = [*(experiment.get("variants") or {}).values(), *(experiment.get("stages") or {}).values()]
     own = [part.get("data") or {} for part in parts]
-    return _distinct(source for section in ({}, *own) for source in _of_data(merge(data, section, overrides)))
+    return _distinct(source for section in ({}, *own) for source in _of_data(merge(data, section)))
 
 
 def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
@@ -45,7 +45,7 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
         if if_private and any(_has_no_privacy(run) for run in run_folders(folder)):
             continue
         if (folder / "experiment.yaml").is_file():
-            experiment = read_yaml(folder / "experiment.yaml")
+            experiment = read_experiment(folder / "experiment.yaml")
             part = folder / "data" / f"{PRIVATE_PARTS[0]}.jsonl"
             is_split = experiment.get("adaptation") is not None and part.is_file()
             found += [(str(part), None)] if is_split else of_experiment(experiment)

@@ -6,16 +6,17 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from commands.runs.manifest import FILE, Manifest
+from commands.runs.sections import of_system, read_experiment
 from commands.runs.stage_config import StageConfig
 from commands.runs.systems import system
-from commands.runs.yaml_files import PLACE, flat, listed, public_names, read_yaml
+from commands.runs.yaml_files import PLACE, flat, listed, public_names
 from doppel.errors import UserError
 from doppel.files import kind_of
 
@@ -23,7 +24,7 @@ _MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", FILE}
 #: In the folder of an audit from its first moment on.
 AUDIT_SETTINGS = "audit_settings.json"
 #: Sections of an experiment that its trainings depend on; ``variants`` count for their own system.
-_TRAINING = ("epochs", "trainer", "model", "data", "privacy", "stages", "overlays", "overrides", "exact_histogram")
+_TRAINING = ("epochs", "trainer", "model", "data", "privacy", "stages", "overlays", "exact_histogram")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class RunRecord:
     def experiment(self) -> Mapping[str, Any]:
         """The experiment that was started, by the names of :class:`~commands.run.experiment.Experiment`."""
         path = self.folder / "experiment.yaml"
-        return read_yaml(path) if path.is_file() else {}
+        return read_experiment(path) if path.is_file() else {}
 
     @property
     def is_private(self) -> bool:
@@ -90,15 +91,24 @@ class RunRecord:
         given = [self.experiment.get("redact"), *(config.data.get("redact") for config in self.trainings)]
         return [redact for redact in given if redact]
 
-    def training_settings(self, of: str) -> str:
-        """The settings that the trainings of a system had, in short: equal settings have equal texts."""
-        experiment = self.experiment
-        told = {key: experiment.get(key) for key in _TRAINING} | {"own": (experiment.get("variants") or {}).get(of)}
-        told["data"] = {k: v for k, v in (told["data"] or {}).items() if not k.endswith("_path")}  # has a fingerprint
-        digest = hashlib.sha256(json.dumps(public_names(told), sort_keys=True).encode()).hexdigest()[:8]
-        given = {key.rsplit(".", 1)[-1]: value for key, value in flat(experiment.get("overrides") or {}).items()}
-        shown = [f"{name} {value}" for name, value in given.items() if not name.endswith("_path")]
-        return "; ".join([*shown, f"settings {digest}"])
+    def settings(self, of: str) -> dict[str, Any]:
+        """What the trainings of a system depend on, by dotted key; not which files they read, which are digested."""
+        experiment = of_system(self.experiment, of)
+        told = flat(public_names({key: experiment.get(key) or {} for key in _TRAINING}))
+        return {key: value for key, value in told.items() if not (key.startswith("data.") and key.endswith("_path"))}
+
+    def training_settings(self, of: str, beside: Iterable[RunRecord] = ()) -> str:
+        """The settings of a system's trainings in short: equal settings have equal texts.
+
+        Args:
+            of: The system.
+            beside: Runs of the same page or table; a setting that one of them has otherwise is told in full.
+        """
+        told = self.settings(of)
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        others = [run.settings(of) for run in beside if run.experiment.get("name") == self.experiment.get("name")]
+        varied = {key: told.get(key) for other in others for key in {*told, *other} if other.get(key) != told.get(key)}
+        return "; ".join([*(f"{key} {varied[key]}" for key in sorted(varied)), f"settings {digest}"])
 
     def synthetic(self, of: str) -> Path | None:
         """File of a system's samples; None where no step has made any."""
@@ -120,7 +130,7 @@ class RunRecord:
         """``report.json``; None where the run did not come so far.
 
         Raises:
-            UserError: It is not what ``python cli.py report`` made.
+            UserError: It is not what ``python cli.py page`` made.
         """
         path = self.folder / "report.json"
         for why in self.manifest.changes(path.name, may_be_gone=True) if path.name in self.manifest.files else ():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal["fit", "predict", "metrics", "tool"]
@@ -42,16 +43,19 @@ class File:
     budget: str | None = None
 
 
+#: Commands of steps, beside the trainings and samplings, that run a model.
+_OF_MODELS = ("evaluate", "keep-best", "evolve")
+
+
 @dataclass(frozen=True)
 class Step:
     """One process of a run.
 
     Attributes:
         name: Its name, unique in the run; of its mark, its job and its configuration.
-        kind: What it needs: ``fit`` all devices of the nodes, ``predict`` those of one node, ``metrics`` one device,
-            ``tool`` none.
-        argv: Words after ``cli.py``.
-        config: What ``RUN/configs/NAME.yaml`` holds, which ``argv`` names; None for a step that takes none.
+        command: What runs it.
+        config: What ``RUN/configs/NAME.yaml`` holds: the options of the command, of whatever kind it is.
+        folder: Of a training or a sampling, its place in the run folder.
         is_once: Whether it is left out where it is done.
         writes: Every file that it may leave, but for logs, marks, the ledger and checkpoints beside the last one.
         reads: Files that what it writes depends on: in the run folder by their place there, others as they are named.
@@ -62,15 +66,32 @@ class Step:
     """
 
     name: str
-    kind: Kind
-    argv: tuple[str, ...]
-    config: Mapping[str, Any] | None = None
+    command: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: str | None = None
     is_once: bool = True
     writes: tuple[File, ...] = ()
     reads: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
     mechanisms: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """What it needs: ``fit`` all devices of the nodes, ``predict`` those of one node, ``metrics`` one device,
+        ``tool`` none.
+        """
+        if self.command in ("fit", "predict"):
+            return "fit" if self.command == "fit" else "predict"
+        has_model = self.command == "calibrate" and not self.config.keys().isdisjoint(("parser", "encoder"))
+        return "metrics" if has_model or self.command in _OF_MODELS else "tool"
+
+    def words(self, run: Path) -> tuple[str, ...]:
+        """What follows ``cli.py``: ``COMMAND --config RUN/configs/NAME.yaml``."""
+        words = (self.command, "--config", str(run / "configs" / f"{self.name}.yaml"))
+        if self.folder is not None:
+            return (*words, "--run_dir", str(run / self.folder))
+        return ("step", *words)
 
 
 def linked(steps: Iterable[Step]) -> list[Step]:

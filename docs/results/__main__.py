@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from commands.page.charts import draw_curves
+from commands.quality import tables
 from commands.quality.frame import pool, read_csv
-from commands.quality.measures import measure
-from commands.quality.tables import beside_paper, draw, markdown
+from commands.quality.measures import SHOWN, measure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +39,8 @@ def table(file: str, rows: str, metrics: str, *, paper: bool = False, **settings
         settings: Which rows of the file: a value, a list of values, or None for those that have none.
     """
     own = _chosen(file, settings)
-    own = beside_paper(own) if paper else own
-    return markdown(own, rows.split(), [name for name in metrics.split() if name in set(own["metric"])])
+    own = tables.beside_paper(own) if paper else own
+    return tables.table(own, rows.split(), [name for name in metrics.split() if name in set(own["metric"])]).markdown()
 
 
 def value(file: str, metric: str, **settings: Any) -> str:
@@ -65,11 +66,25 @@ def main() -> None:
     best = read_csv(HERE / "smcalflow-best-small.csv")
     of = ["mauve_minilm", "mauve_smollm2_135m", "word_overlap", "parsed_chi_square", "parsed_function_overlap"]
     shown = best["setting"].isna() & best["system"].isin(["one_stage", "two_stage"]) & best["metric"].isin(of)
-    draw(best[shown]).savefig(HERE / "smcalflow-best-small.png", dpi=110, bbox_inches="tight")
+    draw_metrics(best[shown]).savefig(HERE / "smcalflow-best-small.png", dpi=110, bbox_inches="tight")
     draw_orders(read_csv(HERE / "divergence.csv")).savefig(HERE / "divergence.png", dpi=110, bbox_inches="tight")
     curves = draw_redaction(read_csv(HERE / "redaction.csv"), read_csv(HERE / "next-word.csv"))
     curves.savefig(HERE / "redaction.png", dpi=110, bbox_inches="tight")
     draw_losses(read_csv(HERE / "pretrain-135m.csv")).savefig(HERE / "pretrain-135m.png", dpi=110, bbox_inches="tight")
+
+
+def draw_metrics(frame: pd.DataFrame) -> Figure:
+    """Each metric against ε, a line for each setting with its deviation over seeds; the paper's are dashed."""
+    from matplotlib.figure import Figure
+
+    drawn = tables.lines(frame)
+    names = sorted(set(drawn["metric"]), key=SHOWN.index)
+    figure = Figure(figsize=(9, 3 * math.ceil(len(names) / 2)), layout="constrained")
+    for place, name in enumerate(names, start=1):
+        axes = figure.add_subplot(math.ceil(len(names) / 2), 2, place)
+        draw_curves(axes, drawn[drawn["metric"] == name])
+        axes.set_title(measure(name).label)
+    return figure
 
 
 def draw_orders(frame: pd.DataFrame) -> Figure:

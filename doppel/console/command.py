@@ -79,6 +79,7 @@ def command_parser(function: Callable[..., Any], prog: str) -> CommandParser:
             parser.add_argument("--" + name.replace("_", "-"), required=is_required, **settings)
         else:
             parser.add_argument(name, **settings)
+    parser.add_argument("--config", action="config", help="YAML file of these arguments, by their names.")
     return parser
 
 

@@ -21,7 +21,14 @@ Groups = Mapping[str, Mapping[str, str]]
 _NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def main(commands: Groups, about: str, prog: str, argv: Sequence[str] | None = None, more: Groups | None = None) -> int:
+def main(
+    commands: Groups,
+    about: str,
+    prog: str,
+    argv: Sequence[str] | None = None,
+    more: Groups | None = None,
+    steps: Mapping[str, str] | None = None,
+) -> int:
     """Run one command.
 
     A command is a function with a docstring; :func:`~doppel.console.command.command_parser` says how its signature
@@ -33,6 +40,7 @@ def main(commands: Groups, about: str, prog: str, argv: Sequence[str] | None = N
         prog: How the entry point is called.
         argv: Arguments without the program's name; ``sys.argv`` by default.
         more: What ``--help all`` lists too.
+        steps: What ``PROG step NAME`` calls beside these, and no list shows.
 
     Returns:
         Exit status: that of the command, or 2 after a one-line error that the user can mend.
@@ -48,9 +56,15 @@ def main(commands: Groups, about: str, prog: str, argv: Sequence[str] | None = N
             hint = f"\n`{prog} --help all` lists {len(targets)} commands.\n" if has_more else ""
             sys.stdout.write(overview(commands if has_more else {**commands, **more}, about) + hint)
             return 0
+        if words[0] == "step" and steps:
+            words, targets, prog = words[1:] or ["--help"], {**targets, **steps}, f"{prog} step"
+        if words == ["--help"]:
+            sys.stdout.write(overview({"Steps of a run": steps or {}}, f"{prog} NAME --config FILE"))
+            return 0
         name, *rest = words
         if name not in targets:
             nearest = difflib.get_close_matches(name, targets, n=1)
+            nearest = [f"step {name}"] if name in (steps or {}) else nearest
             hint = f"did you mean {nearest[0]}?" if nearest else f"`{prog} --help` lists them"
             raise UserError(f"there is no command {name!r}: {hint}")
         with no_collection():

@@ -54,7 +54,7 @@ class PrivacyArguments:
             that others can read.
         fp16_loss_scale: Factor of the loss under precision ``16-mixed``; public and constant. A power of two is exact.
         seed: Fixed noise seed, for tests alone: who knows it can subtract the noise, and the guarantee is void.
-        histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py histogram``, or
+        histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py step histogram``, or
             ``calibrate``, will release in this scope; σ of the training leaves room for it under the one target ε.
             Null: there is none.
         histogram_share: In place of that noise, the share of the budget that such a release gets: of μ², where μ is

@@ -17,7 +17,7 @@ from benchmarks.gpu.jobs import Job, Place, jobs
 from benchmarks.gpu.synthesize import makes_samples
 from commands.lightning import train
 from commands.run.experiment import load
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from commands.run.values import read_values
 
 ROOT = Path(__file__).resolve().parents[2]

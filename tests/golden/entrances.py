@@ -72,14 +72,14 @@ def shipped() -> list[str]:
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
     """Each step of an experiment, in order, by the names of its fields."""
     from commands.run.experiment import load, shipped
-    from commands.run.synthesis import steps_of
+    from commands.run.recipes import steps_of
 
     for step in steps_of(load(shipped(name), changes), run):
         yield {
             "name": step.name,
             "kind": step.kind,
             "needs": list(step.needs),
-            "argv": list(step.argv),
+            "argv": list(step.words(run)),
             "config": step.config,
             "reads": list(step.reads),
             "writes": [vars(file) for file in step.writes],

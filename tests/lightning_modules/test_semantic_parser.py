@@ -16,7 +16,7 @@ from lightning.pytorch import Trainer
 import cli
 from commands.lightning.cli import WRITER
 from commands.run.experiment import load, shipped
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from datamodules.parser_data_module import ParserDataModule, collate
 from datamodules.shuffling import BucketedBatches
 from doppel.errors import UserError

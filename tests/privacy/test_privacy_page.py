@@ -11,7 +11,7 @@ import yaml
 from readers import reader
 
 from commands.run.experiment import load, shipped
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commands.run.experiment import load
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from commands.runs.steps import Step
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
@@ -146,8 +146,8 @@ def test_those_samples_are_annotated_that_show_most_structures() -> None:
     stages = {stage.name: stage for stage in listed}
     chosen = stages["diverse_two_stage"]
     assert chosen.needs == ("sample_utterances",)
-    words = ["choose", "run/synthetic.jsonl", "--num", "500", "--method", "uat"]
-    assert list(chosen.argv[:6]) == words
+    assert chosen.command == "choose"
+    assert chosen.config.items() >= {"file": "run/synthetic.jsonl", "num": 500, "method": "uat"}.items()
     annotate = stages["annotate_two_stage"]
     assert (annotate.config or {})["data"]["init_args"]["path"] == "run/chosen_two_stage.jsonl"
     assert annotate.needs[0] == "diverse_two_stage"

@@ -10,7 +10,7 @@ import pytest
 
 from commands.run.experiment import load, shipped
 from commands.run.grid import name_points
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from commands.run.values import read_grid
 from doppel.errors import UserError
 from tests.slurm.launches import jobs_in, launch
@@ -56,8 +56,7 @@ def test_every_point_of_a_grid_has_a_folder_of_its_own() -> None:
 
 def test_seed_0_is_no_other_seed(tmp_path: Path) -> None:
     steps = {step.name: step for step in steps_of(load(shipped("adaptation-weather-small"), {"seed": 0}), tmp_path)}
-    words = list(steps["partition"].argv)
-    assert words[words.index("--seed") + 1] == "0"
+    assert steps["partition"].config["seed"] == 0
 
 
 def test_what_a_point_sets_wins_over_what_the_experiment_says_of_single_systems() -> None:
@@ -80,7 +79,7 @@ def test_a_grid_goes_on_after_a_failed_run(tmp_path: Path, capsys: pytest.Captur
 def test_a_grid_is_one_array(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.run.runner.check_files", lambda experiment: None)  # the files are not here
+    monkeypatch.setattr("commands.run.advice.check_files", lambda experiment: None)  # the files are not here
     words = ("--grid", "privacy.max_grad_norm=0.05,0.1,0.5,1.0", "epsilon=3")
     assert launch("smcalflow", tmp_path / "runs", "--dry-run", *words) == 0
     text = capsys.readouterr().out

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from commands.run.experiment import load, shipped
+from commands.run.recipes import steps_of
 from commands.run.run_stage import run_stage
 from commands.run.sources import Read
-from commands.run.synthesis import steps_of
 from commands.runs.steps import Step
 from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
 
@@ -49,8 +49,8 @@ def steps_of_pipeline(name: str, run: Path) -> list[Step]:
 @pytest.fixture(autouse=True)
 def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "data")
-    monkeypatch.setattr("commands.run.runner.read_sources", lambda experiment: Read([]))  # the files are not here
-    monkeypatch.setattr("commands.run.runner.check_files", lambda experiment: None)
+    monkeypatch.setattr("commands.run.advice.read_sources", lambda experiment: Read([]))  # the files are not here
+    monkeypatch.setattr("commands.run.advice.check_files", lambda experiment: None)
 
 
 @pytest.fixture
@@ -122,10 +122,15 @@ def test_a_stage_waits_for_all_that_it_reads_and_trainings_do_not_wait_for_one_a
         after[stage.name] |= set().union(*(after[other] for other in stage.needs))
     for stage in stages:
         for other in stages:
-            read = [word for word in reads(stage) for written in writes(other) if f"{written}/" in f"{word}/"]
+            read = [
+                word
+                for word in reads(stage, tmp_path)
+                for written in writes(other, tmp_path)
+                if f"{written}/" in f"{word}/"
+            ]
             if other is not stage and read:
                 assert other.name in after[stage.name], f"{stage.name} reads {read}, which {other.name} writes"
-    judged = {stage.name for stage in stages if stage.argv[0] in ("evaluate", "parser-metrics")}
+    judged = {stage.name for stage in stages if stage.command in ("evaluate", "parser-metrics")}
     assert stages[-1].name == "report" and after["report"] >= judged
     private = [stage for stage in stages if stage.config and stage.config.get("privacy")]
     assert private and all(not {other.name for other in private} & after[stage.name] for stage in private)
@@ -142,11 +147,11 @@ def test_a_step_declares_what_it_reads_and_what_it_writes(name: str, tmp_path: P
     declared = [file.path for step in steps for file in step.writes]
     assert len(declared) == len(set(declared)), "two steps write one file"
     for step in steps:
-        named = {path.removeprefix(f"{tmp_path}/") for path in reads(step) if path.startswith(f"{tmp_path}/")}
+        named = {path.removeprefix(f"{tmp_path}/") for path in reads(step, tmp_path) if path.startswith(f"{tmp_path}/")}
         folders = {path for path in named if not Path(path).suffix}  # a training's, whose weights are read
         assert named - folders - {f"configs/{step.name}.yaml"} <= set(step.reads), step.name
         assert all(f"{folder}/checkpoints/last.ckpt" in step.reads for folder in folders), step.name
-        written = {path.removeprefix(f"{tmp_path}/") for path in writes(step)}
+        written = {path.removeprefix(f"{tmp_path}/") for path in writes(step, tmp_path)}
         own = {file.path for file in step.writes}
         assert all(
             path in own or f"{path}/checkpoints/last.ckpt" in own or step.kind == "predict" or path == "data"
@@ -168,15 +173,15 @@ def leaves(node: object) -> list[str]:
     return [leaf for value in node for leaf in leaves(value)] if isinstance(node, list) else [str(node)]
 
 
-def writes(step: Step) -> list[str]:
-    options = ("--run_dir", "--out", "--save-parsed")
-    named = [step.argv[i + 1] for i, word in enumerate(step.argv) if word in options]
-    callbacks = (step.config or {}).get("trainer", {}).get("callbacks", [])
+def writes(step: Step, run: Path) -> list[str]:
+    named = [str(step.config[name]) for name in ("out", "parsed") if name in step.config]
+    named += [] if step.folder is None else [str(run / step.folder)]
+    callbacks = step.config.get("trainer", {}).get("callbacks", [])
     return named + [c["init_args"]["output_path"] for c in callbacks if "output_path" in c.get("init_args", {})]
 
 
-def reads(step: Step) -> list[str]:
-    return [word for word in (*step.argv, *leaves(dict(step.config or {}))) if word not in writes(step)]
+def reads(step: Step, run: Path) -> list[str]:
+    return [word for word in leaves(dict(step.config)) if word not in writes(step, run)]
 
 
 @pytest.mark.parametrize("name", PIPELINES)

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from commands.run.closing import tell_result
 from commands.run.experiment import load
-from commands.run.runner import Runner
+from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
-from commands.run.synthesis import steps_of
+from commands.run.work import begin
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from tests.run_folders import spec
@@ -82,7 +83,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     for words, message in (
         (["--epsilon=3"], "epsilon=8, now epsilon=3"),
         (["--seed=2"], "seed=(none), now seed=2"),
-        (["--set", "trainer.max_steps=1"], "overrides.trainer.max_steps=(none), now overrides.trainer.max_steps=1"),
+        (["--set", "trainer.max_steps=1"], "trainer.max_steps=(none), now trainer.max_steps=1"),
     ):
         assert launch(experiment, run, "--local", *words) == 2
         assert f"was started with {message} is asked" in capfd.readouterr().err
@@ -181,7 +182,7 @@ def test_a_run_ends_with_what_paid_for_each_system_and_says_what_nothing_paid_fo
     (tmp_path / "labels.txt").write_text("yes\nno\n")
     names = ["one_stage", "two_stage", "unconstrained", "labels"]
     given = replace(load(experiment), systems=names, labels=str(tmp_path / "labels.txt"))
-    Runner(given, tmp_path, load_site(None, {}))._tell_result(1.0)
+    tell_result(begin(given, tmp_path, load_site(None, {})), 1.0)
     told = capsys.readouterr().out
     assert "(one_stage, ε 7.9)\n" in told and "(labels, NOT PRIVATE)\n" in told
     assert "(unconstrained, ε 7.8)\n" in told, "it samples from the models of two_stage"
@@ -249,15 +250,15 @@ def test_calibrated_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsil
     assert pool is not None and pool["data"]["init_args"]["num_samples"] == 2000
     assert "trees_pool.jsonl" in str(pool["trainer"]["callbacks"])
     assert drawn.needs == ("sample_trees",)
-    assert drawn.argv[:2] == ("calibrate", str(tmp_path / "parse_tree"))
-    assert ("--exact" in drawn.argv) == (epsilon == float("inf"))
+    assert (drawn.command, drawn.config["stage_dir"]) == ("calibrate", str(tmp_path / "parse_tree"))
+    assert ("exact" in drawn.config) == (epsilon == float("inf"))
     assert "calibrate_trees" in stages["sample_utterances"].needs
     assert stages["calibrate_unconstrained_trees"].needs == ("sample_unconstrained_trees", "calibrate_trees")
     assert "calibrate_unconstrained_trees" in stages["sample_unconstrained_utterances"].needs
     for name, expected in {"parse_tree": 7.0, "parse2utterance": 7.0, "one_stage": None}.items():
         privacy = (stages[name].config or {}).get("privacy")
         assert privacy is None if epsilon == float("inf") else privacy.get("histogram_noise_multiplier") == expected
-    assert not any("pool" in str((stage.argv, stage.config)) for stage in listed if "trees" not in stage.name)
+    assert not any("pool" in str(stage.config) for stage in listed if "trees" not in stage.name)
 
 
 def test_calibrated_utterances_are_drawn_after_all_passes(tmp_path: Path) -> None:
@@ -270,8 +271,8 @@ def test_calibrated_utterances_are_drawn_after_all_passes(tmp_path: Path) -> Non
         assert config is not None and config["data"]["init_args"]["num_samples"] == 500
         assert str(tmp_path / f"{file}.jsonl") in str(config["trainer"]["callbacks"])
     one, two = stages["calibrate_one_stage"], stages["calibrate_utterances"]
-    assert one.argv[:2] == ("calibrate", str(tmp_path / "one_stage")) and one.needs == ("sample_one_stage",)
-    assert two.argv[:2] == ("calibrate", str(tmp_path / "parse2utterance")) and "P" in two.argv
+    assert one.config["stage_dir"] == str(tmp_path / "one_stage") and one.needs == ("sample_one_stage",)
+    assert two.config["stage_dir"] == str(tmp_path / "parse2utterance") and two.config["parser"] == "P"
     assert stages["calibrate_unconstrained_utterances"].needs[-1] == "calibrate_utterances"
     assert stages["evaluate_one_stage"].needs == ("calibrate_one_stage",)
     assert stages["evaluate_two_stage"].needs == ("calibrate_utterances",)
@@ -289,13 +290,13 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
     assert (privacy["epochs"], privacy["scope"], privacy["histogram_noise_multiplier"]) == ([3], "topics", 10.0)
     assert sampling["data"]["init_args"]["num_samples"] == 500
     assert str(tmp_path / "pool_topics.jsonl") in str(sampling["trainer"]["callbacks"])
-    drawn = stages["calibrate_topics"].argv
-    assert drawn[:2] == ("calibrate", str(tmp_path / "topics")) and "7" in drawn
-    assert drawn[drawn.index("--texts") + 1] == "public.jsonl", "the reference"
+    drawn = stages["calibrate_topics"].config
+    assert (drawn["stage_dir"], drawn["num_topics"]) == (str(tmp_path / "topics"), 7)
+    assert drawn["texts"] == "public.jsonl", "the reference"
     for without in ({"topics.texts": "samples"}, {"reference": None}):
         others = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data.yaml", changes | without), tmp_path)}
-        assert "--texts" not in others["calibrate_topics"].argv
-    assert str(tmp_path / "synthetic_topics.jsonl") in drawn
+        assert "texts" not in others["calibrate_topics"].config
+    assert drawn["out"] == str(tmp_path / "synthetic_topics.jsonl")
     assert stages["evaluate_topics"].needs == ("calibrate_topics",)
 
 
@@ -313,7 +314,7 @@ def test_a_public_parser_writes_the_trees_of_private_utterances_one_by_one(tmp_p
         assert "annotate_private" in stages[name].needs
         data = (stages[name].config or {})["data"]["init_args"]
         assert (data["train_path"], data["unit"], data.get("columns")) == (annotated, "user", None)
-    assert annotated in stages["evaluate_two_stage"].argv
+    assert stages["evaluate_two_stage"].config["private"] == annotated
 
 
 @pytest.mark.parametrize(
@@ -328,7 +329,7 @@ def test_without_a_reference_there_is_a_report_and_nothing_is_compared(tmp_path:
     changes = {"systems": ["one_stage", "labels"], "data.train_path": "mine.csv", "labels": "labels.txt"}
     stages = steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)
     assert not any(stage.name.startswith("evaluate") for stage in stages)
-    assert stages[-1].argv == ("report", str(tmp_path))
+    assert (stages[-1].command, stages[-1].config) == ("page", {"runs": [str(tmp_path)]})
     assert stages[-1].needs == ("sample_one_stage", "sample_labels")
 
 

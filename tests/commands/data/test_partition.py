@@ -87,7 +87,7 @@ def test_the_command_writes_private_turns_without_trees(tmp_path: Path, capsys: 
     train.write_text(
         "".join(json.dumps({"utterance": t.utterance, "parse": t.parse, "unit": t.unit}) + "\n" for t in corpus(120))
     )
-    call = ["partition", "--train", str(train), "--missing", "EventOnDate*", "--public-share", "0.25"]
+    call = ["step", "partition", "--train", str(train), "--missing", "EventOnDate*", "--public-share", "0.25"]
     assert main([*call, "--out", str(tmp_path / "out")]) == 0
     private = lines(tmp_path / "out" / "private.jsonl")
     gold = lines(tmp_path / "out" / "private_gold.jsonl")
@@ -125,7 +125,7 @@ def test_what_cannot_be_split_is_explained(
 ) -> None:
     train = tmp_path / "train.jsonl"
     train.write_text("".join(json.dumps({"utterance": t.utterance, "parse": t.parse}) + "\n" for t in corpus(60)))
-    assert main(["partition", "--train", str(train), "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert main(["step", "partition", "--train", str(train), "--out", str(tmp_path / "out"), *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -38,7 +38,7 @@ def test_too_few_trees_are_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("words.txt").write_text("lunch with Ana\n")
-    assert cli.main(["public-trees", "--reference", reference, "--out", str(tmp_path / "out.jsonl")]) == 0
+    assert cli.main(["step", "public-trees", "--reference", reference, "--out", str(tmp_path / "out.jsonl")]) == 0
     assert trees_of(tmp_path / "out.jsonl") == []
     assert "malformed ones are drawn again" in capsys.readouterr().out
 

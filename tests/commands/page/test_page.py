@@ -16,6 +16,7 @@ import cli
 from commands.page import charts
 from commands.page.html import TEMPLATES
 from commands.page.names import read_names
+from commands.quality.measures import measure
 from commands.run.experiment import load
 from commands.runs.steps import File
 from doppel.grammar import generate
@@ -409,9 +410,15 @@ def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
                 sample(run, system)
     assert cli.main(["page", str(tmp_path), "--out", str(tmp_path / "all.html")]) == 0
     read = read_html(tmp_path / "all.html")
-    rows = [[cell.words for cell in row.all("td")] for row in read.all("tbody")[0].all("tr")]
-    assert len(rows) == 4 and all(row[2] == "3" for row in rows), rows
-    assert "0.280 ± 0.100" in rows[0] and "0.230 ± 0.100" in rows[2], rows
+    headings = [cell.words for cell in read.all("thead")[0].all("th")]
+    cells = [
+        [cell.words for cell in row.children if cell.tag in ("td", "th")] for row in read.all("tbody")[0].all("tr")
+    ]
+    rows = [dict(zip(headings, own, strict=True)) for own in cells]
+    rows = [row for row in rows if row["system"] in ("1-stage", "2-stage")]  # and those of the paper stand beside
+    assert len(rows) == 4 and all(row["seeds"] == "3" for row in rows), rows
+    values = {(row["system"], row["ε"]): row[measure("mauve_own_base").label] for row in rows}
+    assert values["1-stage", "8"] == "0.280 ± 0.100" and values["1-stage", "3"] == "0.230 ± 0.100", values
     labels = [svg.attributes.get("aria-label", "") for svg in read.all("svg", class_="curves")]
     assert any("own features against ε" in label and "0.28 at ε = 8" in label for label in labels)
     assert not [path for path in read.all("path") if path.attributes["d"] == "M"], "a line without a point"

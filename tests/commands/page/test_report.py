@@ -1,4 +1,4 @@
-"""`report`: what was spent, and what that protects, beside the metrics."""
+"""`page` of one run: what was spent, and what that protects, beside the metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_report_says_what_epsilon_protects(tmp_path: Path) -> None:
     words = "one dialogue (all its turns, however many; each step uses at most 4 of them, chosen uniformly)"
     assert report["privacy"]["protects"] == words
     assert report["privacy"]["epsilon"] == report["privacy"]["systems"]["two_stage"]["epsilon"] < 6
-    assert f"under adding or removing {words}" in render(report, tmp_path / "synthetic.jsonl", [])
+    assert f"under adding or removing {words}" in render(report, RunRecord(tmp_path))
 
 
 def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> N
     }
     report = build_report(RunRecord(pipeline(tmp_path, specs)))
     assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
-    text = render(report, tmp_path / "synthetic.jsonl", [])
+    text = render(report, RunRecord(tmp_path))
     assert "one_stage: adding or removing one user" in text and "at most 7 of them" in text
     assert "two_stage: adding or removing one dialogue" in text and "at most 4 of them" in text
 
@@ -77,7 +77,7 @@ def test_a_run_without_a_reference_has_a_report_and_a_card_too(
         ledger.spend(mechanism)
     sample(run, "two_stage")
     (run / "experiment.yaml").write_text("name: mine\nsystems: [two_stage]\n")
-    assert cli.main(["report", str(run)]) == 0
+    assert cli.main(["page", str(run)]) == 0
     told, report = capsys.readouterr().out, json.loads((run / "report.json").read_text())
     assert report["privacy"]["systems"]["two_stage"]["epsilon"] == pytest.approx(ledger.epsilon("two_stage"))
     assert report["card"]["verified"] and "card: VERIFIED" in told and "NOT PRIVATE" not in told
@@ -180,7 +180,7 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     (folder / "evaluation" / "one_stage.json").write_text('{"mauve_own_base": ')
     sample(folder, "two_stage", lines=b'{"utterance": "yes"}\n{"utterance": "book lunch with Ana"}\n')
     evaluate(folder, "two_stage", {"mauve_own_base": 0.5})
-    assert cli.main(["report", str(folder)]) == 0
+    assert cli.main(["page", str(folder)]) == 0
     report = json.loads((folder / "report.json").read_text())
     assert list(report["metrics"]) == ["two_stage"]
     assert report["left_out"].keys() == {"one_stage", "shuffled"} and "JSON" in report["left_out"]["one_stage"]
@@ -189,5 +189,5 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     assert out.startswith("mine, seed 1: ") and "3 samples a system" in out and str(folder / "synthetic.jsonl") in out
     assert "dialogue" in out and str(folder / "report.html") in out and len(out.splitlines()) < 20
     (folder / "evaluation" / "two_stage.json").unlink()
-    assert cli.main(["report", str(folder)]) == 2
+    assert cli.main(["page", str(folder)]) == 0
     assert "evaluation/one_stage.json" in capsys.readouterr().err

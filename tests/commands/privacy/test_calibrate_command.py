@@ -53,7 +53,7 @@ def trained(run: Path, sigma: float | None, private: bool = True) -> None:
 
 
 def calibrate(run: Path, *more: str) -> int:
-    words = ["calibrate", str(run / "parse_tree"), "--pool", str(run / "trees_pool.jsonl")]
+    words = ["step", "calibrate", str(run / "parse_tree"), "--pool", str(run / "trees_pool.jsonl")]
     return cli.main([*words, "--out", str(run / "trees.jsonl"), "--num-samples", "100", *more])
 
 

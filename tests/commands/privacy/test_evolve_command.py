@@ -292,7 +292,10 @@ def test_without_privacy_nothing_of_the_votes_is_written(tmp_path: Path, private
         json.dumps({"train_path": str(private), "unit": "user"}),
     ]
     with words_alone():
-        assert cli.main(["evolve", str(tmp_path / "evolution"), *words, "--settings", '{"generator": "grammar"}']) == 0
+        assert (
+            cli.main(["step", "evolve", str(tmp_path / "evolution"), *words, "--settings", '{"generator": "grammar"}'])
+            == 0
+        )
     assert not (tmp_path / "evolution" / "votes.jsonl").exists() and not (tmp_path / "ledger.jsonl").exists()
     assert SECRET not in everything(tmp_path / "evolution")
 

@@ -49,7 +49,7 @@ def trained(run: Path, sigma: float | None, private: bool = True, source: str | 
 
 
 def histogram(run: Path, *more: str) -> int:
-    arguments = ["histogram", str(run / "labels"), "--labels", str(run / "labels.txt"), "--num-samples", "500"]
+    arguments = ["step", "histogram", str(run / "labels"), "--labels", str(run / "labels.txt"), "--num-samples", "500"]
     return cli.main([*arguments, "--out", str(run / "labels.jsonl"), *more])
 
 

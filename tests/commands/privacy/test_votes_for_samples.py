@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import cli
 from commands.privacy import counted
 from commands.run.experiment import load, shipped
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from doppel.errors import UserError
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
@@ -61,7 +61,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def calibrate(run: Path, *more: str) -> int:
-    words = ["calibrate", str(run / "one_stage"), "--pool", str(run / "pool.jsonl"), "--out", str(run / "s.jsonl")]
+    words = [
+        "step",
+        "calibrate",
+        str(run / "one_stage"),
+        "--pool",
+        str(run / "pool.jsonl"),
+        "--out",
+        str(run / "s.jsonl"),
+    ]
     return cli.main([*words, "--num-samples", "100", "--num-clusters", "3", *more])
 
 
@@ -102,7 +110,10 @@ def test_given_again_it_reads_what_was_released_and_no_private_file(run: Path, c
     (run / "train.jsonl").unlink()
     assert calibrate(run, "--seed", "2") == 0
     assert ((run / "ledger.jsonl").read_bytes(), (run / "one_stage" / "marginals.json").read_bytes()) == before
-    assert cli.main(["calibrate", str(run / "one_stage"), "--pool", str(run / "pool.jsonl"), "--out", "x", *OTHER]) == 2
+    assert (
+        cli.main(["step", "calibrate", str(run / "one_stage"), "--pool", str(run / "pool.jsonl"), "--out", "x", *OTHER])
+        == 2
+    )
     assert (
         "3 clusters of samples, not 5, and their shares are released: give --num-clusters 3" in capsys.readouterr().err
     )
@@ -152,9 +163,9 @@ def test_one_budget_is_planned_for_training_and_votes_and_later_draws_spend_noth
     steps = steps_of(experiment, Path("run"))
     fits = [step.config["privacy"] for step in steps if step.kind == "fit" and step.config is not None]
     assert fits and all(privacy["histogram_noise_multiplier"] == 7 for privacy in fits)
-    (drawing,) = [step for step in steps if step.argv[0] == "calibrate"]
+    (drawing,) = [step for step in steps if step.command == "calibrate"]
     assert drawing.protected == ("mine.csv",)
-    assert drawing.argv[drawing.argv.index("--num-clusters") + 1] == "20" and "--encoder" in drawing.argv
+    assert drawing.config["num_clusters"] == 20 and "encoder" in drawing.config
     made = {file.path.rpartition("/")[2]: file.role for file in drawing.writes}
     assert made["marginals.json"] == "metrics" and made["codebook.jsonl"] == "data" and "release" in made.values()
 

@@ -17,8 +17,8 @@ from commands.quality.keep_best import best, keep_best, probabilities
 from commands.quality.run_numbers import sampling
 from commands.run import sources
 from commands.run.experiment import load
+from commands.run.recipes import steps_of
 from commands.run.sources import check_sources
-from commands.run.synthesis import steps_of
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import File
 from doppel.console.command import call
@@ -133,11 +133,11 @@ def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, mo
     check_sources(experiment)  # no parser is asked for
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
     chosen, config = stages["choose_labels"], stages["sample_labels"].config
-    assert chosen.argv[0] == "keep-best" and chosen.needs == ("sample_labels",)
+    assert chosen.command == "keep-best" and chosen.needs == ("sample_labels",)
     assert stages["report"].needs == ("choose_labels",)
     for file in ("candidates_labels.jsonl", "labels.jsonl", "synthetic_labels.jsonl"):
-        assert str(tmp_path / file) in chosen.argv
-    assert json.loads(chosen.argv[chosen.argv.index("--label-words") + 1]) == {"inn": "a small hotel"}
+        assert str(tmp_path / file) in chosen.config.values()
+    assert chosen.config["label_words"] == {"inn": "a small hotel"}
     assert config is not None and config["data"]["init_args"]["num_samples"] == 240
     assert str(tmp_path / "labels.jsonl") == config["data"]["init_args"]["prompts_path"]
 

@@ -13,8 +13,8 @@ import pytest
 from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
 from commands.quality.keep_best import best, keep_best, record_of
 from commands.run.experiment import load
+from commands.run.recipes import steps_of
 from commands.run.sources import check_files, check_sources, read_sources
-from commands.run.synthesis import steps_of
 from datamodules.tables import read_turns
 from doppel.console.command import call
 from doppel.errors import UserError
@@ -142,13 +142,13 @@ def test_the_stages_draw_choose_and_judge(tmp_path: Path, checkpoint: Path) -> N
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
     for own, file in (("", "two_stage"), ("mine_", "mine"), ("shuffled_", "shuffled")):
         step = stages[f"choose_{own}utterances"]
-        assert step.needs == (f"sample_{own}utterances",) and step.argv[0] == "keep-best"
-        assert str(tmp_path / f"{own}trees.jsonl") in step.argv
+        assert step.needs == (f"sample_{own}utterances",) and step.command == "keep-best"
+        assert str(tmp_path / f"{own}trees.jsonl") in step.config.values()
         assert step.needs[0] in stages and stages[f"evaluate_{file}"].needs[0] == step.name
         config = stages[step.needs[0]].config
         assert config is not None and config["data"]["init_args"]["num_samples"] == 120
         (written,) = (c["init_args"]["output_path"] for c in config["trainer"]["callbacks"] if "init_args" in c)
-        assert written in step.argv and written != str(tmp_path / "synthetic.jsonl")
+        assert written in step.config.values() and written != str(tmp_path / "synthetic.jsonl")
     assert stages["evaluate_one_stage"].needs == ("sample_one_stage",)
     tree_config = stages["sample_trees"].config
     assert tree_config is not None and tree_config["data"]["init_args"]["num_samples"] == 30
@@ -219,7 +219,7 @@ def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(
     experiment = load(file, {"fluent": True, "candidates": 4, "systems": ["two_stage"]})
     check_sources(experiment)  # and no parser
     (step,) = (step for step in steps_of(experiment, tmp_path) if step.name == "choose_utterances")
-    assert "--reference" in step.argv and "--parser" not in step.argv
+    assert "reference" in step.config and "parser" not in step.config
     monkeypatch.setattr("commands.run.sources.ROOT", tmp_path)
     with pytest.raises(UserError, match="make base-135m"):
         check_files(experiment)

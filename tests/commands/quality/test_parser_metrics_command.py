@@ -39,7 +39,7 @@ def test_table_and_json(files: tuple[str, str], tmp_path: Path, capsys: pytest.C
     functions = ("WeatherQueryApi", "EventOnDate*", "Absent")
     arguments = ["--predicted", files[0], "--gold", files[1], "--function", *functions[:2], "--out", str(out)]
     arguments += ["--function", functions[2]]  # the option may stand twice
-    assert cli.main(["parser-metrics", *arguments]) == 0
+    assert cli.main(["step", "parser-metrics", *arguments]) == 0
     gold = [tree for _, tree in GOLD]
     strict = identical_trees(PREDICTED, gold)
     assert strict == {"identical_trees": 0.5, "num_groups": 0, "consistent_groups": None}
@@ -58,7 +58,7 @@ def test_the_list_of_apis_is_an_option(files: tuple[str, str], tmp_path: Path) -
     out = tmp_path / "values.json"
     for name, recall in (("smcalflow", (1 + 1 / 2 + 1) / 3), ("treedst", None)):  # of Ann's turn, FindManager alone
         arguments = ["--predicted", files[0], "--gold", files[1], "--apis", name, "--out", str(out)]
-        assert cli.main(["parser-metrics", *arguments]) == 0
+        assert cli.main(["step", "parser-metrics", *arguments]) == 0
         assert json.loads(out.read_text())["api_recall"] == (
             recall if recall is None else pytest.approx(recall, abs=1e-6)
         )
@@ -69,7 +69,7 @@ def test_turns_without_a_gold_tree_are_left_out(files: tuple[str, str], tmp_path
         tmp_path / "half.jsonl", [{"utterance": u, "parse": t if n else None} for n, (u, t) in enumerate(GOLD)]
     )
     out = tmp_path / "values.json"
-    assert cli.main(["parser-metrics", "--predicted", files[0], "--gold", gold, "--out", str(out)]) == 0
+    assert cli.main(["step", "parser-metrics", "--predicted", files[0], "--gold", gold, "--out", str(out)]) == 0
     assert json.loads(out.read_text())["num_turns"] == 3
 
 
@@ -90,7 +90,7 @@ def test_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     predicted = write_lines(tmp_path / "predicted.jsonl", [{"utterance": u, "parse": tree} for u, tree in rows])
-    assert cli.main(["parser-metrics", "--predicted", predicted, "--gold", files[1], *options]) == 2
+    assert cli.main(["step", "parser-metrics", "--predicted", predicted, "--gold", files[1], *options]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "thanks" not in error
@@ -100,5 +100,5 @@ def test_gold_without_trees_is_refused(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gold = write_lines(tmp_path / "bare.jsonl", [{"utterance": u} for u, _ in GOLD])
-    assert cli.main(["parser-metrics", "--predicted", files[0], "--gold", gold]) == 2
+    assert cli.main(["step", "parser-metrics", "--predicted", files[0], "--gold", gold]) == 2
     assert "--gold" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`results`: what may share a cell, what is left out, and that both are said."""
+"""`page` of several runs: what may share a cell, what is left out, and that both are said."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from run_folders import make_run, sample
 
 import cli
+from commands.page.charts import draw_curves
 from commands.quality.frame import COLUMNS, HUMAN, SETTINGS, VOID, counted, pool, read_csv, read_runs, write_csv
-from commands.quality.measures import MEASURES, SHOWN, measure
-from commands.quality.tables import PAPER, beside_paper, draw, markdown, sections
+from commands.quality.measures import MEASURES, measure
+from commands.quality.tables import PAPER, beside_paper, lines, sections, table
 from commands.runs.run_record import AUDIT_SETTINGS
 from doppel.errors import UserError
 
@@ -43,13 +45,13 @@ def test_a_cell_is_the_mean_and_the_unbiased_deviation_over_seeds(tmp_path: Path
     assert cell.seeds == 3 and cell.value == pytest.approx(statistics.mean(values.values()))
     assert cell.std == pytest.approx(statistics.stdev(values.values()))
     assert cell.commit == "c1, c2, c5"  # commits are pooled, and listed
-    assert "| 0.270 ± 0.082 |" in markdown(pooled(tmp_path, "word_overlap"))
+    assert "| 0.270 ± 0.082 |" in table(pooled(tmp_path, "word_overlap")).markdown()
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     run(tmp_path / "run", metrics={"two_stage": {}})
     (cell,) = pooled(tmp_path).itertuples()
-    assert math.isnan(cell.std) and "±" not in markdown(pooled(tmp_path))
+    assert math.isnan(cell.std) and "±" not in table(pooled(tmp_path)).markdown()
 
 
 @pytest.mark.parametrize(
@@ -79,23 +81,23 @@ def test_runs_that_differ_in_a_setting_never_share_a_cell(tmp_path: Path, other:
     cells = pooled(tmp_path)
     assert cells["seeds"].tolist() == [1, 1]
     for own, _ in sections(cells):
-        assert set(own["value"]) <= {0.5, 0.9} and "0.700" not in markdown(own)
+        assert set(own["value"]) <= {0.5, 0.9} and "0.700" not in table(own).markdown()
 
 
 def test_rows_that_differ_say_in_what(tmp_path: Path) -> None:
     run(tmp_path / "a", seed=1)
     run(tmp_path / "b", seed=2, delta=2e-5)
-    lines = markdown(pooled(tmp_path)).splitlines()
+    lines = table(pooled(tmp_path)).markdown().splitlines()
     assert "δ" in lines[0] and len(lines) == 4
     with pytest.raises(ValueError, match="row"):
-        markdown(pooled(tmp_path), rows=["epsilon", "system"])
+        table(pooled(tmp_path), rows=["epsilon", "system"]).markdown()
 
 
 def test_a_run_without_privacy_is_labelled(tmp_path: Path) -> None:
     run(tmp_path / "run", epsilon=None)
     (cell,) = pooled(tmp_path).itertuples()
     assert cell.epsilon == math.inf and math.isnan(cell.spent)
-    assert "∞ (not private)" in markdown(pooled(tmp_path))
+    assert "∞ (not private)" in table(pooled(tmp_path)).markdown()
 
 
 def test_unfinished_runs_are_named_and_left_out(tmp_path: Path) -> None:
@@ -140,7 +142,10 @@ def test_an_epsilon_that_is_void_is_said_and_its_number_is_not(tmp_path: Path) -
     (tmp_path / "run" / "report.json").write_text(json.dumps(report))
     (cell,) = pooled(tmp_path).itertuples()
     assert math.isnan(cell.spent) and cell.caveats.startswith(VOID) and "exact histogram" in cell.caveats
-    assert "3 (void: not private)" in markdown(pooled(tmp_path)) and "2.9" not in markdown(pooled(tmp_path))
+    assert (
+        "3 (void: not private)" in table(pooled(tmp_path)).markdown()
+        and "2.9" not in table(pooled(tmp_path)).markdown()
+    )
 
 
 def test_a_duplicate_seed_counts_once_or_not_at_all(tmp_path: Path) -> None:
@@ -157,7 +162,7 @@ def test_a_null_metric_is_a_dash_and_counts_no_seed(tmp_path: Path) -> None:
     assert measure("mauve_own_base").show(*pooled(tmp_path)[["value", "std"]].iloc[0]) == "–"
     run(tmp_path / "b", seed=2, metrics={"two_stage": {}})
     both = pd.concat([pooled(tmp_path), pooled(tmp_path, "word_overlap")])
-    assert "0.500 (1 of 2)" in markdown(both)
+    assert "0.500 (1 of 2)" in table(both).markdown()
 
 
 def test_private_figures_stay_out(tmp_path: Path) -> None:
@@ -186,7 +191,7 @@ def test_parsers_of_an_adaptation_stand_beside_the_papers(tmp_path: Path) -> Non
     (public,) = pooled(tmp_path, "exact_match@missing", "none").itertuples()
     assert public.value == pytest.approx(0.15) and math.isnan(public.spent)  # no ε was spent on public data
     ((own, _),) = sections(pool(read_runs([tmp_path])[0]))
-    rows = [[cell.strip() for cell in line.split("|")] for line in markdown(beside_paper(own)).splitlines()]
+    rows = [[cell.strip() for cell in line.split("|")] for line in table(beside_paper(own)).markdown().splitlines()]
     column = rows[0].index(measure("exact_match@missing").label)
     cells = {(row[1], row[2]): row[column] for row in rows[2:]}
     assert cells["3", "2-stage"] == "50.0 ± 0.0 %" and cells["3", "2-stage (paper)"] == "61.4 ± 0.7 %"
@@ -238,34 +243,37 @@ def test_a_csv_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert list(frame.columns) == COLUMNS
 
 
-def test_a_figure_has_a_panel_a_metric_and_a_line_a_system(tmp_path: Path) -> None:
+def test_a_figure_has_a_line_a_system_and_a_dashed_one_of_the_paper(tmp_path: Path) -> None:
+    """Runs that are void stand at no ε, and so in no figure."""
     for epsilon in (3.0, None):
         run(tmp_path / f"{epsilon}", epsilon=epsilon)
-    figure = draw(read_runs([tmp_path])[0])
-    titles = [axes.get_title() for axes in figure.axes]
-    assert titles and set(titles) <= {measure(name).label for name in SHOWN}
-    labels = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert labels == {"1-stage", "2-stage", "1-stage (paper)", "2-stage (paper)"}
+    drawn = lines(read_runs([tmp_path])[0])
+    drawn = drawn[drawn["metric"] == "word_overlap"]
+    assert set(drawn["line"]) == {"1-stage", "2-stage", "1-stage (paper)", "2-stage (paper)"}
+    axes = Figure().subplots()
+    draw_curves(axes, drawn)
+    styles = {str(bars.get_label()): bars.lines[0].get_linestyle() for bars in axes.containers}
+    assert styles == {name: "--" if name.endswith("(paper)") else "-" for name in set(drawn["line"])}
+    assert lines(read_runs([tmp_path])[0].assign(caveats=f"{VOID}: a leak")).empty
 
 
-def test_half_done_runs_alone_are_named_and_not_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(tmp_path / "half", done=3, report=False)
-    assert cli.main(["results", str(tmp_path)]) == 0
-    assert "left out: half: " in capsys.readouterr().out
-    with pytest.raises(UserError):
-        draw(read_runs([tmp_path])[0])
+def test_half_done_runs_alone_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path / name, done=3, report=False)
+    assert cli.main(["page", str(tmp_path)]) == 2
+    assert "no run has a number: a: " in capsys.readouterr().err
 
 
 def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "runs" / "a")
     make_run(tmp_path / "runs" / "b", seed=2, done=3, report=False)
-    files = ["--csv", str(tmp_path / "all.csv"), "--figure", str(tmp_path / "all.svg")]
-    assert cli.main(["results", str(tmp_path / "runs"), *files]) == 0
+    files = ["--csv", str(tmp_path / "all.csv"), "--out", str(tmp_path / "all.html")]
+    assert cli.main(["page", str(tmp_path / "runs"), *files]) == 0
     told = capsys.readouterr().out
     assert "| 3 | 2-stage |" in told and "2-stage (paper)" in told and "left out: b: " in told
-    assert (tmp_path / "all.svg").read_text().startswith("<?xml") and not read_csv(tmp_path / "all.csv").empty
+    assert "2-stage (paper)" in (tmp_path / "all.html").read_text() and not read_csv(tmp_path / "all.csv").empty
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nowhere"):
         with pytest.raises(UserError):
             read_runs([tmp_path / name])
-        assert cli.main(["results", str(tmp_path / name)]) == 2
+        assert cli.main(["page", str(tmp_path / name)]) == 2

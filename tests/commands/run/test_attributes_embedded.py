@@ -15,11 +15,11 @@ from finished_run import stage_here
 import cli
 from commands.privacy import attributes as command
 from commands.run import estimate
-from commands.run import runner as runner_module
+from commands.run import work as work_module
 from commands.run.experiment import load, shipped
+from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
 from commands.run.sources import check_sources, read_sources
-from commands.run.synthesis import steps_of
 from doppel.errors import DataError, UserError
 from doppel.privacy.ledger import Ledger
 from doppel.tables.mixture import Mixture
@@ -49,18 +49,18 @@ def settings(folder: Path, tiny_model: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def started(folder: Path, given: dict[str, Any]) -> runner_module.Runner:
+def started(folder: Path, given: dict[str, Any]) -> work_module.Work:
     (folder / "mine.yaml").write_text(yaml.safe_dump(given))
-    runner = runner_module.Runner(load(folder / "mine.yaml"), folder / "run", load_site(None, {}))
-    runner._write(overwrite=True)
-    return runner
+    work = work_module.begin(load(folder / "mine.yaml"), folder / "run", load_site(None, {}))
+    work_module.write(work, overwrite=True)
+    return work
 
 
-def run(runner: runner_module.Runner, names: list[str]) -> None:
-    for step in runner.steps:
+def run(work: work_module.Work, names: list[str]) -> None:
+    for step in work.steps:
         if step.name in names:
-            mark = runner.run / ".done" / step.name
-            assert stage_here("", mark, ["python", "cli.py", *step.argv]) == 0, step.name
+            mark = work.run / ".done" / step.name
+            assert stage_here("", mark, ["python", "cli.py", *step.words(work.run)]) == 0, step.name
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +73,8 @@ def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_from_the_embedded_grammar_to_a_verified_report(
     tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runner = started(tmp_path, settings(tmp_path, tiny_model))
-    run(runner, [step.name for step in runner.steps])
+    work = started(tmp_path, settings(tmp_path, tiny_model))
+    run(work, [step.name for step in work.steps])
     told = json.loads((tmp_path / "run" / "report.json").read_text())
     metrics = told["metrics"]["attributes"]
     assert 0 <= metrics["attribute_jsd_length"] <= 1 and metrics["attribute_adherence_length"] is not None
@@ -91,8 +91,8 @@ class CutOffError(RuntimeError):
 def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
     tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = started(tmp_path, settings(tmp_path, tiny_model))
-    run(runner, ["attributes"])
+    work = started(tmp_path, settings(tmp_path, tiny_model))
+    run(work, ["attributes"])
     ledger, calls, fit = Ledger(tmp_path / "run" / "ledger.jsonl"), [0], Mixture.fit
 
     def cut_off(self: Mixture, *args: Any, **options: Any) -> None:
@@ -104,19 +104,19 @@ def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
     with monkeypatch.context() as patch:
         patch.setattr(Mixture, "fit", cut_off)
         with pytest.raises(CutOffError):
-            run(runner, ["marginals"])
+            run(work, ["marginals"])
     (table,) = [record for record in ledger.mechanisms.values() if record.stage == "marginals"]
     before = list(table.releases)
     assert len(before) > 3 and not (tmp_path / "run" / "attributes.jsonl").exists()
-    run(runner, ["marginals"])
+    run(work, ["marginals"])
     assert ledger.releases(table.id)[: len(before)] == before and ledger.mechanisms[table.id].done_steps == 1
 
 
 def test_without_privacy_rows_are_as_they_are_and_their_file_is_private(tmp_path: Path, tiny_model: str) -> None:
-    runner = started(tmp_path, settings(tmp_path, tiny_model, epsilon=float("inf"), privacy={}))
-    files = {file.path: file.role for step in runner.steps for file in step.writes}
+    work = started(tmp_path, settings(tmp_path, tiny_model, epsilon=float("inf"), privacy={}))
+    files = {file.path: file.role for step in work.steps for file in step.writes}
     assert files["attributes.releases.jsonl"] == "private"
-    run(runner, ["attributes", "marginals"])
+    run(work, ["attributes", "marginals"])
     lines = [json.loads(line) for line in (tmp_path / "run" / "attributes.releases.jsonl").read_bytes().splitlines()]
     assert lines[0]["noise_multiplier"] is None and sum(line["count"] for line in lines[1:]) == 150
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
@@ -130,14 +130,16 @@ def test_without_privacy_rows_are_as_they_are_and_their_file_is_private(tmp_path
         "--releases",
         str(tmp_path / "run/attributes.releases.jsonl"),
     ]
-    assert cli.main(["attributes", str(tmp_path / "run" / "attributes"), *words, "--only", "Area: calendar"]) == 0
+    assert (
+        cli.main(["step", "attributes", str(tmp_path / "run" / "attributes"), *words, "--only", "Area: calendar"]) == 0
+    )
     assert Path(out).read_text().count("Area: calendar") == 9
 
 
 def test_a_model_of_no_attributes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "config.yaml").write_text("model: {init_args: {source: label}}\ndata: {init_args: {}}\n")
-    words = ["attributes", str(tmp_path / "labels"), "--out", str(tmp_path / "a.jsonl"), "--num-samples", "3"]
+    words = ["step", "attributes", str(tmp_path / "labels"), "--out", str(tmp_path / "a.jsonl"), "--num-samples", "3"]
     assert cli.main(words) == 2 and "its columns name no attributes" in capsys.readouterr().err
     assert command.STAGE == "marginals"
 

@@ -21,7 +21,7 @@ from readers import reader
 
 import cli
 from commands.page.released import read_release
-from commands.run import runner as runner_module
+from commands.run import work as work_module
 from commands.run.experiment import load
 from commands.run.slurm import load_site
 from commands.runs.run_record import RunRecord
@@ -73,10 +73,10 @@ def write_run(folder: Path, given: dict[str, Any]) -> Path:
     """Every step but the page."""
     (folder / "mine.yaml").write_text(yaml.safe_dump(given))
     run = folder / "run"
-    runner = runner_module.Runner(load(folder / "mine.yaml"), run, load_site(None, {}))
-    runner._write(overwrite=True)
-    for step in runner.steps[:-1]:
-        assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.argv]) == 0, step.name
+    work = work_module.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
+    work_module.write(work, overwrite=True)
+    for step in work.steps[:-1]:
+        assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
     return run
 
 
@@ -179,7 +179,15 @@ def test_attributes_that_there_are_not_are_refused(run: Path, capsys: pytest.Cap
 
 def test_the_command_again_measures_nothing_a_second_time(run: Path) -> None:
     before, ledger = (run / "attributes.releases.jsonl").read_text(), (run / "ledger.jsonl").read_text()
-    words = ["attributes", str(run / "attributes"), "--out", str(run / "attributes.jsonl"), "--num-samples", "15"]
+    words = [
+        "step",
+        "attributes",
+        str(run / "attributes"),
+        "--out",
+        str(run / "attributes.jsonl"),
+        "--num-samples",
+        "15",
+    ]
     assert cli.main(words) == 0
     assert (run / "attributes.releases.jsonl").read_text() == before
     assert (run / "ledger.jsonl").read_text() == ledger
@@ -189,13 +197,30 @@ def test_releases_that_are_gone_are_read_from_the_ledger_and_not_measured_again(
     path, ledger = run / "attributes.releases.jsonl", (run / "ledger.jsonl").read_text()
     before = path.read_text()
     path.unlink()
-    words = ["attributes", str(run / "attributes"), "--out", str(run / "attributes.jsonl"), "--num-samples", "15"]
+    words = [
+        "step",
+        "attributes",
+        str(run / "attributes"),
+        "--out",
+        str(run / "attributes.jsonl"),
+        "--num-samples",
+        "15",
+    ]
     assert cli.main(words) == 0
     assert path.read_text() == before and (run / "ledger.jsonl").read_text() == ledger
 
 
 def test_exact_rows_must_have_been_announced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["attributes", str(run / "attributes"), "--out", str(run / "exact.jsonl"), "--num-samples", "15", "--exact"]
+    words = [
+        "step",
+        "attributes",
+        str(run / "attributes"),
+        "--out",
+        str(run / "exact.jsonl"),
+        "--num-samples",
+        "15",
+        "--exact",
+    ]
     assert cli.main(words) == 2
     assert "leave --exact out" in capsys.readouterr().err and not list(run.glob("exact*"))
 

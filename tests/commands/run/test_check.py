@@ -16,14 +16,15 @@ import torch
 from run_folders import end_step
 
 import cli
-from commands.run import estimate
-from commands.run import runner as runner_module
+from commands.run import advice, estimate
+from commands.run import work as work_module
 from commands.run.checks import refuse_to_mix
+from commands.run.closing import next_commands
 from commands.run.experiment import load, save, shipped
 from commands.run.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
+from commands.run.recipes import steps_of
 from commands.run.run_stage import run_stage
 from commands.run.slurm import load_site
-from commands.run.synthesis import steps_of
 from commands.runs import yaml_files
 from commands.runs.run_folder import has_begun
 from commands.runs.steps import File
@@ -81,10 +82,10 @@ def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
     changes = {"data.train_path": "mine.jsonl", "reference": "~/home.jsonl", "sampling.grammar": ["only_here.csv"]}
     experiment = load(shipped("own-data"), {**changes, "redact": {"words": "words.csv"}, "overlays": ["hf:none"]})
     mine = {"train_path": str(tmp_path / "mine" / "mine.jsonl")}
-    assert experiment.section("data")["train_path"] == mine["train_path"]
+    assert experiment.data["train_path"] == mine["train_path"]
     assert experiment.reference == str(tmp_path / "home.jsonl")
     assert experiment.redact is not None and experiment.redact.words == str(tmp_path / "mine" / "words.csv")
-    assert experiment.section("sampling")["grammar"] == [str(place / "only_here.csv")]
+    assert experiment.sampling["grammar"] == [str(place / "only_here.csv")]
     steps = steps_of(replace(experiment, overlays=[]), tmp_path / "run")
     fits = [step.config["data"]["init_args"] for step in steps if step.kind == "fit" and step.config is not None]
     assert fits and all(data["train_path"] == mine["train_path"] for data in fits)
@@ -262,11 +263,11 @@ def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Pat
     (tmp_path / "labels.txt").write_text("a\nb\n")
     given = settings(users, systems=[name], labels=str(tmp_path / "labels.txt"), reference="embedded:test?num=50")
     run = tmp_path / "run"
-    with mock.patch.object(runner_module, "check_sources"):  # which asks for a sentence encoder
-        runner = runner_module.Runner(load(shipped("own-data"), given), run, load_site(None, {}))
+    with mock.patch.object(work_module, "check_sources"):  # which asks for a sentence encoder
+        work = work_module.begin(load(shipped("own-data"), given), run, load_site(None, {}))
     model = "parse2utterance" if name == "two_stage" else name
-    assert [words[0] for words in runner._next()] == ["verify", "sample", "export"]
-    assert runner._next()[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
+    assert [words[0] for words in next_commands(work)] == ["verify", "sample", "export"]
+    assert next_commands(work)[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
 
 
 def test_units_are_counted_as_the_training_selects_them(users: Path, tmp_path: Path) -> None:
@@ -320,4 +321,4 @@ def test_operations_a_second_are_those_of_the_product() -> None:
     ],
 )
 def test_a_range_is_told_in_minutes_or_hours(least: float, most: float, told: str) -> None:
-    assert runner_module._range(least, most) == told
+    assert advice._range(least, most) == told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from table_files import write_table
 
 from commands.quality.evaluate import evaluate
 from commands.run.experiment import load, save, shipped
+from commands.run.recipes import steps_of
 from commands.run.sources import check_sources, read_sources
-from commands.run.synthesis import steps_of
 from commands.run.values import read_values
 from datamodules.columns import Columns
 from doppel.console.command import command_parser
@@ -42,20 +41,19 @@ def test_every_training_and_comparison_has_them(tmp_path: Path) -> None:
     assert all((stage.config or {})["data"]["init_args"]["columns"] == COLUMNS for stage in trainings)
     parser = command_parser(evaluate, "evaluate")
     for stage in stages:
-        if stage.argv[0] == "evaluate":
-            assert parser.instantiate(parser.parse_args(list(stage.argv[1:]))).columns == Columns(**COLUMNS)
+        if stage.command == "evaluate":
+            assert parser.instantiate(parser.parse_object(dict(stage.config))).columns == Columns(**COLUMNS)
 
 
 def test_what_the_run_itself_writes_has_the_usual_names(tmp_path: Path) -> None:
     own = {"data.columns": COLUMNS, "adaptation.train": str(tmp_path / "a.csv"), "parser": None}
     experiment = load(shipped("adaptation-weather-small"), own)
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path / "run")}
-    words = stages["partition"].argv
-    assert json.loads(words[words.index("--columns") + 1]) == COLUMNS
+    assert stages["partition"].config["columns"] == COLUMNS
     for stage in stages.values():
-        data = (stage.config or {}).get("data", {}).get("init_args", {})
+        data = stage.config.get("data", {}).get("init_args", {})
         assert data.get("columns") is None, stage.name
-        assert stage.name == "partition" or "--columns" not in stage.argv
+        assert stage.name == "partition" or "columns" not in stage.config
 
 
 def test_what_names_data_is_text_and_numbers_have_the_type_of_their_field(tmp_path: Path) -> None:
@@ -80,7 +78,7 @@ def test_what_names_data_is_text_and_numbers_have_the_type_of_their_field(tmp_pa
     given = load(shipped("own-data"), read_values([*words, "data.batch_size=016"]))
     for other in (load(tmp_path / "saved.yaml"), given):
         for name, section in sections.items():
-            assert section.items() <= other.section(name).items() and other.section("data")["columns"] == columns
+            assert section.items() <= getattr(other, name).items() and other.data["columns"] == columns
         assert other.as_dict().items() >= {"supported": experiment.supported, "names": {"NO": "01"}, "seed": 8}.items()
     for wrong in ("data.batch_size=many", "privacy.delta=yes", "epsilon=yes"):
         with pytest.raises(UserError, match=f"{wrong.partition('=')[0]} is .*: give a number"):

@@ -14,7 +14,7 @@ from commands.privacy.evolution_settings import CONTINUATION, SHIPPED, Evolution
 from commands.quality.judges import bases_of
 from commands.run.checks import refuse_to_mix
 from commands.run.experiment import load, save, shipped
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from commands.runs.yaml_files import ROOT
 from doppel.errors import UserError
 from doppel.evolution.generators.wording import Wording
@@ -105,7 +105,7 @@ def test_the_step_reads_one_private_file_and_says_so() -> None:
     assert first.protected == ("mine.csv",) and str(ROOT / "models/base") in first.reads and evaluate.protected == ()
     public = load(shipped("own-data"), {"systems": ["evolution"], "data.train_path": "mine.csv", "epsilon": "inf"})
     step = steps_of(public, Path("run"))[0]
-    assert "--privacy" not in step.argv and not any(file.path.endswith("votes.jsonl") for file in step.writes)
+    assert "privacy" not in step.config and not any(file.path.endswith("votes.jsonl") for file in step.writes)
 
 
 def test_a_run_goes_on_under_a_higher_limit_and_not_with_another_generator(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dp_accounting.pld import PLDAccountant
 import cli
 from commands.run.experiment import load, shipped
 from commands.run.outlook import outlook
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from commands.runs.systems import system
 from doppel.errors import UserError
 from doppel.evolution.evolve import evolve
@@ -114,7 +114,7 @@ def test_a_check_tells_the_noise_that_the_votes_will_have(tmp_path: Path) -> Non
         math.sqrt(3 / (1 - SHARE)) / mu_of(EPSILON, DELTA), rel=1e-3
     )
     first, second, *_ = steps
-    assert first.argv[0] == "rows" and first.protected == second.protected == (str(private),)
+    assert first.command == "rows" and first.protected == second.protected == (str(private),)
     assert f"{first.writes[0].path}" in second.reads
 
 
@@ -138,5 +138,5 @@ def test_room_that_nothing_uses_and_rows_that_nothing_describes_are_refused(chan
         load(shipped("own-data"), {"systems": ["evolution"], **changes})
     free = {"variants.evolution.privacy.histogram_share": 0.1, "labels": "x.txt", "evolution.per_label": True}
     experiment = load(shipped("own-data"), {"systems": ["evolution"], "data.train_path": "mine.csv", **free})
-    (step,) = [step for step in steps_of(experiment, Path("run")) if step.argv[0] == "evolve"]
-    assert json.loads(step.argv[step.argv.index("--privacy") + 1])["histogram_share"] == 0.1
+    (step,) = [step for step in steps_of(experiment, Path("run")) if step.command == "evolve"]
+    assert step.config["privacy"]["histogram_share"] == 0.1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands.run.experiment import load, shipped
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from commands.runs.yaml_files import ROOT
 from doppel.errors import UserError
 from lightning_modules.causal_lm import ParseTreeLM

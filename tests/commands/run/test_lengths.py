@@ -12,7 +12,7 @@ import pytest
 from callbacks.sample_metrics import MANY_CUT_OFF, cut_off_warning
 from commands.run.experiment import load, shipped
 from commands.run.lengths import USUAL_LENGTH, foreign
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from lightning_modules.backbone.base_models import load_tokenizer
 
 

@@ -17,11 +17,11 @@ from finished_run import stage_here
 
 import cli
 from commands.privacy.stage_release import read_private
-from commands.run import runner as runner_module
+from commands.run import work as work_module
 from commands.run.experiment import load, save
+from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
 from commands.run.sources import check_files, read_sources
-from commands.run.synthesis import steps_of
 from datamodules.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
@@ -65,10 +65,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Itera
     run = folder / "run"
     with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}):
         experiment = load(write(folder, settings(folder, tiny_model)))
-        runner = runner_module.Runner(experiment, run, load_site(None, {}))
-        runner._write(overwrite=True)
-        for step in runner.steps[:-1]:
-            assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.argv]) == 0, step.name
+        work = work_module.begin(experiment, run, load_site(None, {}))
+        work_module.write(work, overwrite=True)
+        for step in work.steps[:-1]:
+            assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
         yield run
 
 
@@ -111,7 +111,7 @@ def test_every_step_that_reads_private_rows_redacts_them(tmp_path: Path, tiny_mo
         assert Redaction.from_config(step.config["data"]["init_args"]["redact"]) == rule
         assert given["redact"]["words"] in step.protected and given["redact"]["safe"] in step.reads
     (evolve,) = (step for step in steps if step.name == "evolution")
-    data = json.loads(evolve.argv[evolve.argv.index("--data") + 1])
+    data = evolve.config["data"]
     assert given["redact"]["words"] in evolve.protected
     assert {turn.utterance for turn in read_private(data, needs_label=False)} == {
         f"{MASK} see the {MASK} about my knee on day {MASK} says {MASK}"

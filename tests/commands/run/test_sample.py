@@ -18,7 +18,9 @@ from readers import reader
 import cli
 from commands.run import local, sample
 from commands.run.experiment import load
-from commands.run.more import Wanted, more_steps, seed_of
+from commands.run.plan import Wanted
+from commands.run.recipes import draw as more_steps
+from commands.run.recipes import seed_of
 from commands.runs.manifest import Manifest
 from commands.runs.systems import system
 
@@ -185,7 +187,7 @@ def test_no_step_of_a_later_draw_trains_or_reads_private_text(finished: Path) ->
     private = str(finished.parent / "private.jsonl")
     for name in experiment.systems:
         for step in more_steps(experiment, finished, system(name), 2, Wanted(5)):
-            assert step.kind != "fit" and not step.protected and private not in (*step.reads, *step.argv)
+            assert step.kind != "fit" and not step.protected and private not in str((step.reads, step.config))
             for file in step.writes:
                 assert reader(file.path) == ("anybody" if file.role == "more" else "who holds the run"), file
 

@@ -191,7 +191,7 @@ def test_what_a_system_wrote_is_not_what_was_chosen_of_it(run: Path) -> None:
 def test_jobs_that_end_together_are_all_entered(tmp_path: Path) -> None:
     for number in range(6):
         write(tmp_path / f"{number}.jsonl", f"{number}\n")
-        declare(Step(f"step{number}", "tool", ("evaluate",), writes=(File(f"{number}.jsonl", "data"),)), tmp_path)
+        declare(Step(f"step{number}", "evaluate", writes=(File(f"{number}.jsonl", "data"),)), tmp_path)
     words = [sys.executable, "-m", "commands.run.run_stage", "tool"]
     jobs = [subprocess.Popen([*words, str(tmp_path / ".done" / f"step{n}"), "true"], cwd=ROOT) for n in range(6)]
     assert [job.wait(60) for job in jobs] == [0] * 6
@@ -199,7 +199,7 @@ def test_jobs_that_end_together_are_all_entered(tmp_path: Path) -> None:
 
 
 def test_a_stage_enters_what_it_left_if_it_ends_well_and_before_its_mark(tmp_path: Path) -> None:
-    declare(Step("made", "tool", ("evaluate",), writes=(File("a.jsonl", "data"),)), tmp_path)
+    declare(Step("made", "evaluate", writes=(File("a.jsonl", "data"),)), tmp_path)
     mark = tmp_path / ".done" / "made"
     words = [sys.executable, "-c", f"open({str(tmp_path / 'a.jsonl')!r}, 'w').write('1'); raise SystemExit(3)"]
     assert run_stage("tool", mark, words) == 3

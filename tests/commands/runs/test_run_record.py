@@ -41,7 +41,7 @@ def test_settings_of_training_differ_where_the_experiments_do_and_not_by_the_see
         "same": {"seed": 9, "commit": ["x"], "systems": ["two_stage"]},
         "elsewhere": {"data": {**experiment.data, "train_path": "/elsewhere"}},  # the fingerprint tells data apart
         "epochs": {"epochs": {**experiment.epochs, "parse_tree": 7.0}},
-        "rate": {"overrides": {"model": {"optimizer": {"lr": 0.5}}}},
+        "rate": {"model": {**experiment.model, "optimizer": {"lr": 0.5}}},
     }
     texts = {}
     for name, change in {"first": {}, **changes}.items():
@@ -50,6 +50,10 @@ def test_settings_of_training_differ_where_the_experiments_do_and_not_by_the_see
         texts[name] = RunRecord(tmp_path / name).training_settings("two_stage")
     assert texts["first"] == texts["same"] == texts["elsewhere"]
     assert len(set(texts.values())) == 3
+    first, *others = (RunRecord(tmp_path / name) for name in texts)
+    assert first.training_settings("two_stage", others).startswith(
+        "epochs.parse_tree 1; model.optimizer.lr 0.001; settings "
+    )
 
 
 def test_settings_that_cannot_be_read_are_named_in_one_line(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [File("evaluation/two_stage.json", "metrics", "two_stage", "two_stage")]
     files.append(File("evaluation/two_stage.parsed.jsonl", "data", "two_stage", "two_stage"))
     end_step(run, "evaluate_two_stage", ["evaluate"], files, ["synthetic.jsonl", public])
-    assert cli.main(["report", str(run)]) == 0
+    assert cli.main(["page", str(run)]) == 0
     return folder
 
 
@@ -160,9 +160,9 @@ def reasons(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def shown(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """All that page, report, its file and the tables tell."""
+    """All that the page, the report and its file, and the tables tell."""
     capsys.readouterr()
-    assert cli.main(["report", str(run)]) == 0 and cli.main(["results", str(run)]) == 0
+    assert cli.main(["page", str(run)]) == 0 and cli.main(["page", str(run), "--csv", str(run / "all.csv")]) == 0
     return capsys.readouterr().out + read_html(run / "report.html").words + (run / "report.json").read_text()
 
 
@@ -225,7 +225,7 @@ def another_reference(run: Path) -> None:
     (run.parent / "public.jsonl").write_bytes(lines({"utterance": "else"}))
     own = [File("evaluation/labels.json", "metrics", "labels", "labels")]
     end_step(run, "evaluate_labels", ["evaluate"], own, ["synthetic_labels.jsonl", str(run.parent / "public.jsonl")])
-    assert cli.main(["report", str(run)]) == 0
+    assert cli.main(["page", str(run)]) == 0
 
 
 def another_private_file(run: Path) -> None:
@@ -278,7 +278,7 @@ def test_what_was_compared_with_private_text_is_named(run: Path, capsys: pytest.
     (run / "evaluation" / "two_stage.json").write_text(json.dumps({**METRICS, "private/exact_copies": 0.25}))
     end_step(run, "evaluate_two_stage", ["evaluate"], own, ["synthetic.jsonl"], str(run.parent / "private.jsonl"))
     (run / "evaluation" / "two_stage.parsed.jsonl").unlink()
-    assert cli.main(["report", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
+    assert cli.main(["page", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
     told = json.loads((run / "privacy_card.json").read_text())["not_covered"]
     named = {path for path, why in told.items() if why != "no step of the run made it"}
     assert named == {"evaluation/two_stage.json", "report.json"}

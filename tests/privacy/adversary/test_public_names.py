@@ -10,7 +10,8 @@ import pytest
 import cli
 from commands.data.public_trees import public_trees
 from commands.run.experiment import load, save, shipped
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
+from commands.runs.yaml_files import dump
 from datamodules.codec import Codec
 from doppel.errors import UserError
 from doppel.grammar import generate
@@ -42,8 +43,9 @@ def test_a_private_function_never_reaches_the_grammar(files: tuple[Path, Path], 
     steps = steps_of(load(shipped("own-data"), own), run)
     first = next(step for step in steps if step.kind == "fit")
     assert [step.name for step in steps[: steps.index(first)]] == ["public_trees"] == list(first.needs)
-    run.mkdir()
-    assert cli.main(list(steps[0].argv)) == 0
+    (run / "configs").mkdir(parents=True)
+    (run / "configs" / "public_trees.yaml").write_text(dump(steps[0].config))
+    assert cli.main(list(steps[0].words(run))) == 0
     assert str(private) not in steps[0].reads and "Quetzalcoatl" not in (run / "public_trees.jsonl").read_text()
     (sampled,) = (step for step in steps if step.name == "sample_trees")
     codec = Codec(load_tokenizer("models/base"), None, "parse", 256, "raw")

@@ -249,7 +249,7 @@ def run(tmp_path: Path, private: str) -> Path:
 
 
 @pytest.mark.parametrize("where", ["out", "synthetic", "columns.text"])
-@pytest.mark.parametrize("kind", [["--no-mauve"], ["--labels"]])
+@pytest.mark.parametrize("kind", [["evaluate", "--no-mauve"], ["label-accuracy"]])
 def test_an_evaluation_of_a_run_does_not_compare_with_its_private_turns(
     kind: list[str], where: str, run: Path, private: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,7 +259,7 @@ def test_an_evaluation_of_a_run_does_not_compare_with_its_private_turns(
     reference = private if where == "columns.text" else write(tmp_path / "x.jsonl", _renamed(PRIVATE))
     words = [*kind, "--synthetic", synthetic, "--reference", reference, "--out", str(out)]
     words += ["--columns.text", "said"] if where == "columns.text" else []
-    assert cli.main(["evaluate", *words]) == 2
+    assert cli.main(words) == 2
     told = capsys.readouterr()
     assert told.out == "" and f"--reference is {reference}" in told.err and private in told.err and not out.exists()
 
@@ -273,7 +273,7 @@ def test_nor_do_those_that_name_it_private_or_score_a_parser(
     assert cli.main(["evaluate", *words, "--reference", copy]) == 2
     assert f"--reference is {copy}" in capsys.readouterr().err
     out = run / "parser_metrics" / "mine.json"
-    assert cli.main(["parser-metrics", "--predicted", copy, "--gold", copy, "--out", str(out)]) == 2
+    assert cli.main(["step", "parser-metrics", "--predicted", copy, "--gold", copy, "--out", str(out)]) == 2
     told = capsys.readouterr()
     assert told.out == "" and "--gold" in told.err and not out.exists()
 
@@ -285,11 +285,11 @@ def test_the_private_turns_of_a_split_are_no_test(
     rows = PRIVATE[:50] if way == "a part" else [{**row, "said": row["said"].upper()} for row in PRIVATE]
     test = private if way == "itself" else write(tmp_path / "test.jsonl", rows)
     words = ["--train", private, "--test", test, "--columns", json.dumps(COLUMNS), "--out", str(tmp_path / "split")]
-    assert cli.main(["partition", *words]) == 2
+    assert cli.main(["step", "partition", *words]) == 2
     assert f"--test is {test}" in capsys.readouterr().err and not (tmp_path / "split").exists()
     others = write(tmp_path / "others.jsonl", OTHERS[:300])
     words[3] = others
-    assert cli.main(["partition", *words]) == 0
+    assert cli.main(["step", "partition", *words]) == 0
 
 
 @pytest.mark.parametrize("way", ["itself", "a copy", "what it started from"])
@@ -309,7 +309,7 @@ def test_a_parser_that_learnt_from_a_private_file_is_not_public(
         "calibrate": [str(run / "two_stage"), "--pool", pool, "--num-samples", "3"],
     }
     for command, words in by_hand.items():
-        assert cli.main([command, *words, "--parser", str(parser), "--out", str(tmp_path / "o.jsonl")]) == 2
+        assert cli.main(["step", command, *words, "--parser", str(parser), "--out", str(tmp_path / "o.jsonl")]) == 2
         told = capsys.readouterr()
         assert told.out == "" and f"what --parser={parser} learnt from is {read}" in told.err and private in told.err
 
@@ -338,11 +338,11 @@ def test_the_parts_of_a_split_are_compared_with_its_private_one(
     """The test was cut off the very file that is split, and is public; the private part with its trees is not."""
     run = tmp_path / "run"
     words = ["--train", private, "--columns", json.dumps(COLUMNS), "--out", str(run / "data")]
-    assert cli.main(["partition", *words]) == 0
+    assert cli.main(["step", "partition", *words]) == 0
     experiment = {"name": "split", "adaptation": {"train": private}, "data": {"columns": COLUMNS}}
     (run / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     capsys.readouterr()
     for part, code in (("test", 0), ("private_gold", 2), ("full", 2)):
         file = str(run / "data" / f"{part}.jsonl")
-        assert cli.main(["parser-metrics", "--predicted", file, "--gold", file]) == code
+        assert cli.main(["step", "parser-metrics", "--predicted", file, "--gold", file]) == code
         assert bool(capsys.readouterr().out) == (code == 0)

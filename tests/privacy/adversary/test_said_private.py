@@ -12,7 +12,7 @@ from private_training import data_module, fit, privacy
 
 import cli
 from commands.run.experiment import load, shipped
-from commands.run.synthesis import steps_of
+from commands.run.recipes import steps_of
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments

@@ -1,0 +1,52 @@
+"""What is said at the end of a run: its samples, what they cost, and what people do next."""
+
+from __future__ import annotations
+
+import shlex
+
+from commands.run.local import minutes
+from commands.run.readiness import trainings_of
+from commands.run.settings import systems_of
+from commands.run.work import Work
+from commands.runs.run_record import RunRecord
+from doppel.console.say import program, say
+
+
+def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
+    """What came of a run here."""
+    from commands.quality.run_numbers import warnings as sampling_warnings  # which no --help waits for
+
+    say(f"── {work.experiment.name} finished in {minutes(seconds)}")
+    record = RunRecord(work.run)
+    report = record.report() or {}
+    spent = (report.get("privacy") or {"systems": {}})["systems"]
+    for step in work.steps if is_verbose else []:
+        if step.kind == "fit":
+            say(f"   model    {work.run / step.name / 'checkpoints' / 'last.ckpt'}")
+    for used in systems_of(work.experiment):
+        if used.learns:
+            epsilon = spent.get(used.scope, {}).get("epsilon")
+            cost = "NOT PRIVATE" if epsilon is None else f"ε {epsilon:.4g}"
+            say(f"   samples  {work.run / used.synthetic} ({used.name}, {cost})")
+            for sentence in sampling_warnings(record, used.name):
+                say(f"   warning  {sentence}")
+    if (work.run / "report.html").is_file():
+        say(f"   page     {work.run / 'report.html'}")
+    card = report.get("card")
+    if card is not None:
+        say(f"   card     {'VERIFIED' if card['verified'] else 'NOT VERIFIED: ' + '; '.join(card['reasons'])}")
+    for number, words in enumerate(next_commands(work)):
+        say(f"   {'' if number else 'next':8} {program()} {shlex.join(words)}")
+
+
+def next_commands(work: Work) -> list[list[str]]:
+    """Commands for what people do with a finished run, each as it can be copied."""
+    run = work.run
+    trained = [step.name for used in systems_of(work.experiment) for step in trainings_of(used, work.steps)]
+    words = [["page", str(run)]] if (run / "report.html").is_file() else []
+    if work.experiment.is_private:
+        words.append(["verify", str(run)])
+    if trained:
+        words.append(["sample", str(run), "--num", "5000"])
+        words.append(["export", str(run / trained[-1]), str(run.with_name(f"{run.name}-released") / trained[-1])])
+    return words

@@ -1,0 +1,215 @@
+"""Steps that count private turns, or draw by what was counted: histograms, marginals, shares, votes.
+
+Formal guarantees:
+    Shares of private turns are released by the steps of a system's first draw alone. Those of a later draw, and of a
+    system that samples from another's models, read what was released (``--shares``), and no private file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from commands.privacy.evolution_settings import GRAMMAR
+from commands.run.plan import Run, file_of
+from commands.run.settings import Attributes, Topics
+from commands.run.trainings import Shares, redaction_files
+from commands.runs.steps import File, Role, Step
+from commands.runs.system import System, pool_of
+from commands.runs.yaml_files import Settings
+from doppel.errors import UserError
+
+#: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
+_ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_train_units", "redact")
+_BUDGET = ("delta", "accountant", "ledger_path", "seed")
+_OF_SIZES = ("histogram_noise_multiplier", "histogram_share")
+_SIZES = 10.0
+#: Where an evolution keeps the rows of attributes that its run has measured.
+_ROWS_FILE = "rows.csv"
+
+
+def histogram(run: Run, system: System, stage: str) -> Step:
+    """Prompts of a model of labels, from a noised histogram of the private ones."""
+    experiment, prompts = run.experiment, str(system.prompts)
+    shares = _shares(run, "labels.histogram.json", system)
+    releases = system.draw == 1
+    train = run.private_file if releases else None
+    again = {} if releases else {"shares": run.folder / shares.path, "only": run.wanted.only}
+    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, "labels": experiment.labels}
+    return run.step(
+        "histogram" if releases else f"histogram_{system.part(stage)}",
+        "histogram",
+        {"stage_dir": run.folder / system.model(stage), **_exact(run), **options, **again, "seed": experiment.seed},
+        writes=[file_of(system, prompts, "prompts"), *([shares] if releases else [])],
+        reads=[
+            run.checkpoint(system.model(stage)),
+            *([] if releases else [shares.path]),
+            experiment.labels,
+            train,
+        ],
+        protected=[train],
+        mechanisms=run.paid_by(system, "histogram") if releases and not run.is_exact else (),
+    )
+
+
+def marginals(run: Run, system: System, stage: str, attributes: Attributes) -> Step:
+    """Prompts of a model of attributes, from noised marginals of the private table of them."""
+    experiment, prompts = run.experiment, str(system.prompts)
+    released = _shares(run, f"{system.name}.releases.jsonl", system)
+    releases = system.draw == 1
+    train = run.private_file if releases else None
+    again = {} if releases else {"releases": run.folder / released.path, "only": run.wanted.only}
+    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, **again, "seed": experiment.seed}
+    return run.step(
+        "marginals" if releases else f"marginals_{system.part(stage)}",
+        "attributes",
+        {"stage_dir": run.folder / system.model(stage), **_exact(run), **options},
+        writes=[file_of(system, prompts, "prompts"), *([released] if releases else [])],
+        reads=[
+            run.checkpoint(system.model(stage)),
+            *([] if releases else [released.path]),
+            attributes.schema,
+            train,
+        ],
+        protected=[train],
+        mechanisms=run.paid_by(system, "marginals") if releases and not run.is_exact else (),
+    )
+
+
+def calibrate(run: Run, system: System, stage: str, writes: str, shares: Shares) -> Step:
+    """Draw from an over-sample; a system that samples from another's models reads what that released."""
+    experiment, folder, options = run.experiment, system.model(stage), Settings()
+    if isinstance(shares, Topics):
+        texts = shares.public_texts(experiment.reference)
+        options = {"num_topics": shares.num_topics, "texts": texts, "encoder": shares.encoder}
+    elif shares.of == "votes":
+        options = {"num_clusters": shares.clusters, "encoder": shares.encoder}
+    elif shares.of == "utterances":
+        options = {"parser": experiment.public_parser}
+    role: Role = system.role if writes == system.synthetic else "prompts"
+    made = [file_of(system, writes, role), file_of(system, f"{writes}.calibration.json", "metrics")]
+    released = [_shares(run, f"{folder}/marginals.json", system)]
+    if isinstance(shares, Topics) or shares.of == "votes":
+        released.append(file_of(system, f"{folder}/codebook.jsonl", "data"))
+    releases = system.models_of is None and system.draw == 1
+    train = run.private_file if releases else None
+    files = {"pool": run.folder / pool_of(writes), "out": run.folder / writes}
+    again = {"shares": run.folder / folder / "marginals.json", "only": run.wanted.only} if system.draw > 1 else {}
+    options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
+    return run.step(
+        f"calibrate_{system.part(stage)}",
+        "calibrate",
+        {"stage_dir": run.folder / folder, **_exact(run), **files, **options},
+        writes=[*made, *(released if releases else [])],
+        reads=[
+            files["pool"],
+            *([] if releases else [file.path for file in released]),
+            run.checkpoint(folder),
+            options.get("parser"),
+            options.get("texts"),
+            train,
+        ],
+        protected=[train],
+        mechanisms=run.paid_by(system, "histogram") if releases and not run.is_exact else (),
+    )
+
+
+def rows(run: Run, system: System, attributes: Attributes) -> Step:
+    """Rows of attributes for the first texts of an evolution, which its budget pays for."""
+    experiment, data, privacy = run.experiment, _voters(run), _budget(run, system)
+    if privacy is not None:
+        privacy |= {"histogram_share": attributes.share}
+    ranked, hidden = redaction_files(data)
+    out = f"{system.name}/{_ROWS_FILE}"
+    released = [(f"{out}.releases.jsonl", "metrics"), (f"{out}.card.json", "metrics")] if privacy is not None else []
+    files = [(out, "prompts" if privacy is not None else "private"), *released]
+    options = {"schema": attributes.schema, "num_rows": experiment.num_samples, "data": data, "privacy": privacy}
+    return run.step(
+        f"rows_{system.name}",
+        "rows",
+        {"out": run.folder / out, **options, "seed": experiment.seed},
+        writes=[file_of(system, path, cast("Role", role)) for path, role in files],
+        reads=[data.get("train_path"), attributes.schema, *ranked, hidden],
+        protected=[data.get("train_path"), hidden],
+        mechanisms=run.paid_by(system, "marginals"),
+    )
+
+
+def evolve(run: Run, system: System) -> Step:
+    """Samples that a public model writes and private votes choose; no model is trained.
+
+    Raises:
+        UserError: A later draw is asked for: it would need votes of its own.
+    """
+    experiment, settings = run.experiment, run.experiment.evolving
+    if system.draw > 1:
+        raise UserError("evolution has no model to sample from: more samples need more votes, which spend on top")
+    data, privacy = _voters(run), _budget(run, system)
+    if privacy is not None and settings.per_label:
+        given = experiment.privacy
+        sizes = {name: given[name] for name in _OF_SIZES if given.get(name) is not None}
+        privacy |= sizes or {"histogram_noise_multiplier": _SIZES}
+    folder, train = system.name, data.get("train_path")
+    ranked, hidden = redaction_files(data)
+    if settings.measures_rows:
+        settings = dataclasses.replace(settings, rows=str(run.folder / folder / _ROWS_FILE))
+    is_folder = settings.generator != GRAMMAR and not settings.is_server
+    labels = experiment.labels if settings.per_label else None
+    return run.step(
+        system.name,
+        "evolve",
+        {
+            "folder": run.folder / folder,
+            "out": run.folder / system.synthetic,
+            "num_samples": experiment.num_samples,
+            "data": data,
+            "settings": dataclasses.asdict(settings),
+            "privacy": privacy,
+            "labels": labels,
+            "reference": experiment.reference,
+            "seed": experiment.seed,
+        },
+        writes=[
+            file_of(system, system.synthetic, system.role),
+            file_of(system, f"{system.synthetic}.evolution.json", "metrics"),
+            file_of(system, f"{folder}/answers.jsonl", "data"),
+        ],
+        reads=[
+            train,
+            labels,
+            settings.rows,
+            settings.examples,
+            experiment.reference,
+            settings.generator if is_folder else None,
+            *ranked,
+            hidden,
+        ],
+        protected=[train, hidden],
+        mechanisms=run.paid_by(system, "votes", *(["histogram"] if settings.per_label else [])),
+    )
+
+
+def _voters(run: Run) -> Settings:
+    """Whose texts vote: arguments of the data module."""
+    redact = {} if run.experiment.redact is None else {"redact": run.experiment.redact.as_dict()}
+    data = {**run.experiment.data, **redact}
+    data = {name: data[name] for name in _ROWS if data.get(name) is not None}
+    return data if run.train_path is None else {**data, "train_path": run.train_path, "columns": None}
+
+
+def _budget(run: Run, system: System) -> Settings | None:
+    """What everything in the scope of the votes may cost; None without privacy."""
+    if not run.experiment.is_private:
+        return None
+    given = {name: value for name, value in run.experiment.privacy.items() if name in _BUDGET}
+    return {**given, "target_epsilon": run.experiment.epsilon, "scope": system.scope}
+
+
+def _shares(run: Run, path: str, system: System) -> File:
+    """Released shares: with their noise numbers like any others, without it private."""
+    return file_of(system, path, "private" if run.is_exact else "metrics")
+
+
+def _exact(run: Run) -> Settings:
+    """What releases shares as they are, which is not private."""
+    return {"exact": True} if run.is_exact else {}

@@ -1,0 +1,107 @@
+"""A run as SLURM jobs that wait for one another, and the runs of a grid as the tasks of one array."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from commands.run.advice import check_configs, check_data, check_that_files_are_there
+from commands.run.code_copy import copy_code
+from commands.run.experiment import save
+from commands.run.slurm import Site, submit
+from commands.run.work import Work, write
+from commands.runs.steps import Step
+from commands.runs.yaml_files import PLACE
+from doppel.console.say import say
+
+
+def submit_run(work: Work, is_dry: bool) -> None:
+    """Submit a job for every step that is not done, or print how; jobs wait for what they read."""
+    code, lead = work.run / "code", "#" if is_dry else "──"
+    if is_dry:
+        say(f"# code is first copied to {code}, configuration to {work.run}/configs")
+        for name, value in work.site.exported.items():
+            say(f"export {name}={shlex.quote(value)}")
+    else:
+        check_data(work, asks=True)
+        write(work, overwrite=copy_code(code, work.site))
+        (work.run / "slurm").mkdir(exist_ok=True)
+    jobs: dict[str, str] = {}
+    for step in work.steps:
+        if step.is_once and work.is_done(step.name):
+            say(f"{lead} {step.name}: done already, skipped")
+        elif step.name in work.jobs:
+            jobs[step.name] = work.jobs[step.name]
+            say(f"{lead} {step.name}: job {jobs[step.name]} is in the queue already")
+        else:
+            words = _sbatch(step, work, jobs)
+            jobs[step.name] = _shown(step, words) if is_dry else submit(step.name, sum(words, []), work.run, work.site)
+    if not is_dry:
+        say(
+            f"── squeue --me shows the jobs; their output is in {work.run}/slurm. "
+            "Give the command again to go on after a failure."
+        )
+
+
+def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool, check: bool) -> list[str]:
+    """One array with a task for each run: a run has one task, and a task one run, so folders are never shared.
+
+    Args:
+        works: Name of each run → what it has to do.
+        runs: Folder of all runs.
+        site: The cluster.
+        is_dry: Whether to print what would be submitted, and write nothing.
+        check: Whether to parse the configurations first, of one run: the others differ in values.
+
+    Returns:
+        A line for each task.
+    """
+    code, first = runs / "code", next(iter(works.values()))
+    words = site.sbatch("fit", PLACE, code)
+    words += [f"--array=0-{len(works) - 1}%{site.throttle}", f"--job-name={runs.name}.grid"]
+    words.append(f"--output={runs}/slurm/grid-%A_%a.out")
+    command = [f"{code}/slurm/array.sbatch", first.python, str(runs)]
+    if is_dry:
+        check_that_files_are_there(first)
+        say(f"# code is first copied to {code}, the experiment of every point to {runs}/configs")
+        sys.stdout.write(" \\\n    ".join([words[0], *map(shlex.quote, words[1:]), shlex.join(command), *works]) + "\n")
+        return []
+    if check:
+        check_configs(first)
+    copy_code(code, site)
+    for folder in (runs / "configs", runs / "slurm"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, work in works.items():
+        overlays = list(dict.fromkeys([*work.experiment.overlays, *site.overlays]))
+        save(replace(work.experiment, overlays=overlays), runs / "configs" / f"{name}.yaml")
+    job = submit("grid", [*words, *command, *works], runs, site)
+    for task, name in enumerate(works):
+        (runs / "slurm" / f"{name}.job").write_text(f"{job}_{task}\n", encoding="utf-8")
+    return [f"{name}: task {job}_{task}" for task, name in enumerate(works)]
+
+
+def _sbatch(step: Step, work: Work, jobs: Mapping[str, str]) -> list[list[str]]:
+    """The job of a step: sbatch with its options, what it waits for, the script, and the command."""
+    code = work.run / "code"
+    missing = [name for name in step.needs if name not in jobs and not work.is_done(name)]
+    assert not missing, f"{step.name} stands before {missing}, which it needs"
+    words = [*work.site.sbatch(step.kind, PLACE, code), f"--job-name={work.run.name}.{step.name}"]
+    words.append(f"--output={work.run}/slurm/{step.name}-%j.out")
+    after = [jobs[name] for name in step.needs if name in jobs]
+    waits = ["--kill-on-invalid-dep=yes", f"--dependency=afterok:{':'.join(after)}"] if after else []
+    mark = str(work.run / ".done" / step.name) if step.is_once else "-"
+    script = [f"{code}/slurm/{step.kind.replace('metrics', 'tool')}.sbatch", mark]
+    return [words, waits, script, [work.python, str(code / "cli.py"), *step.words(work.run)]]
+
+
+def _shown(step: Step, job: list[list[str]]) -> str:
+    """Print how a job would be submitted; the variable that holds its id."""
+    (_, *options), waits, script, command = job
+    variable = f"JOB_{re.sub('[^A-Za-z0-9]', '_', step.name)}"
+    lines = [*map(shlex.quote, options), *waits, shlex.join(script), shlex.join(command)]  # waits name variables
+    say(f"{variable}=$(sbatch \\\n    " + " \\\n    ".join(lines) + ")")
+    return f"${variable}"

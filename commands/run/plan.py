@@ -1,0 +1,130 @@
+"""What the steps of a run are made from: the experiment, the run folder, and what a later draw asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from commands.run.settings import Experiment
+from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Role, Step
+from commands.runs.system import System
+from commands.runs.yaml_files import Settings
+from datamodules.columns import Columns
+
+#: Files that hold private lines under a run folder.
+_PRIVATE = (ANNOTATED, *(f"data/{part}.jsonl" for part in PRIVATE_PARTS))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a later draw asks for.
+
+    Attributes:
+        num: How many samples.
+        seed: Of the draw; None: one that follows from the run's seed and the number of the draw.
+        label: Samples for this label alone.
+        topic: Samples of this topic alone.
+        trees: File of trees, of which each gets one utterance.
+        is_public: Whether anybody may see these trees.
+        oversample: Samples that are written for each that is of the topic.
+    """
+
+    num: int = 1
+    seed: int | None = None
+    label: str | None = None
+    topic: str | None = None
+    trees: Path | None = None
+    is_public: bool = False
+    oversample: int = 1
+
+    @property
+    def role(self) -> Role:
+        """Of the samples: those that were asked for by a label, a topic or trees tell nothing of shares."""
+        is_plain = self.label is None and self.topic is None and self.trees is None
+        return "more" if is_plain else "examples"
+
+    @property
+    def only(self) -> str | None:
+        """Label or topic that all samples have; None: as the shares say."""
+        return self.topic if self.label is None else self.label
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the steps of a run are made from.
+
+    Attributes:
+        experiment: What is run; in the recipe of a system as that system has it.
+        folder: The run folder.
+        overlays: Configurations on top of every training of a language model.
+        columns: What the columns of the user's files are called; None: the usual names.
+        parser: Checkpoint of the parser that annotates for the evaluation; None: there is none.
+        train_path: The private file in place of the experiment's, once its trees are written.
+        wanted: What a later draw asks for.
+    """
+
+    experiment: Experiment
+    folder: Path
+    overlays: tuple[Settings, ...] = ()
+    columns: Settings | None = None
+    parser: str | None = None
+    train_path: str | None = None
+    wanted: Wanted = Wanted()
+
+    @classmethod
+    def make(cls, experiment: Experiment, folder: Path, overlays: tuple[Settings, ...] = ()) -> Run:
+        """Of an experiment, before any of its steps."""
+        columns = Columns.from_config(experiment.data).as_dict() or None
+        return cls(experiment, folder, overlays, columns, experiment.parser)
+
+    def of(self, system: System) -> Run:
+        """With the experiment as one system has it."""
+        return replace(self, experiment=self.experiment.of(system.name))
+
+    @property
+    def private_file(self) -> str | None:
+        """What a system trains on, or counts."""
+        return self.train_path or self.experiment.data.get("train_path")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether shares are released as they are, which is not private."""
+        return self.experiment.exact_histogram or not self.experiment.is_private
+
+    def paid_by(self, system: System, *stages: str) -> list[str]:
+        """The mechanisms of a step that reads the private file, by what the ledger calls them; none without privacy."""
+        return [f"{system.scope}/{stage}" for stage in stages] if self.experiment.is_private else []
+
+    def checkpoint(self, folder: str) -> str:
+        """The checkpoint that a training of the run leaves."""
+        return str(self.folder / folder / "checkpoints" / "last.ckpt")
+
+    def step(
+        self,
+        name: str,
+        command: str,
+        config: Settings,
+        *,
+        writes: Iterable[File],
+        reads: Iterable[object],
+        protected: Iterable[object] = (),
+        mechanisms: Iterable[str] = (),
+        folder: str | None = None,
+    ) -> Step:
+        """A step; of its configuration what is None, or of a training empty, is left out."""
+        config = {key: str(value) if isinstance(value, Path) else value for key, value in config.items()}
+        config = {key: value for key, value in config.items() if value != (None if folder is None else {})}
+        paths, private = self._places(reads), self._places(protected)
+        private += tuple(path for path in paths if path in _PRIVATE and path not in private)
+        return Step(name, command, config, folder, True, tuple(writes), paths, private, tuple(mechanisms))
+
+    def _places(self, paths: Iterable[object]) -> tuple[str, ...]:
+        """Files, those of the run by their place in it; None and the embedded grammar are none."""
+        texts = [str(path) for path in paths if path is not None and not str(path).startswith("embedded:")]
+        return tuple(dict.fromkeys(text.removeprefix(f"{self.folder}/") for text in texts))
+
+
+def file_of(system: System, path: str, role: Role) -> File:
+    """A file of the run, of a system and of the budget that pays for it."""
+    return File(path, role, system.name, system.scope)

@@ -1,0 +1,85 @@
+"""Steps that judge samples: what is kept of several, how near they come to human turns, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from commands.run.plan import Run, file_of
+from commands.run.trainings import prompts_of
+from commands.runs.steps import File, Step
+from commands.runs.system import System, candidates_of
+from commands.runs.yaml_files import Settings
+
+#: Folders of what the report tells.
+_RESULTS = ("evaluation", "parser_metrics")
+
+
+def keep_best(run: Run, system: System, stage: str) -> Step:
+    """Keep one of the candidates of each tree, or of each label."""
+    experiment, candidates, prompts = run.experiment, candidates_of(system.synthetic), prompts_of(run, system)
+    parser = experiment.public_parser if system.has_trees else None
+    reference = experiment.reference if experiment.fluent and system.has_trees else None
+    schema = experiment.attributes.schema if experiment.attributes and system.has_attributes else None
+    of_codes = None if schema is None else {"attributes": schema}
+    options: Settings = {
+        "candidates": run.folder / candidates,
+        "prompts": prompts,
+        "out": run.folder / system.synthetic,
+        "parser": parser,
+        "reference": reference,
+        "label_words": (experiment.label_words or None) if not system.has_trees else None,
+        "seed": experiment.seed,
+        "columns": run.columns if reference else of_codes,
+    }
+    return run.step(
+        f"choose_{system.part(stage)}",
+        "keep-best",
+        options,
+        writes=[
+            file_of(system, system.synthetic, system.role),
+            file_of(system, f"{system.synthetic}.kept.json", "metrics"),
+        ],
+        reads=[candidates, prompts, parser, reference, schema],
+    )
+
+
+def evaluate(run: Run, system: System) -> list[Step]:
+    """Compare a system's samples with the reference, if there are both."""
+    experiment = run.experiment
+    if not system.learns or (experiment.reference is None and experiment.adaptation is None):
+        return []
+    reference = experiment.reference or run.folder / "data" / "test.jsonl"
+    private = run.private_file if experiment.compare_with_private else None
+    out, parsed = f"evaluation/{system.name}.json", f"evaluation/{system.name}.parsed.jsonl"
+    schema = None if experiment.attributes is None else experiment.attributes.schema
+    options: Settings = {
+        "synthetic": run.folder / system.synthetic,
+        "reference": str(reference),
+        "out": run.folder / out,
+        "featurizer": experiment.featurizer,
+        "private": private,
+        "seed": experiment.seed,
+        "parser": run.parser,
+        "parsed": run.folder / parsed if run.parser else None,
+        "keep_function": experiment.data.get("keep_function"),
+        "next_token_epochs": experiment.next_token_epochs or None,
+        "columns": run.columns if schema is None else {**(run.columns or {}), "attributes": schema},
+    }
+    writes = [file_of(system, out, "metrics")] + ([file_of(system, parsed, "data")] if run.parser else [])
+    reads = [system.synthetic, reference, run.parser, private, schema]
+    return [run.step(f"evaluate_{system.name}", "evaluate", options, writes=writes, reads=reads, protected=[private])]
+
+
+def report(run: Run, steps: Iterable[Step]) -> list[Step]:
+    """The report, with page and card, made anew every time, of a run that has something to tell."""
+    files = [file for step in steps for file in step.writes]
+    results = [f.path for f in files if f.role == "metrics" and Path(f.path).parts[0] in _RESULTS]
+    samples = [f.path for f in files if f.role == "release"]
+    if not results and not samples:
+        return []
+    names = ["report.html", "report.json"]
+    names += ["privacy_card.json", "privacy_card.txt"] if run.experiment.is_private else []
+    writes = tuple(File(name, "report") for name in names)
+    config = {"runs": [str(run.folder)]}
+    return [Step("report", "page", config, is_once=False, writes=writes, reads=tuple(results or samples))]
