@@ -54,11 +54,6 @@ MORE = {
         "metadata": "commands.privacy.metadata:metadata",
         "fill": "commands.data.fill:fill",
     },
-    "Pools and splits of programs": {
-        "templates": "commands.annotate.templates:templates",
-        "compositional-split": "commands.annotate.compositional_split:compositional_split",
-        "schema2qa-pool": "commands.data.schema2qa_pool:schema2qa_pool",
-    },
 }
 
 #: What ``run`` calls, and ``step NAME --config FILE`` by hand.

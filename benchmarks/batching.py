@@ -93,7 +93,7 @@ def run(label: str, turns: Sequence[Turn], model: CausalLM, options: argparse.Na
         cuts[f"shuffled, {rows} rows"] = shuffled(encoded, rows)
     cuts[f"shuffled, rows for at most {options.max_tokens} tokens"] = shuffled(encoded, 0, options.max_tokens)
     real = int(encoded.lengths.sum())
-    made = {name: [micro_batch(encoded, part, model.codec) for part in parts] for name, parts in cuts.items()}
+    made = {name: [micro_batch(encoded, part) for part in parts] for name, parts in cuts.items()}
     steps = {name: step_of(model.to(options.device), _to(batches, options.device)) for name, batches in made.items()}
     first = next(iter(made))
     lines = []

@@ -31,10 +31,10 @@ from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, PreTrain
 
 from datamodules.codec import Codec
 from datamodules.tables import read_turns
+from doppel.decoding.decode import DrawingRule, Request, decode
 from doppel.half_weights import HalfWeights
 from lightning_modules.backbone.base_models import load_model, load_tokenizer
 from lightning_modules.backbone.lora import LoraArguments, add_adapters
-from lightning_modules.decoding.slots import DrawingRule, Request, decode
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12},

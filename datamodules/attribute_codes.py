@@ -19,9 +19,10 @@ FILL = ": a model fills it, python cli.py fill TABLE --schema SCHEMA --out FILLE
 
 
 class AttributeCodes:
-    """Writes the values of a request as a control code (:func:`~datamodules.columns.control_code`), and reads it again.
+    """Writes the values of a request as a control code, and reads it again.
 
-    The attributes stand in the order of the schema; each has one of its public values, or "other".
+    :func:`~datamodules.columns.control_code` says what that is. The attributes stand in the order of the schema; each
+    has one of its public values, or "other".
 
     Formal guarantees:
         The code of a row is a function of this row and of the public schema.
@@ -88,19 +89,19 @@ class AttributeCodes:
         Raises:
             DataError: A part of it is no attribute with a public value; the message quotes it.
         """
-        known = {part: (place, value) for place, parts in enumerate(self.parts) for value, part in enumerate(parts)}
         found: dict[int, int] = {}
         for part in code.split(BETWEEN):
-            if part not in known or known[part][0] in found:
-                raise DataError(f"there is no attribute {part!r} with such a value: there are {self._told(part)}")
-            found.update([known[part]])
+            place, value = self._places.get(part, (-1, -1))
+            if place < 0 or place in found:
+                meant = dict(zip(self.names, self.parts, strict=True)).get(part.partition(": ")[0], self.names)
+                raise DataError(f"there is no attribute {part!r} with such a value: there are {', '.join(meant)}")
+            found[place] = value
         return found
 
-    def _told(self, part: str) -> str:
-        """The values of the attribute that is meant, or all attributes."""
-        name = part.partition(": ")[0]
-        parts = next((p for own, p in zip(self.names, self.parts, strict=True) if own == name), None)
-        return ", ".join(parts or self.names)
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Attribute and value of each part of a code."""
+        return {part: (place, value) for place, parts in enumerate(self.parts) for value, part in enumerate(parts)}
 
 
 def codes_of(columns: Columns | None) -> AttributeCodes | None:
@@ -126,14 +127,10 @@ def codes_in(columns: Columns, names: Collection[str]) -> AttributeCodes | None:
         None where no schema is named, or a file that is compared with the private one lacks a column of it.
     """
     codes = codes_of(columns)
-    if codes is None or (isinstance(columns, ReferenceColumns) and not _given(codes) <= set(names)):
-        return None
+    if codes is not None and isinstance(columns, ReferenceColumns):
+        lacks = any(column.made is None and column.source not in names for column in codes.schema.columns)
+        return None if lacks else codes
     return codes
-
-
-def _given(codes: AttributeCodes) -> set[str]:
-    """Columns that a file must have by itself."""
-    return {column.source for column in codes.schema.columns if column.source is not None and column.made is None}
 
 
 @lru_cache(maxsize=8)
@@ -154,14 +151,14 @@ def refuse_missing(codes: AttributeCodes, names: Collection[str], columns: Colum
         DataError: One is missing.
     """
     for attribute in codes.schema.columns:
-        if attribute.made == "model" and attribute.source not in names and not isinstance(columns, ReferenceColumns):
-            raise DataError(f"no row has a column {attribute.source!r} ({listed(names, columns)}){FILL}", about=path)
-        if attribute.made is None and attribute.source not in names:
-            raise DataError(
-                f"no row has a column {attribute.source!r}, of which the attribute {attribute.name!r} is read "
-                f"({listed(names, columns)}): name its column with `of`, or take it out of {columns.attributes}",
-                about=path,
-            )
+        if attribute.source is None or attribute.source in names:
+            continue
+        what = f"no row has a column {attribute.source!r}, of which the attribute {attribute.name!r} is read"
+        if attribute.made is None:
+            way = f": name its column with `of`, or take it out of {columns.attributes}"
+            raise DataError(f"{what} ({listed(names, columns)}){way}", about=path)
+        if not isinstance(columns, ReferenceColumns):
+            raise DataError(f"{what} ({listed(names, columns)}){FILL}", about=path)
 
 
 def check_schema(path: str) -> AttributeCodes:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datamodules.attribute_codes import FILL
-from datamodules.columns import Columns, listed
+from datamodules.columns import Columns, Layout, listed
+from datamodules.records import read_records
 from datamodules.sources import expand_path
-from datamodules.tables import Record, read_records
 from datamodules.turn import Unit, unit_name
 from doppel.errors import DataError, UserError
-from doppel.tables.made import Made
 from doppel.tables.marginals import Table
 from doppel.tables.schema import Column, Schema
 
@@ -63,83 +64,87 @@ class Attributes:
                 f"--unit-column is {self.unit_column}, but each row would be protected by itself: give --unit user (or "
                 "dialogue), or leave --unit-column out"
             )
-        records = list(read_records(expand_path(self.path)))
-        if not records:
+        path = expand_path(self.path)
+        schema = self._own_values(path) if self.schema is None else self._public_values()
+        columns = Columns(label=schema.sources or None, unit=self.unit_column)
+        layouts: dict[tuple[str, ...], tuple[Layout, list[str]]] = {}  # of each header, and who may own its rows
+        codes, units, places = array("i"), list[str](), dict[tuple[str, str], str]()
+        nobody: DataError | None = None
+        for where, row in read_records(path):
+            header = tuple(row)
+            if header not in layouts:
+                layouts[header] = Columns().layout(header), columns.owners(header)
+            usual, owners = layouts[header]
+            made = (row.get(name) for name in (usual.text, str(usual.parse), usual.labels[0]))
+            codes.extend(schema.codes(row, where, *(cell if isinstance(cell, str) else None for cell in made)))
+            if self.unit is None:
+                _refuse_again(places, owners, row, where)
+            elif self.unit != "utterance":
+                try:
+                    units.append(sys.intern(unit_name(row.get(self._owner))))  # one text for all rows of a unit
+                except ValueError as error:
+                    nobody = nobody or DataError(
+                        f"{self._owner!r}, which says whose row this is, {error}; another column is named by "
+                        "--unit-column",
+                        about=where,
+                    )
+        if not layouts:
             raise DataError("it has no rows: give a table with at least two", about=self.path)
-        schema = self._schema(records)
-        known = Columns(label=schema.sources or None, unit=self.unit_column)
-        present: set[str] = set().union(*(row.keys() for _, row in records))
-        made = [column.made for column in schema.columns if column.made and column.source is None]
-        needed = {*schema.sources, *(self._made_of(own, present) for own in made)}
-        needed |= set() if self.unit in (None, "utterance") else {self._owner}
-        for name in [*schema.sources, *sorted(needed - set(schema.sources))]:
-            if name not in present:
-                way = FILL if name in (column.source for column in schema.filled) else ""
-                way = ": name the column that says whose row it is by --unit-column" if name == self._owner else way
-                raise DataError(f"no row has a column {name!r} ({listed(present, known)}){way}", about=self.path)
-        units = [self._unit(place, row) for place, row in records]
-        if self.unit is None:
-            self._refuse_rows_of_one(records, known)
-        text = self._made_of("words", present)
-        codes = [
-            schema.codes(row, place, *(_as_text(row.get(name)) for name in (text, "parse", "label")))
-            for place, row in records
-        ]
-        return schema, Table.of_units(codes, units, schema.sizes)
+        self._refuse_missing(schema, columns, {name: None for header in layouts for name in header})
+        if nobody is not None:
+            raise nobody
+        return schema, Table.of_units(codes, units if self.unit in ("dialogue", "user") else None, schema.sizes)
 
     def known(self, values: Mapping[str, Sequence[str]]) -> Schema:
         """The schema of a table that is not opened: of the file, or of values that were declared public before."""
         if self.schema is not None:
-            return self._schema([])
-        return Schema(tuple(Column.of_values(name, values[name]) for name in values)).only(
-            self.columns or list(values), self.path
-        )
+            return self._public_values()
+        own = Schema(tuple(Column.of_values(name, values[name]) for name in values))
+        return own.only(self.columns or list(values), self.path)
 
-    @staticmethod
-    def _made_of(made: Made, names: Collection[str]) -> str:
-        """The column that has what an attribute is made of, by its usual name."""
-        what = {"words": "text", "label": "label"}.get(made, "parse")
-        return Columns().of(what, names)[0]
+    def _public_values(self) -> Schema:
+        assert self.schema is not None
+        schema = Schema.read(self.schema)
+        return schema if self.columns is None else schema.only(self.columns, self.schema)
 
-    def _schema(self, records: Sequence[Record]) -> Schema:
-        if self.schema is not None:
-            schema = Schema.read(self.schema)
-            return schema if self.columns is None else schema.only(self.columns, self.schema)
-        names = list(dict.fromkeys(name for _, row in records for name in row))
-        owners = Columns(unit=self.unit_column).owners(names)
-        return Schema.of_rows(self.columns or [n for n in names if n not in owners], [row for _, row in records])
+    def _own_values(self, path: str) -> Schema:
+        """The values of the table itself, read once more for them, and for its columns where none are given."""
+        names = self.columns
+        if names is None:
+            known = list(dict.fromkeys(name for _, row in read_records(path) for name in row))
+            owners = Columns(unit=self.unit_column).owners(known)
+            names = [name for name in known if name not in owners]
+        return Schema.of_rows(names, (row for _, row in read_records(path)))
 
-    def _unit(self, place: str, row: dict[str, Any]) -> str:
-        if self.unit in (None, "utterance"):
-            return place
-        try:
-            return unit_name(row.get(self._owner))
-        except ValueError as error:
-            raise DataError(
-                f"{self._owner!r}, which says whose row this is, {error}; another column is named by --unit-column",
-                about=place,
-            ) from None
+    def _refuse_missing(self, schema: Schema, columns: Columns, present: Collection[str]) -> None:
+        """Refuse a table of which no row has a column that is read."""
+        usual, owner = Columns().layout(present), [] if self.unit in (None, "utterance") else [self._owner]
+        of = {"words": usual.text, "label": usual.labels[0]}
+        made = [of.get(c.made, str(usual.parse)) for c in schema.columns if c.made is not None and c.source is None]
+        for name in [*schema.sources, *sorted([*made, *owner])]:
+            if name not in present:
+                way = FILL if name in (column.source for column in schema.filled) else ""
+                way = ": name the column that says whose row it is by --unit-column" if name in owner else way
+                raise DataError(f"no row has a column {name!r} ({listed(present, columns)}){way}", about=self.path)
 
     @property
     def _owner(self) -> str:
         return self.unit_column or "unit"
 
-    def _refuse_rows_of_one(self, records: Sequence[Record], known: Columns) -> None:
-        seen: dict[tuple[str, str], str] = {}
-        for place, row in records:
-            for column in known.owners(list(row)):
-                try:
-                    first = seen.setdefault((column, unit_name(row[column])), place)
-                except ValueError:  # it names nobody
-                    continue
-                if first != place:
-                    raise DataError(
-                        f"another row of whom {column!r} names in line {first.rpartition(':')[2]}, and nothing says "
-                        f"what is protected: give --unit user --unit-column {column}, so that all rows of one name "
-                        "are protected together, or --unit utterance, so that each row is protected by itself",
-                        about=place,
-                    )
 
-
-def _as_text(cell: object) -> str | None:
-    return cell if isinstance(cell, str) else None
+def _refuse_again(
+    places: dict[tuple[str, str], str], owners: Sequence[str], row: Mapping[str, Any], where: str
+) -> None:
+    """Refuse a row of somebody of whom there was one before, where nobody has said what is protected."""
+    for column in owners:
+        try:
+            first = places.setdefault((column, unit_name(row[column])), where)
+        except ValueError:  # it names nobody
+            continue
+        if first != where:
+            raise DataError(
+                f"another row of whom {column!r} names in line {first.rpartition(':')[2]}, and nothing says "
+                f"what is protected: give --unit user --unit-column {column}, so that all rows of one name "
+                "are protected together, or --unit utterance, so that each row is protected by itself",
+                about=where,
+            )

@@ -137,10 +137,18 @@ class Codec:
     def _ids(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
-        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return ids
+        if not self.tokenizer.is_fast:
+            ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)[
+                "input_ids"
+            ]
+            return ids
+        backend = self.tokenizer.backend_tokenizer
+        backend.encode_special_tokens = True
+        backend.no_truncation()
+        backend.no_padding()
+        return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def encode_all(self, turns: list[Turn]) -> list[Encoded]:
+    def encode_all(self, turns: Sequence[Turn]) -> list[Encoded]:
         """Encode many turns with batched tokenizer calls.
 
         Formal guarantees:
@@ -187,8 +195,9 @@ class Codec:
         return "" if text is None else f" {text}"
 
     def _ids_of_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        ids = iter(self._ids([text for text in texts if text]))
-        return [[*(next(ids) if text else ()), self.bos_id] for text in texts]
+        distinct = [text for text in dict.fromkeys(texts) if text]  # often one for all rows
+        ids = dict(zip(distinct, self._ids(distinct), strict=True))
+        return [[*ids.get(text, ()), self.bos_id] for text in texts]
 
     def decode(self, ids: list[int]) -> str:
         """Text of generated target ids, up to the first end of text, without the leading space."""

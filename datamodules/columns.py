@@ -7,7 +7,8 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,27 @@ _OWNER = re.compile(
 #: A label that names itself, as in ``Review Stars: 5.0``; a whole code is a row of these.
 _NAME = r"[A-Z][\w &/-]{0,39}"
 _CODE = re.compile(rf"(?:^| \| )({_NAME}): (\S.*?)(?= \| {_NAME}: |$)")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the columns of rows with one header hold.
+
+    Attributes:
+        text: The column of what was said, whether or not the header has it.
+        parse: The column of the tree, likewise; None where it is one of something else.
+        labels: The columns of the label, likewise.
+        unit: The column that names the unit, likewise.
+        owners: The columns of the header that say, or seem to say, whose a row is.
+        is_dialogue: Whether these are no rows, but published dialogues.
+    """
+
+    text: str
+    parse: str | None
+    labels: tuple[str, ...]
+    unit: str
+    owners: tuple[str, ...]
+    is_dialogue: bool
 
 
 @dataclass(frozen=True)
@@ -71,7 +93,7 @@ class Columns:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, without what has its usual name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     @property
     def key(self) -> str:
@@ -83,11 +105,18 @@ class Columns:
             names["attributes"] = hashlib.sha256(schema.read_bytes()).hexdigest()
         return f"columns={json.dumps(names, sort_keys=True)}" if names else ""
 
-    @property
+    @cached_property
     def named(self) -> dict[str, list[str]]:
         """The columns that are named here, by what they hold."""
         given = {name: value for name, value in self.as_dict().items() if name in USUAL}
         return {name: [v] if isinstance(v, str) else list(v) for name, v in given.items()}
+
+    def layout(self, names: Collection[str]) -> Layout:
+        """What the columns of rows with these names hold: to be asked once for a header, not for each row."""
+        text, parse, unit = (next(iter(self.of(what, names)), None) for what in ("text", "parse", "unit"))
+        is_dialogue = "turns" in names and (text is None or text not in names)
+        owners = ["dialogue_id"] if is_dialogue else self.owners(names)
+        return Layout(text or "text", parse, tuple(self.of("label", names)), unit or "unit", tuple(owners), is_dialogue)
 
     def in_file(self, names: Collection[str]) -> Columns:
         """The columns that a file with these names is read by."""
@@ -128,12 +157,12 @@ class ReferenceColumns(Columns):
     def in_file(self, names: Collection[str]) -> Columns:
         """These columns as far as a file has them."""
         kept = {what for what, columns in self.named.items() if set(columns) <= set(names)}
-        return Columns(**{what: value for what, value in asdict(self).items() if what in kept | {"attributes"}})
+        return Columns(**{what: value for what, value in self.as_dict().items() if what in kept | {"attributes"}})
 
 
 def reference_columns(columns: Columns | None) -> ReferenceColumns | None:
     """The columns of a file that is compared with the private one; None for the usual names."""
-    return None if columns is None else ReferenceColumns(**asdict(columns))
+    return None if columns is None else ReferenceColumns(**columns.as_dict())
 
 
 def check_unit(unit: str | None, columns: Columns) -> None:
@@ -159,12 +188,15 @@ def control_code(labels: Mapping[str, str]) -> str:
         labels: Value of each column, in order. A value that names itself (``Review Stars: 5.0``) is taken as it is;
             else ``review_stars`` becomes ``Review Stars``.
     """
-    parts = []
-    for column, value in labels.items():
-        name = re.sub(r"[_\s]+", " ", column).strip()
-        name = name.title() if name.islower() else name
-        parts.append(value if re.match(rf"{_NAME}: \S", value) else f"{name}: {value}")
-    return " | ".join(parts)
+    return " | ".join(_named_value(column, value) for column, value in labels.items())
+
+
+@lru_cache(maxsize=4096)
+def _named_value(column: str, value: str) -> str:
+    if re.match(rf"{_NAME}: \S", value):
+        return value
+    name = re.sub(r"[_\s]+", " ", column).strip()
+    return f"{name.title() if name.islower() else name}: {value}"
 
 
 def labels_of(codes: Sequence[str]) -> dict[str, list[str]]:

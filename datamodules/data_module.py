@@ -1,4 +1,4 @@
-"""What all data modules share: ranks, steps, the codec, evaluation files, and loaders that Lightning leaves alone."""
+"""What all data modules share: ranks, steps, the codec, evaluation files, and loaders of their own."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class DataModule(LightningDataModule):
 
         return Loader(lambda step: make(step, sampler.units_at(step)), numbers)
 
-    def sharded(self, batches: Batches[Batch], empty: Batch | None = None) -> Loader[Batch]:
+    def sharded(self, batches: Batches[Batch] | list[Batch], empty: Batch | None = None) -> Loader[Batch]:
         """A loader of every ``world_size``-th batch, in order, none repeated.
 
         Args:
@@ -121,7 +121,7 @@ class TrainingDataModule(DataModule, ABC):
         super().__init__()
         self.val_path = None if val_path is None else expand_path(val_path)
         self.test_path = None if test_path is None else expand_path(test_path)
-        self.evaluation: dict[str, Batches[Any]] = {}
+        self.evaluation: dict[str, Batches[Any] | list[Any]] = {}
         self.also_private: list[Source] = []
         self._is_loaded = False
 
@@ -135,7 +135,7 @@ class TrainingDataModule(DataModule, ABC):
         """Read the training data."""
 
     @abstractmethod
-    def load_evaluation(self, name: str, path: str) -> Batches[Any]:
+    def load_evaluation(self, name: str, path: str) -> Batches[Any] | list[Any]:
         """Batches of a file, over all ranks; ``name`` is ``val`` or ``test``."""
 
     def refuse_private(self) -> None:

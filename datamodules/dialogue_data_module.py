@@ -10,9 +10,9 @@ from datamodules.balanced_shares import share
 from datamodules.batch import LogicalBatch
 from datamodules.columns import Columns, check_unit, reference_columns
 from datamodules.data_module import TrainingDataModule, check_limits
-from datamodules.encoded_turns import load_encoded
-from datamodules.loader import Loader
-from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
+from datamodules.encoded_turns import EncodedTurns, load_encoded
+from datamodules.loader import Batches, Loader
+from datamodules.logical_batches import LogicalBatches, all_turns
 from datamodules.overlap import Named, Source, refuse_private
 from datamodules.redaction import Redaction
 from datamodules.selection import Selection
@@ -127,7 +127,7 @@ class DialogueDataModule(TrainingDataModule):
         self.selection = Selection(keep_function, shuffle_trees, keep_share, Redaction.from_config(redact))
         self.columns = Columns.from_config({"columns": columns})
         check_unit(unit, self.columns)
-        self._units: EncodedUnits | None = None
+        self._turns: EncodedTurns | None = None
 
     def load_train(self) -> None:
         """Read, tokenise and group the training turns."""
@@ -135,20 +135,19 @@ class DialogueDataModule(TrainingDataModule):
             log.warning(self.privacy_caveat)
         unit = self.unit if self.is_public else self._given_unit
         encoded = load_encoded(self.train_path, self.require_codec(), unit, self.selection, self.columns, self.truncate)
-        units = EncodedUnits(encoded, self.limit_train_units)
-        if self._given_batch_size is not None and self._given_batch_size > len(units):
+        turns = encoded.first_units(self.limit_train_units)
+        if self._given_batch_size is not None and self._given_batch_size > turns.num_units:
             raise DataError(
-                f"batch_size is {self._given_batch_size}, but {self.train_path} has {len(units)} units "
+                f"batch_size is {self._given_batch_size}, but {self.train_path} has {turns.num_units} units "
                 f"(unit: {self.unit}): give at most that, or null for a twentieth of them"
             )
-        self._units = units
+        self._turns = turns
 
-    def load_evaluation(self, name: str, path: str) -> AllTurns:
+    def load_evaluation(self, name: str, path: str) -> Batches[LogicalBatch]:
         """Read and tokenise the turns of a validation or test file."""
-        codec = self.require_codec()
         columns = reference_columns(self.columns)
-        encoded = load_encoded(path, codec, "utterance", columns=columns, truncate=self.truncate)
-        return AllTurns(encoded, codec, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
+        turns = load_encoded(path, self.require_codec(), "utterance", columns=columns, truncate=self.truncate)
+        return all_turns(turns, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
 
     def refuse_private(self) -> None:
         """Refuse an evaluation file whose metrics may leave the process, or a file that a redaction learns of, if it is
@@ -177,7 +176,7 @@ class DialogueDataModule(TrainingDataModule):
     @property
     def num_units(self) -> int:
         """N: number of privacy units that are trained on; known after ``setup("fit")``."""
-        return len(self.train_units())
+        return self.train_turns().num_units
 
     @property
     def batch_size(self) -> int:
@@ -206,15 +205,9 @@ class DialogueDataModule(TrainingDataModule):
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
-        units = self.train_units()
-        batches = LogicalBatches(
-            units,
-            self.require_codec(),
-            self.max_tokens_per_micro_batch,
-            self.max_rows_per_unit,
-            self.sampling_seed,
-        )
-        costs, (rank, world_size) = units.costs(self.max_rows_per_unit), self.rank_and_world_size()
+        turns = self.train_turns()
+        batches = LogicalBatches(turns, self.max_tokens_per_micro_batch, self.max_rows_per_unit, self.sampling_seed)
+        costs, (rank, world_size) = turns.costs(self.max_rows_per_unit), self.rank_and_world_size()
         is_poisson = self.sampling == "poisson"
 
         def make(step: int, drawn: list[int]) -> LogicalBatch:
@@ -222,11 +215,11 @@ class DialogueDataModule(TrainingDataModule):
             return batches.make(step, share(drawn, costs, rank, world_size), divisor)
 
         if not is_poisson:
-            return self.steps(ShuffledBatches(len(units), self.batch_size, self.seed), make)
-        return self.steps(self.poisson(len(units), self.batch_size, self.sampling_seed), make)
+            return self.steps(ShuffledBatches(turns.num_units, self.batch_size, self.seed), make)
+        return self.steps(self.poisson(turns.num_units, self.batch_size, self.sampling_seed), make)
 
-    def train_units(self) -> EncodedUnits:
-        """The units that are trained on, known after ``setup("fit")``."""
-        if self._units is None:
+    def train_turns(self) -> EncodedTurns:
+        """The turns that are trained on, known after ``setup("fit")``."""
+        if self._turns is None:
             raise RuntimeError('the training data is not loaded yet: call setup("fit") first')
-        return self._units
+        return self._turns

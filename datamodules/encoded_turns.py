@@ -1,7 +1,8 @@
-"""Tokenised turns in flat arrays."""
+"""Tokenised turns in flat arrays, by row and by privacy unit."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.codec import Codec
+from datamodules.codec import Codec, Encoded
 from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.tables import read_turns
@@ -30,12 +31,14 @@ class EncodedTurns:
         offsets: Where each row starts, and the end of the last, int64 [num_rows + 1].
         num_prompt: Leading ids without loss of each row, int32 [num_rows].
         unit_index: Unit of each row, numbered by first appearance, int32 [num_rows].
+        pad_id: What a batch fills up its rows with.
     """
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int64]
     num_prompt: NDArray[np.int32]
     unit_index: NDArray[np.int32]
+    pad_id: int
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -51,9 +54,47 @@ class EncodedTurns:
         """Rows that were too long and were not cut, and so have no loss. Private: not to be logged."""
         return int((self.lengths == self.num_prompt).sum())
 
+    @property
+    def num_units(self) -> int:
+        """Number of privacy units."""
+        return len(self._starts) - 1
+
     def row(self, index: int) -> NDArray[np.int32]:
         """Token ids of a row."""
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def rows_of(self, unit: int) -> NDArray[np.int64]:
+        """Rows of a unit, in the order of the file."""
+        return self._by_unit[self._starts[unit] : self._starts[unit + 1]]
+
+    def first_units(self, limit: int | None) -> EncodedTurns:
+        """The rows of the first units, at most this many; all for None."""
+        if limit is None or limit >= self.num_units:
+            return self
+        kept = self.unit_index < limit
+        lengths = self.lengths[kept]
+        return EncodedTurns(
+            ids=self.ids[np.repeat(kept, self.lengths)],
+            offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            num_prompt=self.num_prompt[kept],
+            unit_index=self.unit_index[kept],
+            pad_id=self.pad_id,
+        )
+
+    def costs(self, max_rows_per_unit: int) -> NDArray[np.int64]:
+        """Padded tokens that each unit brings to a step, at most: longest row times rows, [num_units]; private."""
+        longest = np.maximum.reduceat(self.lengths[self._by_unit], self._starts[:-1])
+        return longest * np.minimum(np.diff(self._starts), max_rows_per_unit)
+
+    @cached_property
+    def _by_unit(self) -> NDArray[np.int64]:
+        """Rows, those of a unit one after the other."""
+        return np.argsort(self.unit_index, kind="stable")
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """Where each unit starts among them, and the end of the last."""
+        return np.concatenate([[0], np.cumsum(np.bincount(self.unit_index))])
 
 
 def load_encoded(
@@ -98,19 +139,24 @@ def encode_turns(turns: Sequence[Turn], codec: Codec, truncate: bool = False) ->
     """
     unit_index: dict[str, int] = {}
     units = np.array([unit_index.setdefault(turn.unit, len(unit_index)) for turn in turns], dtype=np.int32)
-    rows: list[NDArray[np.int32]] = []
-    num_prompt: list[int] = []
+    ids, lengths, num_prompt = array("i"), array("q", [0]), array("i")
     for start in range(0, len(turns), _CHUNK):
-        for encoded in codec.encode_all(list(turns[start : start + _CHUNK])):
-            ids, start = encoded.input_ids, encoded.num_prompt
-            if len(ids) > codec.max_length:
-                is_cut = truncate and codec.target == "utterance" and start < codec.max_length
-                ids, start = (ids[: codec.max_length], start) if is_cut else ([codec.bos_id, codec.eos_id], 2)
-            rows.append(np.array(ids, dtype=np.int32))
-            num_prompt.append(start)
+        for encoded in codec.encode_all(turns[start : start + _CHUNK]):
+            row = encoded if len(encoded.input_ids) <= codec.max_length else _shortened(encoded, codec, truncate)
+            ids.extend(row.input_ids)
+            lengths.append(len(row.input_ids))
+            num_prompt.append(row.num_prompt)
     return EncodedTurns(
-        ids=np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32),
-        offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),
-        num_prompt=np.array(num_prompt, dtype=np.int32),
+        ids=np.frombuffer(ids, dtype=np.int32),
+        offsets=np.cumsum(lengths, dtype=np.int64),
+        num_prompt=np.frombuffer(num_prompt, dtype=np.int32),
         unit_index=units,
+        pad_id=codec.pad_id,
     )
+
+
+def _shortened(row: Encoded, codec: Codec, truncate: bool) -> Encoded:
+    """A row that is too long: cut, or without loss."""
+    if truncate and codec.target == "utterance" and row.num_prompt < codec.max_length:
+        return Encoded(row.input_ids[: codec.max_length], row.num_prompt)
+    return Encoded([codec.bos_id, codec.eos_id], 2)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-Batch = TypeVar("Batch", covariant=True)
+Batch = TypeVar("Batch")
 
 
 class UnitSampler(Protocol):
@@ -18,14 +19,27 @@ class UnitSampler(Protocol):
         """Units of the batch over all ranks: a function of the step, and the same on every rank."""
 
 
-class Batches(Protocol[Batch]):
-    """Batches by their numbers, made when they are asked for."""
+@dataclass(frozen=True)
+class Batches(Generic[Batch]):
+    """Batches by their numbers, made when they are asked for.
+
+    Attributes:
+        make: Makes the batch of a number.
+        num: How many there are.
+    """
+
+    make: Callable[[int], Batch]
+    num: int
 
     def __len__(self) -> int:
         """Number of batches."""
+        return self.num
 
-    def __getitem__(self, number: int, /) -> Batch:
+    def __getitem__(self, number: int) -> Batch:
         """One of them."""
+        if not 0 <= number < self.num:  # ends an iteration
+            raise IndexError(number)
+        return self.make(number)
 
 
 class Loader(Generic[Batch]):

@@ -12,39 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
-from datamodules.codec import Codec
 from datamodules.encoded_turns import EncodedTurns
+from datamodules.loader import Batches
 from doppel.privacy.secret import Secret
-
-
-class EncodedUnits:
-    """The rows of each privacy unit.
-
-    Args:
-        turns: Encoded turns.
-        limit: Use only the first units, at most this many.
-    """
-
-    def __init__(self, turns: EncodedTurns, limit: int | None = None) -> None:
-        self.turns = turns
-        self._rows = np.argsort(turns.unit_index, kind="stable")
-        self._starts = np.concatenate([[0], np.cumsum(np.bincount(turns.unit_index))])
-        num_units = len(self._starts) - 1
-        self._num_units = num_units if limit is None else min(limit, num_units)
-
-    def __len__(self) -> int:
-        """Number of units."""
-        return self._num_units
-
-    def rows(self, unit: int) -> NDArray[np.int64]:
-        """Rows of a unit, in the order of the file."""
-        return self._rows[self._starts[unit] : self._starts[unit + 1]]
-
-    def costs(self, max_rows_per_unit: int) -> NDArray[np.int64]:
-        """Padded tokens that each unit brings to a step, at most: longest row times rows, [num_units]; private."""
-        starts = self._starts[:-1]
-        longest = np.maximum.reduceat(self.turns.lengths[self._rows], starts)
-        return (longest * np.minimum(np.diff(self._starts), max_rows_per_unit))[: self._num_units]
 
 
 class LogicalBatches:
@@ -59,8 +29,7 @@ class LogicalBatches:
         without.
 
     Args:
-        units: Units and their encoded rows.
-        codec: Gives the padding id.
+        turns: Encoded turns.
         max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass it.
         max_rows_per_unit: Rows that represent a unit, at most. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
@@ -68,14 +37,12 @@ class LogicalBatches:
 
     def __init__(
         self,
-        units: EncodedUnits,
-        codec: Codec,
+        turns: EncodedTurns,
         max_tokens_per_micro_batch: int,
         max_rows_per_unit: int,
         seed: int | None = None,
     ) -> None:
-        self.units = units
-        self.codec = codec
+        self.turns = turns
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_rows_per_unit = max_rows_per_unit
         self._secret = Secret(None if seed is None else hashlib.sha256(b"%d" % seed).digest())
@@ -93,51 +60,39 @@ class LogicalBatches:
             rows = self._choose(step, unit)
             groups.setdefault(len(rows), []).append(rows)
         micro_batches = [
-            micro_batch(self.units.turns, part, self.codec)
+            micro_batch(self.turns, part)
             for _, group in sorted(groups.items())
-            for part in cut(self.units.turns, group, self.max_tokens_per_micro_batch)
+            for part in cut(self.turns, group, self.max_tokens_per_micro_batch)
         ]
         return LogicalBatch(micro_batches, len(sampled), expected_num_units)
 
     def _choose(self, step: int, unit: int) -> list[int]:
-        rows = self.units.rows(unit)
+        rows = self.turns.rows_of(unit)
         return [int(rows[turn]) for turn in choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)]
 
 
-class AllTurns:
+def all_turns(
+    turns: EncodedTurns, max_tokens_per_batch: int, limit: int | None = None, is_public: bool = False
+) -> Batches[LogicalBatch]:
     """All turns, each row a unit of its own, sorted by length and cut by token budget: for validation and test.
 
     Args:
         turns: Encoded turns.
-        codec: Gives the padding id.
         max_tokens_per_batch: Bound on rows times padded length of a batch; a single turn may pass it.
         limit: Use only the first turns, at most this many.
         is_public: Whether metrics of these turns may leave the process.
+
+    Returns:
+        Logical batches with a single micro-batch each.
     """
+    num_rows = len(turns) if limit is None else min(limit, len(turns))
+    parts = list(cut(turns, [[row] for row in range(num_rows)], max_tokens_per_batch))
 
-    def __init__(
-        self,
-        turns: EncodedTurns,
-        codec: Codec,
-        max_tokens_per_batch: int,
-        limit: int | None = None,
-        is_public: bool = False,
-    ) -> None:
-        self.turns = turns
-        self.codec = codec
-        self.is_public = is_public
-        num_rows = len(turns) if limit is None else min(limit, len(turns))
-        self.parts = list(cut(turns, [[row] for row in range(num_rows)], max_tokens_per_batch))
+    def make(number: int) -> LogicalBatch:
+        part = parts[number]
+        return LogicalBatch([micro_batch(turns, part)], len(part), float(len(part)), is_public)
 
-    def __len__(self) -> int:
-        """Number of batches."""
-        return len(self.parts)
-
-    def __getitem__(self, index: int) -> LogicalBatch:
-        """A batch of turns as a logical batch with a single micro-batch."""
-        part = self.parts[index]
-        batch = micro_batch(self.turns, part, self.codec)
-        return LogicalBatch([batch], len(part), float(len(part)), is_public=self.is_public)
+    return Batches(make, len(parts))
 
 
 def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[int]:
@@ -171,16 +126,15 @@ def cut(turns: EncodedTurns, units: list[list[int]], max_tokens: int) -> Iterato
         start = stop
 
 
-def micro_batch(turns: EncodedTurns, units: Sequence[Sequence[int]], codec: Codec) -> MicroBatch:
+def micro_batch(turns: EncodedTurns, units: Sequence[Sequence[int]]) -> MicroBatch:
     """Pad the rows of units on the right; prompt, separator and padding carry no loss.
 
     Args:
         turns: Encoded turns.
         units: Rows of each unit, equally many for all.
-        codec: Gives the padding id.
     """
     rows = [row for unit in units for row in unit]
-    input_ids, labels = pad([turns.row(row) for row in rows], turns.num_prompt[rows].tolist(), codec.pad_id)
+    input_ids, labels = pad([turns.row(row) for row in rows], turns.num_prompt[rows].tolist(), turns.pad_id)
     return MicroBatch(input_ids, labels, len(units), len(units[0]))
 
 

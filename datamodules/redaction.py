@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tqdm import tqdm
 
@@ -20,7 +20,7 @@ from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.redaction.mask import Ranker, Redactor
 from doppel.redaction.patterns import Pattern, rules_of
 from doppel.redaction.pseudonyms import pseudonyms
-from doppel.redaction.rankers import learn_ranker
+from doppel.redaction.rank import LogisticRanker
 
 #: Form of a bar over private rows, which tells no count of them.
 NO_COUNT = "{l_bar}{bar}|"
@@ -43,7 +43,6 @@ class Redaction:
         level: Share of a row's words that is hidden because they tell most, rounded up.
         sensitive: Public file of texts of the sensitive kind, of which the ranker learns. Null: level is 0.
         safe: Public file of other texts, likewise.
-        ranker: ``logistic`` takes |coefficient · TF-IDF| of a word, ``occlusion`` what it changes when it is left out.
         words: Text file of words and phrases that are always hidden, one a line; a tab and ``person``, ``city`` or
             ``venue`` may follow.
         patterns: Some of ``email``, ``phone`` and ``number``.
@@ -55,7 +54,6 @@ class Redaction:
     level: float = 0.0
     sensitive: str | None = None
     safe: str | None = None
-    ranker: Literal["logistic", "occlusion"] = "logistic"
     words: str | None = None
     patterns: tuple[Pattern, ...] = ()
     entities: bool = False
@@ -136,7 +134,7 @@ def _redactor(redaction: Redaction) -> Redactor:
     rules = rules_of(words, redaction.patterns, redaction.entities)
     ranker: Ranker | None = None
     if redaction.sensitive is not None and redaction.safe is not None:
-        ranker = learn_ranker(redaction.ranker, _texts(redaction.sensitive), _texts(redaction.safe))
+        ranker = LogisticRanker.fit(_texts(redaction.sensitive), _texts(redaction.safe))
     return Redactor(rules, ranker, redaction.level, pseudonyms(keyed_fingerprint) if redaction.pseudonyms else None)
 
 

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from datamodules.batch import LogicalBatch
 from datamodules.columns import Columns
 from datamodules.data_module import DataModule, check_limits
-from datamodules.loader import Loader
+from datamodules.loader import Batches, Loader
 from datamodules.logical_batches import choose
 from datamodules.turn import unit_name
 from doppel.errors import DataError
@@ -141,7 +141,8 @@ class UnitDataModule(DataModule):
                 raise DataError(f"{name} is the dataset that is trained on, which is not declared public: give others")
         self._num_rows = len(dataset)
         self._secret = Secret(sampling_seed)
-        self._units = self._grouped(unit_of)
+        with isolate_rng():
+            self._units = self._grouped(unit_of)
         if batch_size is not None and batch_size > self.num_units:
             raise DataError(
                 f"batch_size is {batch_size}, but there are {self.num_units} units: give at most that, or null for a "
@@ -164,9 +165,11 @@ class UnitDataModule(DataModule):
         """
         if self._fingerprint is None:
             digest = hashlib.sha256()
-            for rows in self._units:
-                digest.update(_text([self._row(row) for row in rows]).encode())
-            if _text(self._row(0), False) != _text(self._row(0), False):
+            with isolate_rng():
+                for rows in self._units:
+                    digest.update(_text([self._row(row) for row in rows]).encode())
+                first, again = self._row(0), self._row(0)
+            if _text(first, False) != _text(again, False):
                 raise DataError(
                     "dataset[0] is another row when it is read again, and a row must be a function of its number: draw "
                     "what is random from torch, numpy.random or random without a generator of the dataset's own, for "
@@ -178,8 +181,9 @@ class UnitDataModule(DataModule):
 
     def setup(self, stage: str) -> None:
         """Try ``collate`` on the first row, alone and twice, before anything is spent."""
-        for num in (1, 2) if stage == "fit" else ():
-            self._collated([self._row(0)] * num)
+        with isolate_rng():
+            for num in (1, 2) if stage == "fit" else ():
+                self._collated([self._row(0)] * num)
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
@@ -217,13 +221,18 @@ class UnitDataModule(DataModule):
         return LogicalBatch(parts, len(mine), float(self.batch_size), is_public=self.is_public)
 
     def _row(self, row: int, step: int | None = None) -> Any:
-        """A row, with what it draws at random a function of the secret, the step and itself; of itself without step."""
+        """A row, with what it draws at random a function of the secret, the step and itself; of itself without step.
+
+        Whoever reads rows gives the generators back afterwards.
+        """
         seed = row if step is None else self._secret.derive("row", step, row)
         words = [seed >> (32 * i) & 0xFFFFFFFF for i in range(4)]
-        if step is None:
-            with isolate_rng():
-                return _read(self.dataset, row, words)
-        return _read(self.dataset, row, words)
+        torch.default_generator.manual_seed(words[0] | words[1] << 32)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(words[0] | words[1] << 32)
+        np.random.seed(words)
+        random.seed(repr(words))
+        return self.dataset[row]
 
     def _collated(self, rows: list[Any]) -> Any:
         if self.collate is not default_collate:
@@ -242,8 +251,13 @@ class UnitDataModule(DataModule):
             warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
             return []
         size = min(self.max_rows_per_micro_batch, -(-len(rows) // self.rank_and_world_size()[1]))
-        starts = range(0, len(rows), size)
-        return self.sharded(_Parts(rows, starts, size, self._collated, is_public))
+        parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+
+        def make(number: int) -> UnitBatch:
+            part = [rows[row] for row in parts[number]]
+            return UnitBatch(self._collated(part), len(part), 1, is_public)
+
+        return self.sharded(Batches(make, len(parts)))
 
     def _grouped(self, unit_of: Callable[[int], object] | Sequence[object] | str | None) -> list[list[int]]:
         """The rows of each unit, in the order in which units come first."""
@@ -294,25 +308,6 @@ class UnitDataModule(DataModule):
         return owner
 
 
-@dataclass
-class _Parts:
-    """The rows of an evaluation, in parts."""
-
-    rows: Any
-    starts: range
-    size: int
-    collate: Callable[[list[Any]], Any]
-    is_public: bool
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, number: int) -> UnitBatch:
-        start = self.starts[number]
-        part = range(start, min(start + self.size, len(self.rows)))
-        return UnitBatch(self.collate([self.rows[row] for row in part]), len(part), 1, self.is_public)
-
-
 def _check_dataset(name: str, dataset: Any) -> None:
     """Refuse what is no map-style dataset, by what it is."""
     kind = type(dataset).__name__
@@ -334,13 +329,6 @@ def _check_dataset(name: str, dataset: Any) -> None:
         except (KeyError, IndexError, TypeError) as error:
             mend = f"dataset[0] is a {type(error).__name__}: row i must be dataset[i], as in a list"
     raise DataError(f"{name} is a {kind} that cannot be trained on: {mend}")
-
-
-def _read(dataset: Any, row: int, words: list[int]) -> Any:
-    torch.manual_seed(words[0] | words[1] << 32)
-    np.random.seed(words)
-    random.seed(repr(words))
-    return dataset[row]
 
 
 def _text(value: object, in_full: bool = True) -> str:

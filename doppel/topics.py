@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppel.errors import DataError
-from doppel.evolution import votes
 from doppel.files import read_json_lines, write_json_lines
+from doppel.nearest import nearest, normalised, whole
 
 Floats = NDArray[np.float32]
 
@@ -59,11 +59,9 @@ class Codebook:
         """The name of the centre nearest in angle to each vector: for each by itself, whatever is beside it.
 
         Formal guarantees:
-            Scores are sums of whole numbers, exact in whatever order they are added
-            (:func:`~doppel.evolution.votes.nearest`), so no row changes what another is nearest to.
+            No row changes what another is nearest to (:mod:`doppel.nearest`).
         """
-        centers = votes.normalised(self.centers, "cosine")
-        return [self.names[place] for (place,) in votes.nearest(votes.whole(vectors_ND), centers, 1)]
+        return [self.names[place] for (place,) in nearest(whole(vectors_ND), normalised(self.centers), 1)]
 
     def save(self, path: Path) -> None:
         """Write one JSON line a topic."""

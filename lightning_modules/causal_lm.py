@@ -40,10 +40,10 @@ from lightning_modules.backbone.base_models import (
 from lightning_modules.backbone.lora import LoraArguments, check_same_adapters
 from lightning_modules.backbone.memory import bytes_of_a_step, shortage
 from lightning_modules.backbone.warm_start import WarmStart, adapt
-from lightning_modules.decoding.constraint import tree_constraint
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples, sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
+from lightning_modules.tree_constraint import tree_constraint
 
 #: Tokens of the longest row whose gradient the check of rows compares; beside longer ones it compares losses.
 _PROBED = 64
@@ -313,14 +313,10 @@ class UtteranceLM(CausalLM):
 
 
 class ParseTreeLM(CausalLM):
-    """Model p(y) of Lispress parse trees, the first stage of Mireshghallah et al., 2023, Algorithm 2.
+    """Model p(y) of Lispress parse trees, the first stage of Mireshghallah et al., 2023, Algorithm 2."""
 
-    Args:
-        source: ``label`` prompts with the label, such as a row of attributes: p(y | attributes).
-    """
-
-    def __init__(self, source: Literal["label"] | None = None, **kwargs: Any) -> None:
-        super().__init__(source=source, target="parse", **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(source=None, target="parse", **kwargs)
 
 
 class Parse2Utterance(CausalLM):

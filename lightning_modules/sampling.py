@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import torch
@@ -14,10 +13,11 @@ from transformers import GenerationConfig
 
 from datamodules.batch import PromptBatch
 from datamodules.turn import Field
+from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
+from doppel.decoding.generate import generate
 from doppel.errors import UserError
 from doppel.lispress import holds_tree, is_valid
-from lightning_modules.decoding.constraint import TreeProcessor, tree_constraint
-from lightning_modules.decoding.slots import DrawingRule, Request, decode, is_supported
+from lightning_modules.tree_constraint import TreeConstraint, TreeProcessor, tree_constraint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,9 +49,9 @@ class SamplingArguments:
             max_new_tokens is no sample. A CSV table of a public API
             (:func:`doppel.lispress.api_table.read_api_names`), public trees as JSON lines
             (:func:`doppel.lispress.tree_names.read_tree_names`), or a list of such files: their names alone.
-            ``lispress``: any names. Null writes freely, as the paper does. In an experiment ``reference``, the default,
-            stands for the trees of the public reference. Privacy: a public grammar is post-processing and costs
-            nothing; never make one from the private data.
+            Null writes freely, as the paper does. In an experiment ``reference``, the default, stands for the trees of
+            the public reference. Privacy: a public grammar is post-processing and costs nothing; never make one from
+            the private data.
     """
 
     num_beams: int = 1
@@ -285,33 +285,14 @@ def _never(codec: Codec) -> list[int]:
 def _generate(
     model: PreTrainedModel, codec: Codec, requests: list[Request], arguments: SamplingArguments
 ) -> list[list[int]]:
-    """The same by Hugging Face's ``generate``: for several beams, and for models that our decoder cannot serve."""
-    size = max(1, arguments.max_rows // arguments.num_beams)
-    config = generation_config(codec, arguments)
+    """The same by Hugging Face's ``generate``."""
     constraint = tree_constraint(codec, arguments.grammar)
-    generate = cast("Callable[..., torch.Tensor]", model.generate)
-    written: list[list[int]] = [[] for _ in requests]
-    # A batch has one longest text, so only prompts with the same limit go together.
-    order = sorted(range(len(requests)), key=lambda i: (requests[i].limit, len(requests[i].prompt)))
-    for limit, group in groupby(order, key=lambda i: requests[i].limit):
-        members = list(group)
-        for start in range(0, len(members), size):
-            part = members[start : start + size]
-            prompts = [requests[i].prompt for i in part]
-            width = max(map(len, prompts))
-            ids_BT = torch.tensor([[codec.pad_id] * (width - len(p)) + p for p in prompts], device=model.device)
-            # The mask is explicit because ids cannot tell: a padding token may be the separator or the end of text
-            # as well. Hugging Face counts the positions from it, so that every row starts at position 0 whatever
-            # its padding.
-            mask_BT = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-            config.max_new_tokens = limit
-            processors = [] if constraint is None else [TreeProcessor(constraint, width, codec.eos_id)]
-            output_BT = generate(
-                input_ids=ids_BT, attention_mask=mask_BT, generation_config=config, logits_processor=processors
-            )
-            for i, row in zip(part, output_BT[:, width:].tolist(), strict=True):
-                written[i] = row
-    return written
+
+    def processor(width: int) -> TreeProcessor:
+        return TreeProcessor(cast("TreeConstraint", constraint), width, codec.eos_id)
+
+    config = generation_config(codec, arguments)
+    return generate(model, requests, config, arguments.max_rows, processor if constraint else None)
 
 
 @contextmanager

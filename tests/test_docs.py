@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import io
 import re
@@ -29,18 +30,18 @@ from commands.run.recipes import steps_of
 from commands.run.settings import SECTIONS, Experiment
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.parser_data_module import ParserDataModule
-from doppel.console.command import command_parser
+from doppel.console.command import command_parser, reads_words
 from doppel.console.dispatch import load
 from lightning_modules.causal_lm import CausalLM
 from lightning_modules.semantic_parser import SemanticParser
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "slurm/*.md", "configs/**/*.md", "models/**/*.md")
+    for pattern in ("*.md", "docs/*.md", "slurm/*.md", "configs/**/*.md", "models/**/*.md", "studies/**/*.md")
     for page in ROOT.glob(pattern)
 )
 COMMENTED = sorted(file for file in (ROOT / "configs").rglob("*.yaml") if "python cli.py" in file.read_text("utf-8"))
-ROOMS = "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning_modules|models|slurm|tests"
+ROOMS = "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning_modules|models|slurm|studies|tests"
 TARGETS = {name: target for group in (cli.COMMANDS | cli.MORE).values() for name, target in group.items()}
 TARGETS |= {f"step {name}": target for name, target in cli.STEPS.items()}
 TRAINERS = ("fit", "validate", "test", "predict", "audit")
@@ -131,6 +132,17 @@ def test_commands_parse(text: Path) -> None:
             given = command_parser(load(TARGETS[name]), f"cli.py {name}").parse_args(rest)
             if name == "run":
                 load_experiment(ROOT / given.experiment, launch.read_values(given.set))
+
+
+def test_tasks_of_studies_are_there(page: Path) -> None:
+    for line in map(words, commands(page)):
+        if line[:2] == ["python", "-m"] and line[2].startswith("studies."):
+            tasks = importlib.import_module(f"{line[2]}.__main__").TASKS
+            targets = {name: target for group in tasks.values() for name, target in group.items()}
+            assert line[3] in targets, f"{line[2]} has no task {line[3]}"
+            function = load(targets[line[3]])
+            if not reads_words(function):
+                command_parser(function, line[2]).parse_args(line[4:])
 
 
 def test_trainings_parse(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

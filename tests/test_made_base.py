@@ -22,7 +22,7 @@ from datamodules.codec import Codec
 from doppel.console.plan import num_parameters_of
 from doppel.errors import DataError, UserError
 from doppel.made_models import MADE_BY, how_to_make
-from doppel.metrics.text_featurizer import TextFeaturizer
+from doppel.models import TextFeaturizer
 from doppel.privacy.card import origins_of
 from lightning_modules.backbone.base_models import load_model, load_tokenizer
 from lightning_modules.sampling import SamplingArguments, sample_texts

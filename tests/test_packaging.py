@@ -36,7 +36,9 @@ def undeclared(room: str, declared: list[str]) -> set[str]:
 CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 #: Parts of the library that need more than its dependencies → the extras that bring it.
 PARTS = {
+    "doppel.decoding": ("evolution",),
     "doppel.metrics": ("metrics", "mauve"),
+    "doppel.models": ("metrics",),
     "doppel.privacy": ("opacus",),
     "doppel.selection": ("text",),
     "doppel.topics": ("text",),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from source_modules import ROOMS, imported, modules
+import re
+
+from source_modules import ROOMS, ROOT, imported, modules
 
 
 def circles(graph: dict[str, set[str]]) -> set[tuple[str, ...]]:
@@ -40,6 +42,15 @@ def test_imports_run_downward() -> None:
         if (room := other.split(".")[0]) in ROOMS and ROOMS.index(room) < ROOMS.index(name.split(".")[0])
     }
     assert upward == set()
+
+
+def test_no_file_of_the_product_names_a_study() -> None:
+    """Neither by an import nor by a name that is imported later: studies may go and nothing else changes."""
+    studies = "|".join(path.name for path in (ROOT / "studies").iterdir() if path.is_dir())
+    files = [*modules().values(), *(ROOT / "configs").rglob("*.yaml")]
+    assert [
+        path for path in files if re.search(rf"\bstudies\.({studies})|import studies", path.read_text("utf-8"))
+    ] == []
 
 
 def test_no_modules_import_each_other() -> None:

@@ -14,13 +14,18 @@ Settings = dict[str, object]
 SAMPLES = ("*.jsonl", "experiment.yaml", ".done/*", "configs/*.yaml")
 _TOY_STEP = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "2", "--repeats", "1", "--seconds", "0.1"]
 
+#: What ``norms`` recommends for the mean over a row's tokens on the shipped base.
+MEAN_LOSS_NORMS = {"one_stage": 14.0, "parse_tree": 8.0, "parse2utterance": 18.0}
+#: σ·C/B of part F: σ = 2.4249 for ε = 3 and 59 steps of 2,048 of 10,060 units, C = 10.
+ONE_STAGE_NOISE = 2.4249 * 10 / 2048
+
 
 @dataclass(frozen=True)
 class Job:
     """One command with a time limit.
 
     Attributes:
-        part: A to E.
+        part: A to F.
         name: Of its folder and its log.
         command: Words.
         minutes: After which it is ended.
@@ -64,7 +69,7 @@ class Place:
 
 def jobs(place: Place) -> list[Job]:
     """All jobs, in the order in which they begin."""
-    return [*_steps(place), *_samples(place), _adaptation(place)]
+    return [*_steps(place), *_samples(place), _adaptation(place), *_small_base(place)]
 
 
 def _steps(place: Place) -> list[Job]:
@@ -91,7 +96,7 @@ def _samples(place: Place) -> list[Job]:
         "seed": 1,
         "model.base_model": place.base("smollm2-135m-requests"),
         "model.slots": "shipped",
-        "data.max_tokens_per_micro_batch": 16384,
+        "data.max_tokens_per_micro_batch": 8192,
         "sampling.max_rows": 512,
         "stages.one_stage.privacy.max_grad_norm": 1.3,  # as `norms` says of adapters on this base
         "stages.parse_tree.privacy.max_grad_norm": 2.2,
@@ -107,6 +112,7 @@ def _samples(place: Place) -> list[Job]:
     }
     long: Settings = {"data.batch_size": 2048, "epochs.one_stage": 24}  # 120 steps
     short: Settings = {"data.batch_size": 512, "epochs.one_stage": 3}  # 59 steps
+    few: Settings = {"data.keep_share": 0.2982}  # 3,000 units: 36 steps
     trees: Settings = {"data.batch_size": 2048, "epochs.parse_tree": 2, "epochs.parse2utterance": 8}
     whole: Settings = {"model.lora": "null", "model.optimizer.lr": 1e-4}
 
@@ -117,14 +123,83 @@ def _samples(place: Place) -> list[Job]:
         _synthesis(place, "C", "lora16", common | long | rank(16)),
         _synthesis(place, "D", "two-stage", common | trees | rank(16), "two_stage"),
         _synthesis(place, "E", "sgd", common | sgd | rank(16)),
+        _synthesis(place, "C", "lora16-3000", common | long | rank(16) | few),
         _synthesis(place, "C", "lora16-512", common | short | rank(16)),
         _synthesis(place, "C", "whole", common | long | whole),
         _synthesis(place, "C", "lora4", common | long | rank(4)),
     ]
 
 
-def _synthesis(place: Place, part: str, name: str, settings: Settings, system: str = "one_stage") -> Job:
-    """Trainings and samplings of a system of smcalflow-135m."""
+def _small_base(place: Place) -> list[Job]:
+    """F: the shipped base at B = 2,048: compute for noise, ε, beams and losses, and further seeds.
+
+    A batch of 2,048 of 10,060 units is 5 steps an epoch, so 12 epochs are 59 steps and 24 are 118.
+    """
+    common: Settings = {"epsilon": 3, "seed": 1, "data.batch_size": 2048, "epochs.one_stage": 12}
+    common |= {"epochs.parse_tree": 4, "epochs.parse2utterance": 8}
+    common |= {"data.max_tokens_per_micro_batch": 16384, "sampling.max_rows": 512}
+    twice: Settings = {"epochs.one_stage": 24}
+    mean: Settings = {"model.loss_divisor": "null"}  # and C as `norms` says
+    mean |= {f"stages.{stage}.privacy.max_grad_norm": norm for stage, norm in MEAN_LOSS_NORMS.items()}
+    beams: Settings = {f"stages.{stage}.sampling.num_beams": 5 for stage in ("one_stage", "parse2utterance")}
+
+    def lr(rate: float) -> Settings:
+        return {"model.optimizer.lr": rate}
+
+    def decay(num_steps: int) -> Settings:
+        linear = f"{{start_factor: 1.0, end_factor: 0.02, total_iters: {num_steps}}}"
+        return {"model.lr_scheduler": f"{{class_path: torch.optim.lr_scheduler.LinearLR, init_args: {linear}}}"}
+
+    def optimizer(name: str, **arguments: float) -> Settings:
+        words = ", ".join(f"{key}: {value}" for key, value in {"lr": 2e-3, **arguments}.items())
+        return {"model.optimizer": f"{{class_path: benchmarks.gpu.optimizers.{name}, init_args: {{{words}}}}}"}
+
+    def job(name: str, settings: Settings, system: str = "one_stage") -> Job:
+        return _synthesis(place, "F", name, common | settings, system, "smcalflow-best-small")
+
+    def noise(epsilon: float | str, seed: int = 1) -> Job:
+        return job(f"eps{epsilon}-s{seed}", {"epsilon": epsilon, "seed": seed})
+
+    two = [
+        job("two-59", {}, "two_stage"),
+        job("two-118", {"epochs.parse_tree": 8, "epochs.parse2utterance": 16}, "two_stage"),
+        job("two-beams", beams, "two_stage"),
+        job("two-mean", mean, "two_stage"),
+        job("two-mean-beams", mean | beams, "two_stage"),
+        job("two-2-8", {"epochs.parse_tree": 2}, "two_stage"),
+    ]
+    one = [
+        job("one-59", {}),
+        job("one-59-lr1", lr(1e-3)),
+        job("one-59-lr4", lr(4e-3)),
+        job("one-118", twice),
+        job("one-118-lr1", twice | lr(1e-3)),
+        job("one-118-decay", twice | decay(118)),
+        job("one-59-decay", decay(59)),
+        job("one-59-average", optimizer("AveragedAdam", num_steps=59)),
+        job("one-118-average", twice | optimizer("AveragedAdam", num_steps=118)),
+        job("one-59-corrected", optimizer("NoiseCorrectedAdam", noise_std=ONE_STAGE_NOISE, floor=0.3)),
+        job("one-59-corrected-1", optimizer("NoiseCorrectedAdam", noise_std=ONE_STAGE_NOISE, floor=1.0)),
+        job("one-mean", mean),
+        job("one-mean-beams", mean | beams),
+        job("one-beams", beams),
+        job("one-3000", {**twice, "data.keep_share": 0.2982}),
+    ]
+    epsilons = [noise(epsilon, seed) for seed in (1, 2) for epsilon in (8, 1, 32, 10000, "inf")]
+    seeds = [noise(3, 2), noise(3, 3)]
+    seeds += [job(f"two-59-s{seed}", {"seed": seed}, "two_stage") for seed in (2, 3)]
+    return [*two, *one, *epsilons[:5], *seeds, *epsilons[5:]]
+
+
+def _synthesis(
+    place: Place,
+    part: str,
+    name: str,
+    settings: Settings,
+    system: str = "one_stage",
+    experiment: str = "smcalflow-135m",
+) -> Job:
+    """Trainings and samplings of a system of an experiment."""
     settings = {"trainer.logger": "false", "trainer.precision": place.precision, **settings}
     if place.is_rehearsal:
         stages = ("parse_tree", "parse2utterance") if system == "two_stage" else (system,)
@@ -132,9 +207,9 @@ def _synthesis(place: Place, part: str, name: str, settings: Settings, system: s
         settings |= {"data.limit_val_turns": 20, "sampling.max_new_tokens": 12, "sampling.redraws": "null"}
         settings |= {f"epochs.{stage}": 1 for stage in stages}
         settings |= {"stages.parse_tree.sampling.max_new_tokens": 24} if len(stages) == 2 else {}
-    words = [sys.executable, "-m", "benchmarks.gpu.synthesize", "configs/experiments/smcalflow-135m.yaml"]
+    words = [sys.executable, "-m", "benchmarks.gpu.synthesize", f"configs/experiments/{experiment}.yaml"]
     words += [str(place.work / name), "--system", system, "--set"]
-    return Job(part, name, (*words, *(f"{key}={value}" for key, value in settings.items())), 4.0, SAMPLES)
+    return Job(part, name, (*words, *(f"{key}={value}" for key, value in settings.items())), 9.0, SAMPLES)
 
 
 def _adaptation(place: Place) -> Job:

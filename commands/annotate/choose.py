@@ -8,7 +8,7 @@ from typing import Literal
 from doppel.console.command import check_options
 from doppel.errors import UserError
 
-Method = Literal["uat", "cmaxent", "hybrid", "uniform"]
+Method = Literal["uat", "uniform"]
 
 #: What each way of calling the command takes, beside its own option.
 _TAKES = {
@@ -39,11 +39,9 @@ def choose(
         choose chosen.jsonl --to-sheet sheet.csv            a sheet for annotators
         choose --from-sheet sheet.csv --out turns.jsonl     what they filled in, to train on
 
-    The methods of Oren et al. (2021). uat: uniform over abstract templates (`templates` shows them), so that rare ones
-    are seen. cmaxent: each next row makes the entropy of atoms and of compounds (parts of trees) largest. hybrid: a
-    template by chance, then cmaxent inside it. uniform: by chance, to compare with. Rows come in the order of choice,
-    so the first are worth most; a smaller number with the same seed gives the first of these. An interrupted choice by
-    cmaxent or hybrid goes on from OUT.part when the command is given again; the others take seconds.
+    The method of Oren et al. (2021). uat: uniform over abstract templates (trees with VALUE in place of strings,
+    numbers, dates and names), so that rare ones are seen. uniform: by chance, to compare with. Rows come in the order
+    of choice, so the first are worth most; a smaller number with the same seed gives the first of these.
 
     The sheet shows the predicted tree, how sure the parser is of it (the mean probability of an action, in (0, 1]), the
     tree's template and an empty cell `correction`: for `ok`, `drop` (no sensible utterance) or the right tree. One row
@@ -56,8 +54,8 @@ def choose(
     that a file is private: never give one.
 
     Args:
-        file: Rows with an utterance and a program: JSON lines such as synthetic.jsonl, a table with named columns, or a
-            Schema2QA .tsv. A sheet needs no program if --parser predicts it.
+        file: Rows with an utterance and a tree: JSON lines such as synthetic.jsonl, or a table with named columns. A
+            sheet needs no tree if --parser predicts it.
         num: Choose so many rows.
         to_sheet: Write the rows of the file as a sheet here: .csv for a spreadsheet, else JSON lines.
         from_sheet: Read this sheet, filled in: .csv, .tsv or JSON lines.
@@ -67,9 +65,8 @@ def choose(
         alpha: Of uat: 0 is uniform over templates, 1 as frequent as in the pool.
         fixed_weights: Of uat: keep the weights of rows while templates are used up, as the published code; else
             templates are drawn anew among those with rows left, as the paper.
-        held_out: Files of rows whose abstract templates no chosen row may have, such as comp_dev.jsonl and
-            comp_test.jsonl of `compositional-split`: else a parser that learns from the sample has seen what it is
-            tested on.
+        held_out: Files of rows whose abstract templates no chosen row may have: else a parser that learns from the
+            sample has seen what it is tested on.
         parser: Of a sheet: checkpoint of a public parser, which predicts the trees; without it the file's own trees
             (and its column `confidence`, if there is one) are shown.
         skip_bad_rows: Name broken rows and pass over them, instead of stopping at the first.

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from tqdm import tqdm
-
 from datamodules.columns import USUAL
-from datamodules.tables import read_records
+from datamodules.records import Record, read_records
 from doppel.errors import DataError
-from doppel.selection import Pool, ProgramError, abstract_query, template, tree
+from doppel.selection import ProgramError, template
 
 _PROGRAM = (*USUAL["parse"], "program")
 _SHOWN = 20  # bad rows that are named
+
+#: Reads a file row by row, and tells of rows that cannot be read, as :func:`datamodules.records.read_records` does.
+Reader = Callable[[str, Callable[[str], None]], Iterator[Record]]
 
 
 class Row(NamedTuple):
@@ -42,19 +40,20 @@ class Row(NamedTuple):
         return str(self.number + 1 if identity is None else identity)
 
 
-def read_rows(path: str) -> Iterator[Row]:
+def read_rows(path: str, read: Reader = read_records) -> Iterator[Row]:
     """Read a file row by row.
 
     Args:
-        path: Any form that :func:`datamodules.tables.read_records` knows, with columns ``utterance`` (or ``text``) and
-            ``parse`` (or ``program``), and maybe ``id``.
+        path: Any form that ``read`` knows, with columns ``utterance`` (or ``text``) and ``parse`` (or ``program``), and
+            maybe ``id``.
+        read: Reads the file.
 
     Raises:
         DataError: The file cannot be read, or breaks its form (such as broken JSON); the message names the line.
     """
     bad: list[str] = []
     number = 0
-    for where, record in read_records(path, bad.append):
+    for where, record in read(path, bad.append):
         while bad:
             yield Row(number, "", {}, bad.pop(0))
             number += 1
@@ -69,34 +68,31 @@ def read_rows(path: str) -> Iterator[Row]:
     yield from (Row(last, "", {}, problem) for last, problem in enumerate(bad, number))
 
 
-def good_rows(path: str, skip_bad_rows: bool, with_trees: bool) -> Iterator[tuple[Row, str]]:
+def good_rows(
+    path: str, skip_bad_rows: bool, abstract: Callable[[str], str] = template, read: Reader = read_records
+) -> Iterator[tuple[Row, str]]:
     """The rows of a file with their programs without entities.
 
     Args:
         path: See :func:`read_rows`.
         skip_bad_rows: Whether rows that are broken are passed over; the first twenty are named on the error stream.
-        with_trees: Whether a program must have a tree; else it must only be whole.
+        abstract: Takes the entities of a program out, or raises a ``ProgramError``.
+        read: See :func:`read_rows`.
 
     Raises:
         DataError: The file cannot be read, or a row of it is broken and rows are not skipped, or none is left.
     """
-    faults: dict[str, str] = {}
     good = bad = 0
-    for row in read_rows(path):
+    for row in read_rows(path, read):
         problem = row.problem
         if row.program:
             try:
-                query = abstract_query(row.program)
-                if with_trees and query not in faults:
-                    faults[query] = _fault(query)
-                fault = faults.get(query, "")
-            except ProgramError as error:
-                fault = str(error)
-            if not fault:
+                found = abstract(row.program)
                 good += 1
-                yield row, query
+                yield row, found
                 continue
-            problem += f": a broken program ({fault})"
+            except ProgramError as error:
+                problem += f": a broken program ({error})"
         if not skip_bad_rows:
             raise DataError(f"{problem}; or pass over such rows with --skip-bad-rows")
         bad += 1
@@ -106,37 +102,3 @@ def good_rows(path: str, skip_bad_rows: bool, with_trees: bool) -> Iterator[tupl
         sys.stderr.write(f"skipped {bad} of {good + bad} rows of {path}\n")
     if not good:
         raise DataError(f"{path} holds no row with an utterance and a program: give a file with at least one")
-
-
-def read_pool(path: str, skip_bad_rows: bool, held_out: Collection[str] = ()) -> tuple[Pool, NDArray[np.int64]]:
-    """The pool of a file, see :func:`good_rows`, and the number of each of its rows in the file.
-
-    The text of the rows is not kept: a million of them take 400 MiB.
-
-    Rows whose abstract template is one of ``held_out`` are not part of it.
-
-    Raises:
-        DataError: See :func:`good_rows`.
-    """
-    numbers = array("q")
-    kept: dict[str, bool] = {}
-
-    def queries() -> Iterator[str]:
-        rows = good_rows(path, skip_bad_rows, with_trees=True)
-        for row, query in tqdm(rows, desc="rows", unit="row", unit_scale=True, disable=None):
-            if query not in kept:
-                kept[query] = not held_out or template(query) not in held_out
-            if kept[query]:
-                numbers.append(row.number)
-                yield query
-
-    return Pool.of(queries()), np.frombuffer(numbers, np.int64)
-
-
-def _fault(query: str) -> str:
-    """Why a program has no tree; empty if it has one."""
-    try:
-        tree(query)
-    except ProgramError as error:
-        return str(error)
-    return ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.columns import USUAL
-from datamodules.tables import head_of, kind, read_records
+from datamodules.records import head_of, kind, read_records
 from doppel.errors import DataError
 from doppel.files import write_json_lines, write_text
 
@@ -77,12 +77,12 @@ def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     Args:
         rows: Rows with ``parse`` and ``confidence`` (None counts as no confidence at all); equal ones keep their order.
     """
-    from doppel.selection import ProgramError, abstract_query, template
+    from doppel.selection import ProgramError, template
 
     templated = []
     for row in rows:
         try:
-            templated.append(row | {"template": template(abstract_query(row["parse"]))})
+            templated.append(row | {"template": template(row["parse"])})
         except ProgramError:
             templated.append(row | {"template": ""})
     templated.sort(key=lambda row: row["confidence"] or 0.0)
@@ -161,14 +161,7 @@ def _confidence(value: object, where: str) -> float | None:
 def _problem(tree: str) -> str:
     """Why nothing can be trained on a tree; empty if it can."""
     from doppel.lispress import first_error
-    from doppel.thingtalk import ThingTalkError, is_program, to_lispress
 
-    if is_program(tree):
-        try:
-            to_lispress(tree)
-        except ThingTalkError as error:
-            return f"unreadable ThingTalk ({error})"
-        return ""
     error = first_error(tree)
     if error is None and "(" in tree:
         return ""

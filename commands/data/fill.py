@@ -16,9 +16,10 @@ from commands.runs.private_files import learnt_from
 from datamodules.attribute_codes import AttributeCodes
 from datamodules.columns import Columns
 from datamodules.overlap import refuse_private
+from datamodules.records import head_of, read_records
 from datamodules.redaction import NO_COUNT
 from datamodules.sources import content_digest, expand_path, is_embedded
-from datamodules.tables import head_of, read_records, read_turns
+from datamodules.tables import read_turns
 from doppel.errors import DataError, UserError
 from doppel.files import append_json_line, cut_torn_line, read_json_lines, try_folder, write_json_lines
 from doppel.tables.schema import OTHER, Column, Schema

@@ -60,12 +60,12 @@ def value_chooser(by: str) -> ValueChooser:
     """
     from transformers import AutoModelForCausalLM
 
-    from doppel.metrics.text_featurizer import FeaturizerError, load_judge
+    from doppel.models import ModelError, load
     from doppel.tables.asked import ValueChooser
 
     try:
-        return ValueChooser(*load_judge(str(place_of(by)), AutoModelForCausalLM))
-    except FeaturizerError:
+        return ValueChooser(*load(place_of(by), AutoModelForCausalLM))
+    except ModelError:
         raise UserError(
             "cannot load it as a causal language model with its tokenizer: give `by` a folder that transformers loads, "
             "such as models/smollm2-135m",

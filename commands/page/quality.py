@@ -37,7 +37,6 @@ _FIGURES = (
     "attribute_jsd",
     "attribute_adherence",
     "attribute_adherence_chance",
-    "tree_adherence",
     "next_token_accuracy",
     _DOWNSTREAM,
     f"{_DOWNSTREAM}_majority",

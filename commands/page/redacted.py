@@ -50,7 +50,7 @@ def _told(redaction: Redaction) -> Iterator[str]:
         files = [Path(path).name for path in (redaction.sensitive, redaction.safe)]
         yield (
             f"of each request {redaction.level:.4g} of its words, rounded up: those that tell most whether it is like "
-            f"the public texts of {files[0]} or those of {files[1]} (ranker {redaction.ranker})"
+            f"the public texts of {files[0]} or those of {files[1]}"
         )
     if redaction.words is not None:
         yield f"words and phrases of the list {Path(redaction.words).name}"

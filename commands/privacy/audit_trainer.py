@@ -230,7 +230,7 @@ def losses(model: CausalLM, turns: Sequence[Turn], device: torch.device) -> Tens
     model.to(device).eval()
     with torch.no_grad():
         for part in cut(encoded, [[row] for row in range(len(encoded))], max_tokens=4096):
-            batch = micro_batch(encoded, part, model.codec)
+            batch = micro_batch(encoded, part)
             for name in ("input_ids", "labels"):
                 setattr(batch, name, getattr(batch, name).to(device))
             result[[row for (row,) in part]] = model.losses(batch).float().cpu()

@@ -17,13 +17,16 @@ from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
 from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
-from doppel.evolution.votes import Electorate, Nearness, NoisyVotes
+from doppel.evolution.votes import Electorate, NoisyVotes
+from doppel.nearest import Nearness
 from doppel.privacy.histogram import NoisyHistogram, unit_sums
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 
 #: Stage of the sizes of labels.
 SIZES = "histogram"
+#: Texts whose embeddings are held in floating point at a time.
+_EMBEDDED_TOGETHER = 2**16
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]
 
 
@@ -172,9 +175,13 @@ class Ballots:
 
     @cached_property
     def _electorate(self) -> Electorate:
-        vectors = self._embed([turn.utterance for turn in self._turns])
+        turns = self._turns
+        parts = (
+            self._embed([turn.utterance for turn in turns[start : start + _EMBEDDED_TOGETHER]])
+            for start in range(0, len(turns), _EMBEDDED_TOGETHER)
+        )
         labels = None if self._labels is None else [turn.label for turn in self._turns]
-        return Electorate(vectors, [turn.unit for turn in self._turns], labels)
+        return Electorate(parts, [turn.unit for turn in turns], labels)
 
 
 def _votes(record: Mapping[str, Any]) -> list[float]:

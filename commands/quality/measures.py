@@ -117,8 +117,6 @@ MEASURES = {
             True,
         ),
         Measure("attribute_downstream_majority", "commonest value", "the same of the commonest value", "", 1, True),
-        Measure("tree_adherence", "adherence of trees", "attributes of the prompt that the tree has", UP, 1, True),
-        Measure("tree_adherence_chance", "the same by chance", "trees dealt out anew", "", 1, True),
         Measure("next_token_accuracy", "next token", "next tokens of human turns that samples teach", UP, 1, True),
         Measure("total_variation", "total variation", "how far the shares of pairs of attributes are apart", DOWN),
         Measure("answers", "answers", "that a public generator was asked for", "", 0),

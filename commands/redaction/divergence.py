@@ -5,8 +5,8 @@ from __future__ import annotations
 import json as json_text
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from doppel.errors import DataError, UserError
 from doppel.files import write_json
 from doppel.redaction.comparison import Comparison
 from doppel.redaction.divergence import Direction, Estimator, Pair, check_order
-from doppel.redaction.hull import BANNER, best_line
 from doppel.redaction.neighbours import distinct
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Decimals of a text's vector: what differs by less is one text.
 _DECIMALS = 5
-#: Orders of the hull, from 1 on; the highest one, where the estimator exists for any, is the document's.
-_NUM_ORDERS, _LOWEST, _HIGHEST = 12, 1.1, 64.0
 
 
 @dataclass(frozen=True)
@@ -46,9 +43,7 @@ class Settings:
     bootstrap: int
     subsample: int
     null: int
-    delta: float | None
     seed: int
-    orders: Sequence[float] = field(default=())
 
 
 def divergence(
@@ -64,7 +59,6 @@ def divergence(
     null: NonNegativeInt = 0,
     bootstrap: NonNegativeInt = 0,
     subsample: NonNegativeInt = 0,
-    delta: float | None = None,
     json: bool = False,
     out: Path | None = None,
     seed: int = 0,
@@ -93,8 +87,6 @@ def divergence(
         bootstrap: Draw so many sets with replacement, for an interval; its mean is off, for what is drawn twice looks
             frequent.
         subsample: Draw so many halves without replacement, for an interval without duplicates.
-        delta: Also say the ε that belongs to this δ by an upper line over many orders. It is an estimate and no
-            guarantee.
         json: Print one JSON object.
         out: Also write that object here.
         seed: Seed of all draws.
@@ -107,30 +99,41 @@ def divergence(
     check_order(alpha, k, estimator)
     if references == 1:
         raise UserError("one pair shows no spread: give at least 2, or 0 for the bare estimate", about="--references")
-    if delta is not None and not 0 < delta < 1:
-        raise UserError(f"is {delta:g}: give a probability between 0 and 1", about="--delta")
-    are_vectors = [Path(path).suffix == ".npy" for path in (a, b)]
-    if are_vectors[0] != are_vectors[1]:
-        raise UserError(f"{a} and {b}: one holds vectors, the other texts; give two of a kind")
-    if are_vectors[0] and encoder:
-        raise UserError("vectors need no encoder: leave it out", about="--encoder")
-    highest = min(_HIGHEST, k / 2) if estimator == "knn" else _HIGHEST
-    if delta is not None and highest < 2 * _LOWEST:
-        raise UserError(f"{k} neighbours serve too few orders for a line: give at least 10", about="--k")
-    orders = () if delta is None else (1.0, *map(float, np.geomspace(_LOWEST, highest, _NUM_ORDERS - 1)))
-    settings = Settings(alpha, k, estimator, pca, references, bootstrap, subsample, null, delta, seed, orders)
-    if are_vectors[0]:
-        found = [compared("vectors", _vectors(a), _vectors(b), settings)]
-    else:
-        sides = [[turn.utterance for turn in _texts(path, columns)] for path in (a, b)]
-        found = []
-        for name in encoder or ["minilm"]:
-            vectors = encoded(name, [*sides[0], *sides[1]])
-            found.append(compared(name, vectors[: len(sides[0])], vectors[len(sides[0]) :], settings))
+    settings = Settings(alpha, k, estimator, pca, references, bootstrap, subsample, null, seed)
+    found = [
+        compared(name, first, second, settings) for name, first, second in vector_sets(a, b, encoder or [], columns)
+    ]
     values = together(found, settings)
     if out is not None:
         write_json(out, values)
     sys.stdout.write(f"{json_text.dumps(values, ensure_ascii=False) if json else shown(values)}\n")
+
+
+def vector_sets(
+    a: str, b: str, encoders: Sequence[str], columns: Columns
+) -> Iterator[tuple[str, NDArray[np.floating], NDArray[np.floating]]]:
+    """Each encoder with the vectors of both sets.
+
+    Args:
+        a: As of :func:`divergence`, likewise ``b`` and ``columns``.
+        encoders: None for the usual one.
+
+    Raises:
+        DataError: A set cannot be read.
+        UserError: An encoder cannot be loaded, or the sets are not of a kind.
+    """
+    are_vectors = [Path(path).suffix == ".npy" for path in (a, b)]
+    if are_vectors[0] != are_vectors[1]:
+        raise UserError(f"{a} and {b}: one holds vectors, the other texts; give two of a kind")
+    if are_vectors[0] and encoders:
+        raise UserError("vectors need no encoder: leave it out", about="--encoder")
+    if are_vectors[0]:
+        yield "vectors", _vectors(a), _vectors(b)
+        return
+    sides = [[turn.utterance for turn in _texts(path, columns)] for path in (a, b)]
+    for name in encoders or ["minilm"]:
+        vectors = encoded(name, [*sides[0], *sides[1]])
+        yield name, vectors[: len(sides[0])], vectors[len(sides[0]) :]
 
 
 def compared(name: str, a: NDArray[np.floating], b: NDArray[np.floating], settings: Settings) -> dict[str, Any]:
@@ -170,27 +173,20 @@ def compared(name: str, a: NDArray[np.floating], b: NDArray[np.floating], settin
         values["bootstrap"] = _spread(made.bootstrap(settings.alpha, settings.bootstrap))
     if settings.subsample:
         values["subsample"] = _spread(made.subsamples(settings.alpha, settings.subsample))
-    values["orders"] = {order: max(made.divergences(order)) for order in settings.orders}
     values["notes"] = _notes(values, bare, settings, is_normal=bool(made.references))
     return values
 
 
 def together(found: Sequence[dict[str, Any]], settings: Settings) -> dict[str, Any]:
-    """The largest of what several encoders say, and the line above their divergences if a δ is given."""
+    """The largest of what several encoders say."""
     worst = max(found, key=lambda values: values["divergence"])
     values: dict[str, Any] = {
         name: getattr(settings, name) for name in ("alpha", "estimator", "k", "pca", "references", "seed")
     }
-    values = {key: value for key, value in worst.items() if key != "orders"} | values
+    values = worst | values
     notes = list(dict.fromkeys(note for each in found for note in each["notes"]))
     if len(found) > 1:
         values["encoders"] = {each["encoder"]: each["divergence"] for each in found}
-    if settings.delta is not None:
-        above = {order: max(each["orders"][order] for each in found) for order in settings.orders}
-        line = best_line(above, settings.delta)
-        values |= {"epsilon_estimate": line.epsilon_estimate, "delta": line.delta, "xi": line.xi, "rho": line.rho}
-        values["orders"] = {f"{order:.4g}": value for order, value in above.items()}
-        notes.insert(0, BANNER)
     values["notes"] = notes
     return values
 
@@ -204,7 +200,6 @@ def shown(values: dict[str, Any]) -> str:
         if isinstance(value, dict):
             rows += [[f"{name} {key}", show(each)] for key, each in value.items()]
         else:
-            name = f"{name} (no guarantee)" if name == "epsilon_estimate" else name
             rows.append([name, show(value)])
     notes = [f"note: {note}" for note in values["notes"]]
     return "\n".join([Table(["", "value"], rows).text("<"), *notes])
@@ -216,10 +211,10 @@ def encoded(encoder: str, texts: Sequence[str]) -> Floats:
     Raises:
         UserError: The encoder cannot be loaded.
     """
-    from doppel.metrics import TextFeaturizer
+    from doppel.models import TextFeaturizer
 
     if encoder == "minilm":
-        from lightning_modules.parsing.encoders import minilm
+        from doppel.models import minilm
 
         encoder = minilm()
     vectors = TextFeaturizer(expand_path(encoder), pooling="mean")(texts)

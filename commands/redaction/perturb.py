@@ -110,8 +110,8 @@ def perturb(
 
 def _vectors(encoder: str) -> WordVectors:
     from commands.lightning.trained_model import place_of
+    from doppel.models import minilm
     from doppel.redaction.word_vectors import input_vectors
-    from lightning_modules.parsing.encoders import minilm
 
     return input_vectors(minilm() if encoder == "minilm" else str(place_of(encoder)))
 

@@ -17,14 +17,14 @@ from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
 from datamodules.columns import Columns
+from datamodules.records import head_of, kind, read_records
 from datamodules.sources import embedded_turns, expand_path, is_embedded
-from datamodules.tables import head_of, kind, read_records
 from doppel.errors import DataError, UserError
 from doppel.files import kind_of, whole_file, write_json
 from doppel.redaction.mask import Ranker, Redacted, Redactor
 from doppel.redaction.patterns import rules_of
 from doppel.redaction.pseudonyms import pseudonyms as draws_of
-from doppel.redaction.rankers import WITH_ENCODER, RankerName, learn_ranker
+from doppel.redaction.rank import LogisticRanker
 
 #: What a card says of redacted files.
 NO_GUARANTEE = (
@@ -51,23 +51,20 @@ def redact(
     safe: str,
     level: float,
     out: Path,
-    ranker: RankerName = "logistic",
     words: Path | None = None,
     patterns: list[str] = [],  # noqa: B006 (never changed)
     entities: bool = False,
     pseudonyms: bool = False,
     held_out: float = 0.2,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
-    encoder: str = "minilm",
     reconstruct: str | None = None,
     num_reconstructed: PositiveInt = 100,
-    seed: int = 1,
 ) -> None:
     """Hide the words that tell a sensitive table from a safe one. This is no privacy guarantee.
 
-    Words are ranked by how much they tell which table a row is from. Of every row of both tables the most telling ones,
-    a share --level of its words, become [MASK], a run of them one. So at level 1 every row is the same single mask.
-    Lists of words, patterns and names are hidden besides.
+    Words are ranked by how much they tell which table a row is from: |coefficient · TF-IDF| of a logistic regression.
+    Of every row of both tables the most telling ones, a share --level of its words, become [MASK], a run of them one.
+    So at level 1 every row is the same single mask. Lists of words, patterns and names are hidden besides.
 
     The ranker learns from --held-out of the rows of both tables, chosen by a hash of their text. These rows are not
     written: on rows that it has learnt from, a ranker finds words that it would not find on others, and redaction would
@@ -85,9 +82,6 @@ def redact(
         safe: The safe table, likewise.
         level: Share of each row's words that is hidden because they tell most, rounded up, between 0 and 1.
         out: Folder to write; files of these names must not be there.
-        ranker: logistic takes |coefficient · TF-IDF| of a logistic regression, occlusion what its log odds change when
-            a word is left out, gradient |gradient · input| of a classifier on a sentence encoder, learned a network
-            that learns what to hide.
         words: Text file of words and phrases that are always hidden, however they are typed, one a line; a tab and
             person, city or venue may follow.
         patterns: Some of email, phone and number.
@@ -96,10 +90,8 @@ def redact(
             one in both files. A word that the ranker hides has a mask.
         held_out: Share of the rows that the ranker learns from.
         columns: What the columns are called.
-        encoder: Sentence encoder of gradient and learned: minilm, a folder, or a hub name.
         reconstruct: Folder of a public causal language model that guesses masks; how many it guesses is told.
         num_reconstructed: Rows of the sensitive table whose masks are guessed.
-        seed: Of the learned ranker.
 
     Raises:
         UserError: A table or an option cannot be used.
@@ -121,7 +113,7 @@ def redact(
         texts = {
             name: [text for text in _texts(path, columns) if _is_held_out(text, share)] for name, path in tables.items()
         }
-        learnt = _ranker(ranker, texts["sensitive"], texts["safe"], level, encoder, seed)
+        learnt = _ranker(texts["sensitive"], texts["safe"])
     key = secrets.token_bytes(32)  # of this command alone: who has both files learns no name from another's
 
     def keyed(text: str) -> str:
@@ -135,7 +127,6 @@ def redact(
         counts[name] = _write(name, path, out, columns, redactor, share, kept, num_kept)
     told: dict[str, Any] = {
         "level": level,
-        "ranker": ranker if level > 0 else None,
         "rules": {"words": words is not None, "patterns": patterns, "entities": entities, "pseudonyms": pseudonyms},
         "held_out": share,
         **{name: asdict(count) for name, count in counts.items()},
@@ -156,19 +147,14 @@ def redact(
     print(NO_GUARANTEE)
 
 
-def _ranker(name: RankerName, sensitive: list[str], safe: list[str], level: float, encoder: str, seed: int) -> Ranker:
+def _ranker(sensitive: list[str], safe: list[str]) -> Ranker:
     """A ranker that has learnt from held-out rows."""
     if not sensitive or not safe:
         raise DataError(
             f"{len(sensitive)} sensitive and {len(safe)} safe rows are held out for the ranker: give larger tables, or "
             "a larger --held-out"
         )
-    place = None
-    if name in WITH_ENCODER:
-        from lightning_modules.parsing.encoders import minilm
-
-        place = minilm() if encoder == "minilm" else expand_path(encoder)
-    return learn_ranker(name, sensitive, safe, encoder=place, level=level, seed=seed)
+    return LogisticRanker.fit(sensitive, safe)
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -54,17 +54,14 @@ def histogram(run: Run, system: System, stage: str) -> Step:
 
 def marginals(run: Run, system: System, stage: str, attributes: Attributes) -> Step:
     """Prompts of a model of attributes, from noised marginals of the private table of them."""
-    experiment, prompts = run.experiment, str(system.rows or system.prompts)
-    first, own = system.name, "marginals"
-    if system.rows is not None:
-        first, own = f"{system.name}_rows", f"marginals_{system.name}"
-    released = _shares(run, f"{first}.releases.jsonl", system)
+    experiment, prompts = run.experiment, str(system.prompts)
+    released = _shares(run, f"{system.name}.releases.jsonl", system)
     releases = system.draw == 1
     train = run.private_file if releases else None
     again = {} if releases else {"releases": run.folder / released.path, "only": run.wanted.only}
     options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, **again, "seed": experiment.seed}
     return run.step(
-        own if releases else f"marginals_{system.part(stage)}",
+        "marginals" if releases else f"marginals_{system.part(stage)}",
         "attributes",
         {"stage_dir": run.folder / system.model(stage), **_exact(run), **options},
         writes=[file_of(system, prompts, "prompts"), *([released] if releases else [])],

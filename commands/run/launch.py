@@ -63,7 +63,7 @@ def run(
         epsilon: Target ε in place of the experiment's; inf trains without privacy, on shuffled batches.
         seed: Seed of data order, dropout, sampling and evaluation; never of the privacy noise.
         systems: Systems in place of the experiment's: one_stage, labels, attributes, topics, evolution, two_stage,
-            two_stage_attributes, shuffled, unconstrained, and names that the experiment has under variants; of an
+            shuffled, unconstrained, and names that the experiment has under variants; of an
             adaptation also none and full, and of trainings alone parser and parser_low. See docs/guide.md.
         parser: Checkpoint of a semantic parser that annotates for the evaluation.
         set: Any field of the experiment, as NAME=VALUE: data.batch_size=64 epochs.parse_tree=2 num_samples=300. See

@@ -118,16 +118,16 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
     from datamodules.columns import reference_columns
     from datamodules.dialogue_data_module import DialogueDataModule
     from datamodules.encoded_turns import load_encoded
-    from datamodules.logical_batches import EncodedUnits, LogicalBatches
+    from datamodules.logical_batches import LogicalBatches
     from datamodules.selection import Selection
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
     columns = reference_columns(module.columns)
     selection = Selection(redact=module.selection.redact)
     encoded = load_encoded(module.train_path, model.codec, module.unit, selection, columns, module.truncate)
-    units = EncodedUnits(encoded, num_units)
-    batches = LogicalBatches(units, model.codec, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
-    return batches.make(0, range(len(units)), len(units)).micro_batches
+    turns = encoded.first_units(num_units)
+    batches = LogicalBatches(turns, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
+    return batches.make(0, range(turns.num_units), turns.num_units).micro_batches
 
 
 def measure(model: CausalLM, batches: Iterable[MicroBatch]) -> tuple[Tensor, Tensor]:

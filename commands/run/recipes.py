@@ -48,18 +48,6 @@ def by_attributes(run: Run, system: System) -> list[Step]:
     ]
 
 
-def attributes_then_trees(run: Run, system: System) -> list[Step]:
-    """p(y | attributes), then p(x | y): rows of attributes by AIM, trees for them, then utterances for the trees."""
-    attributes, settings = _attributes(run)
-    return [
-        fit(run, system, "parse_tree", attributes, settings),
-        fit(run, system, "parse2utterance", attributes),
-        *([] if run.wanted.trees else [marginals(run, system, "parse_tree", attributes)]),
-        *_trees(run, system, "parse_tree", changes=settings),
-        *_utterances(run, system, "parse2utterance", keeps_best=True),
-    ]
-
-
 def by_topics(run: Run, system: System) -> list[Step]:
     """p(x), of whose samples each topic gets its noised share."""
     topics = run.experiment.topics or Topics()
@@ -101,7 +89,6 @@ _RECIPES: dict[str, Callable[[Run, System], list[Step]]] = {
     "topics": by_topics,
     "evolution": evolution,
     "two_stage": two_stage,
-    "two_stage_attributes": attributes_then_trees,
     "shuffled": shuffled,
     "unconstrained": unconstrained,
     "parser": parser,

@@ -146,7 +146,7 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
             raise UserError(
                 f"{used.name} has no model to sample from: more samples need more votes, which spend on top"
             )
-    for_way = {"--label": lambda s: s.learns == "label" or s.rows is not None, "--topic": lambda s: s.name == "topics"}
+    for_way = {"--label": lambda s: s.learns == "label", "--topic": lambda s: s.name == "topics"}
     for_way["--trees"] = lambda s: s.has_trees
     fitting = [own for own, used in known.items() if way is None or for_way[way](used)]
     if name is not None and name not in known:

@@ -43,7 +43,7 @@ class Adaptation:
     public_share: float = 0.1
     by: Literal["turn", "dialogue"] = "turn"
     num_annotated: int | None = None
-    annotate_by: Literal["uat", "cmaxent", "hybrid", "uniform"] = "uat"
+    annotate_by: Literal["uat", "uniform"] = "uat"
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,6 @@ def predict(
     if system.prompts is not None and writes.path not in (system.prompts, pool_of(system.prompts)):
         data["prompts_path"] = prompts_of(run, system)
         data |= {"is_public": True} if run.wanted.is_public else {}
-    elif system.rows is not None:
-        data["prompts_path"] = str(run.folder / system.rows)
     config = configs.sampling(run, stage, changes or {}, data)
     checkpoint = run.checkpoint(system.model(stage))
     overlay = configs.writing(run, "sample", writes.path, system.source(stage))

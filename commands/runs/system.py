@@ -60,8 +60,8 @@ class System:
 
     @property
     def has_attributes(self) -> bool:
-        """Whether the samples come with the attributes alone that they were written for, and are counted by these."""
-        return self.needs == "attributes" and not self.has_trees
+        """Whether the samples come with the attributes that they were written for, and are counted by these."""
+        return self.needs == "attributes"
 
     @property
     def scope(self) -> str:
@@ -97,13 +97,6 @@ class System:
         if self.draw > 1:
             return f"samples/{self.name}-{self.draw}.jsonl"
         return "synthetic.jsonl" if self.is_main else f"synthetic_{self.name}.jsonl"
-
-    @property
-    def rows(self) -> str | None:
-        """File of the rows of attributes that its trees are written from; None where there are none."""
-        if self.needs != "attributes" or not self.has_trees:
-            return None
-        return self.synthetic.replace(".jsonl", "_rows.jsonl") if self.draw > 1 else f"{self.name}_rows.jsonl"
 
     @property
     def prompts(self) -> str | None:

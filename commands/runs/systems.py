@@ -9,8 +9,7 @@ from commands.runs.system import System
 
 
 def _with_trees(name: str, label: str, **fields: Any) -> System:
-    for_rows = " for each row of attributes" if fields.get("needs") == "attributes" else " first"
-    about = f"it writes a parse tree{for_rows}, then a request that says it"
+    about = "it writes a parse tree first, then a request that says it"
     return System(name, label, ("parse_tree", "parse2utterance"), "parse", about=about, **fields)
 
 
@@ -53,7 +52,6 @@ SYSTEMS = {
             about="a public model writes requests, and private ones vote, under noise, for those that are like them",
         ),
         _MAIN,
-        _with_trees("two_stage_attributes", "2-stage, by attributes", needs="attributes"),
         _with_trees("shuffled", "2-stage, shuffled trees"),
         _with_trees("unconstrained", "2-stage without grammar", models_of=_MAIN),
         # trainings alone: never private, so of public text

@@ -16,7 +16,7 @@ from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt, distinct
 from doppel.evolution.generators.protocol import Generator
 from doppel.evolution.population import Way, choose, largest_remainder, spread
-from doppel.evolution.votes import Nearness
+from doppel.nearest import Nearness
 
 Vectors = NDArray[np.floating]
 Embed = Callable[[Sequence[str]], Vectors]

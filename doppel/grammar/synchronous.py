@@ -1,9 +1,9 @@
 """Synchronous grammars: rules that write an English phrase and a Lispress fragment together.
 
 A nonterminal is either a list of weighted :class:`Rule` or a function that draws a (phrase, fragment) pair.
-In templates, ``{name}`` stands for an expansion of nonterminal ``name``; the same slot in phrase and tree is
+In templates, ``{name}`` stands for an expansion of nonterminal ``name``; the same variable in phrase and tree is
 one expansion, and ``{name.2}`` is a second, independent one. In phrases, ``[a|b|]`` chooses one alternative,
-and may nest. Slots that occur in the phrase alone (politeness, filler) leave no trace in the tree.
+and may nest. Variables that occur in the phrase alone (politeness, filler) leave no trace in the tree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"\{([^{}]+)\}|[\[\]|]")
 
 
 class GrammarError(ValueError):
-    """A rule that cannot be compiled: an unknown nonterminal, a slot without a phrase, an open bracket."""
+    """A rule that cannot be compiled: an unknown nonterminal, a variable without a phrase, an open bracket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def rule(weight: float, tree: str, *phrases: str) -> Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class _Variable:
     key: str
     nonterminal: str
 
@@ -52,21 +52,21 @@ class _Choice:
     options: tuple[tuple[_Part, ...], ...]
 
 
-_Part = str | _Slot | _Choice
+_Part = str | _Variable | _Choice
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     phrases: tuple[tuple[_Part, ...], ...]
-    tree: tuple[str | _Slot, ...]
+    tree: tuple[str | _Variable, ...]
 
 
-def _slot(key: str) -> _Slot:
-    return _Slot(key, key.split(".")[0])
+def _variable(key: str) -> _Variable:
+    return _Variable(key, key.split(".")[0])
 
 
 def _parse_phrase(text: str) -> tuple[_Part, ...]:
-    """Compile a phrase template to text pieces, slots and (nested) choices."""
+    """Compile a phrase template to text pieces, variables and (nested) choices."""
     stack: list[list[list[_Part]]] = [[[]]]
     end = 0
     for match in _TOKEN.finditer(text):
@@ -75,7 +75,7 @@ def _parse_phrase(text: str) -> tuple[_Part, ...]:
         end = match.end()
         token = match.group(0)
         if match.group(1):
-            stack[-1][-1].append(_slot(match.group(1)))
+            stack[-1][-1].append(_variable(match.group(1)))
         elif token == "[":
             stack.append([[]])
         elif len(stack) == 1:
@@ -92,21 +92,21 @@ def _parse_phrase(text: str) -> tuple[_Part, ...]:
     return tuple(stack[0][0])
 
 
-def _parse_tree(text: str) -> tuple[str | _Slot, ...]:
-    """Compile a tree template: odd pieces between braces are slots."""
+def _parse_tree(text: str) -> tuple[str | _Variable, ...]:
+    """Compile a tree template: odd pieces between braces are variables."""
     pieces = re.split(r"\{([^{}]+)\}", text)
-    parts: list[str | _Slot] = [_slot(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
+    parts: list[str | _Variable] = [_variable(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
     return tuple(part for part in parts if part != "")
 
 
-def _slots(parts: Sequence[_Part], certain: bool = False) -> set[str]:
-    """Slot keys within phrase parts; with ``certain``, only those that no choice can leave out."""
+def _variables(parts: Sequence[_Part], certain: bool = False) -> set[str]:
+    """Variable keys within phrase parts; with ``certain``, only those that no choice can leave out."""
     found: set[str] = set()
     for part in parts:
-        if isinstance(part, _Slot):
+        if isinstance(part, _Variable):
             found.add(part.key)
         elif isinstance(part, _Choice):
-            options = [_slots(option, certain) for option in part.options]
+            options = [_variables(option, certain) for option in part.options]
             found |= set.intersection(*options) if certain else set.union(*options)
     return found
 
@@ -119,7 +119,7 @@ class SynchronousGrammar:
         skew: Exponent on the rule weights; above 1 frequent rules become more frequent, 0 makes all equal.
 
     Raises:
-        GrammarError: If a template names an unknown nonterminal, or a tree has a slot its phrase may lack.
+        GrammarError: If a template names an unknown nonterminal, or a tree has a variable its phrase may lack.
     """
 
     def __init__(self, rules: RuleSet, skew: float = 1.0) -> None:
@@ -141,14 +141,14 @@ class SynchronousGrammar:
     def _compile(name: str, production: Rule, rules: RuleSet) -> _Compiled:
         phrases = tuple(_parse_phrase(phrase) for phrase in production.phrases)
         tree = _parse_tree(production.tree)
-        needed = {part.key for part in tree if isinstance(part, _Slot)}
+        needed = {part.key for part in tree if isinstance(part, _Variable)}
         for source, phrase in zip(production.phrases, phrases, strict=True):
-            unknown = {key for key in _slots(phrase) if key.split(".")[0] not in rules}
+            unknown = {key for key in _variables(phrase) if key.split(".")[0] not in rules}
             if unknown:
                 raise GrammarError(f"{name}: phrase {source!r} names unknown nonterminals {sorted(unknown)}")
-            missing = needed - _slots(phrase, certain=True)
+            missing = needed - _variables(phrase, certain=True)
             if missing:
-                raise GrammarError(f"{name}: phrase {source!r} may lack slots {sorted(missing)} of its tree")
+                raise GrammarError(f"{name}: phrase {source!r} may lack variables {sorted(missing)} of its tree")
         return _Compiled(phrases, tree)
 
     def expand(self, name: str, rng: random.Random) -> Pair:
@@ -171,7 +171,7 @@ class SynchronousGrammar:
         for part in parts:
             if isinstance(part, str):
                 text.append(part)
-            elif isinstance(part, _Slot):
+            elif isinstance(part, _Variable):
                 pair = bound.get(part.key)
                 if pair is None:
                     pair = bound[part.key] = self.expand(part.nonterminal, rng)

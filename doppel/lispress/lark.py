@@ -16,26 +16,25 @@ from doppel.lispress.names import ApiNames, Signature
 #: Variables that a tree may bind, as many as a parameter of a rule has bits.
 NUM_VARIABLES = 64
 
-_SYMBOL = r'/([^\s()"\\^#:\x00-\x1f]|\\[^\x00-\x1f])([^\s()"\\\x00-\x1f]|\\[^\x00-\x1f])*/'
 _BODY = r'([^"\\\x00-\x1f]|\\[^\x00-\x1f])*'
 
 
-def lark_grammar(names: ApiNames | None, spaced: bool) -> str:
+def lark_grammar(names: ApiNames, spaced: bool) -> str:
     """The grammar of one tree that is a call, after a blank.
 
     Args:
-        names: Functions, types and arguments that may occur; None for any.
+        names: Functions, types and arguments that may occur.
         spaced: Whether a blank stands inside each quote.
     """
     blank = " " if spaced else ""
-    has_types = names is None or bool(names.types)
+    has_types = bool(names.types)
     typed = ['types: type (" " type)*', 'annotated::_: "^" type " " value::_'] if has_types else []
     return "\n".join(
         [
             'start: " " call::0x0',
             f'STRING: /"{blank}{_BODY}{blank}"/',
             f"NUMBER: /{NUMBER_PATTERN.replace('?:', '')}/",
-            *(_any_names() if names is None else _names_of(names)),
+            *_names_of(names),
             'call::_: "(" (form::_ | "let (" bind::_ | "lambda (" parameter::_) ")"',
             *typed,
             *_binders("bind", '" " value::_', "bound"),
@@ -55,17 +54,6 @@ def _binders(name: str, after: str, then: str, lead: str = "") -> Iterator[str]:
     """A rule of something that binds one variable, and of what follows it."""
     ways = (f'{lead}"x{i}" {after} {then}::set_bit({i})' for i in range(NUM_VARIABLES))
     yield f"{name}::_: {' | '.join(ways)}"
-
-
-def _any_names() -> Iterator[str]:
-    """Calls, values and types of any name."""
-    number = NUMBER_PATTERN.replace("?:", "")
-    yield f"NAME: {_SYMBOL} & ~/{number}/ & ~/x[0-9]+/ & ~/let|lambda/"
-    yield r"KEYWORD: /:([^\s()\"\\\x00-\x1f]|\\[^\x00-\x1f])+/"
-    yield 'type: NAME | "(" NAME (" " type)* ")"'
-    yield 'form::_: (NAME | "^(" types ") " NAME) (" " value::_ | " " KEYWORD " " value::_)*'
-    yield 'literal::_: "#(" NAME (" " value::_)+ ")"'
-    yield "value::_: call::_ | STRING | NUMBER | NAME | variable::_ | annotated::_ | literal::_"
 
 
 def _names_of(names: ApiNames) -> Iterator[str]:

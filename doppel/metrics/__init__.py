@@ -9,7 +9,6 @@ from doppel.metrics.compare import Corpus, compare, compared_sides
 from doppel.metrics.copies import CopyIndex, copy_shares
 from doppel.metrics.faithfulness import graph_overlap, names_said
 from doppel.metrics.parser_metrics import PARSER_KEYS, identical_trees, parser_metric_collection, parser_metrics
-from doppel.metrics.text_featurizer import FeaturizerError, TextFeaturizer
 from doppel.metrics.tree_pairs import SMCALFLOW_APIS, TREEDST_APIS, ApiMatch, BagOfNodes, GraphMatch
 
 __all__ = [
@@ -20,9 +19,7 @@ __all__ = [
     "BagOfNodes",
     "CopyIndex",
     "Corpus",
-    "FeaturizerError",
     "GraphMatch",
-    "TextFeaturizer",
     "compare",
     "compared_sides",
     "copy_shares",

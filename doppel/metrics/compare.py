@@ -178,7 +178,7 @@ def compare(
     Raises:
         ValueError: a side is empty, ``num_samples`` is not positive, or parsed trees are not as many as compared
             utterances.
-        FeaturizerError: a judge cannot be loaded.
+        ModelError: a judge cannot be loaded.
     """
     sizes: dict[str, Value] = {
         "num_synthetic": len(synthetic.utterances),

@@ -15,7 +15,7 @@ from tqdm import tqdm
 _APOSTROPHES = re.compile(r"['’`]")
 _NOT_WORD = re.compile(r"[\W_]+")
 _SLACK = 1e-9  # against 0.8 * 15 = 12.000000000000002 and the like
-_BATCH = 64
+_BATCH, _PART = 64, 2**14  # queries, and indexed texts, that are compared at a time
 
 
 def normalise(text: str) -> str:
@@ -38,8 +38,9 @@ def trigrams(text: str) -> frozenset[str]:
 class JaccardIndex:
     """Finds out whether some indexed text has Jaccard similarity ≥ threshold with a query. No false answers.
 
-    The sizes of all intersections of a batch of queries with the indexed texts are one product of sparse 0/1 matrices;
-    only pairs that share a shingle are in it.
+    The sizes of all intersections of a batch of queries with a part of the indexed texts are one product of sparse 0/1
+    matrices; only pairs that share a shingle are in it. Texts lie by the sizes of their sets, and a part whose sizes
+    are too unlike those of the queries is left out. Beside the index, memory does not grow with the texts.
     """
 
     def __init__(self, texts: Iterable[str], shingle: Callable[[str], frozenset[str]], threshold: float = 0.8) -> None:
@@ -49,21 +50,27 @@ class JaccardIndex:
         self._vectorizer = CountVectorizer(analyzer=shingle, dtype=np.int32)
         # the last text is no part of the index: a vocabulary must not be empty
         indexed: csr_matrix = self._vectorizer.fit_transform([*sorted(set(texts)), "some words"])[:-1]
-        self._sizes = np.diff(indexed.indptr)
-        self._shingles = indexed.T.tocsr()
+        sizes = np.diff(indexed.indptr)
+        order = np.argsort(sizes, kind="stable")
+        parts = (order[start : start + _PART] for start in range(0, len(order), _PART))
+        self._parts = [(indexed[part].T.tocsr(), sizes[part]) for part in parts]
 
     def have_matches(self, texts: Sequence[str]) -> list[bool]:
         """For each text, whether an indexed one is at least ``threshold`` similar (an empty set matches none)."""
         matches = np.zeros(len(texts), dtype=bool)
-        for start in tqdm(
-            range(0, len(texts), _BATCH), desc="   copies", leave=False, dynamic_ncols=True, disable=None
-        ):
-            batch = texts[start : start + _BATCH]
-            sizes = np.array([len(self.shingle(text)) for text in batch])
-            shared = (self._vectorizer.transform(batch) @ self._shingles).tocoo()
-            union = sizes[shared.row] + self._sizes[shared.col] - shared.data
-            is_match = shared.data >= self.threshold * union - _SLACK
-            matches[start + shared.row[is_match]] = True
+        sizes = np.array([len(self.shingle(text)) for text in texts])
+        order = np.argsort(sizes, kind="stable")
+        starts = range(0, len(texts), _BATCH)
+        for start in tqdm(starts, desc="   copies", leave=False, dynamic_ncols=True, disable=None):
+            batch = order[start : start + _BATCH]
+            queries, own = self._vectorizer.transform([texts[place] for place in batch]), sizes[batch]
+            for shingles, theirs in self._parts:
+                if theirs[-1] < self.threshold * own[0] - _SLACK or self.threshold * theirs[0] > own[-1] + _SLACK:
+                    continue
+                shared = (queries @ shingles).tocoo()
+                union = own[shared.row] + theirs[shared.col] - shared.data
+                is_match = shared.data >= self.threshold * union - _SLACK
+                matches[batch[shared.row[is_match]]] = True
         return matches.tolist()
 
 

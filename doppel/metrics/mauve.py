@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from doppel.metrics.text_featurizer import TextFeaturizer
+from doppel.models import TextFeaturizer
 
 #: Different texts of both sides below which MAUVE means nothing.
 _FEWEST = 3
@@ -54,7 +54,7 @@ def mauve(
         ones, of which the package gives .75 also where they are equal.
 
     Raises:
-        FeaturizerError: the model cannot be loaded.
+        ModelError: the model cannot be loaded.
     """
     sides = [[text for text in side if text] for side in (synthetic, reference)]
     if not all(sides) or len({*sides[0], *sides[1]}) < _FEWEST:

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from doppel.metrics.text_featurizer import load_judge
+from doppel.models import load, logits, longest_text, padded, token_ids
 
 #: As MAPLE trains its encoder (BERT-small as a decoder), but for the number of epochs.
 _RATE, _WEIGHT_DECAY, _BATCH, _MAX_LENGTH = 3e-4, 0.01, 32, 512
@@ -37,12 +36,12 @@ def next_token_accuracy(
         A share; None where nothing can be learnt or tested.
 
     Raises:
-        FeaturizerError: The model cannot be loaded.
+        ModelError: The model cannot be loaded.
     """
     from transformers import AutoModelForCausalLM
 
-    loaded, tokenizer = load_judge(str(model), AutoModelForCausalLM)
-    limit = min(_MAX_LENGTH, getattr(loaded.config, "max_position_embeddings", None) or _MAX_LENGTH) - 1
+    loaded, tokenizer = load(model, AutoModelForCausalLM)
+    limit = longest_text(loaded, _MAX_LENGTH) - 1
     lesson, test = (_rows(tokenizer, texts, limit) for texts in (taught, judged))
     if (epochs and not lesson) or not test:
         return None
@@ -53,7 +52,9 @@ def next_token_accuracy(
         for _ in range(epochs):
             order = torch.randperm(len(lesson)).tolist()
             for ids_BT, labels_BT in _batches([lesson[row] for row in order]):
-                loss = F.cross_entropy(_logits(loaded, ids_BT), labels_BT.flatten(), ignore_index=_IGNORED)
+                loss = F.cross_entropy(
+                    logits(loaded, ids_BT).flatten(0, 1).cpu(), labels_BT.flatten(), ignore_index=_IGNORED
+                )
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -61,35 +62,22 @@ def next_token_accuracy(
     right = total = 0
     with torch.inference_mode():
         for ids_BT, labels_BT in _batches(sorted(test, key=len)):
-            guess_N, label_N = _logits(loaded, ids_BT).argmax(1), labels_BT.flatten()
+            guess_N, label_N = logits(loaded, ids_BT).flatten(0, 1).cpu().argmax(1), labels_BT.flatten()
             counts_N = label_N != _IGNORED
             right += int((guess_N == label_N)[counts_N].sum())
             total += int(counts_N.sum())
     return right / total
 
 
-def _rows(tokenizer: Any, texts: Sequence[str], limit: int) -> list[Tensor]:
+def _rows(tokenizer: Any, texts: Sequence[str], limit: int) -> list[list[int]]:
     """Token ids of each text between a token that begins it and one that ends it."""
     eos = tokenizer.eos_token_id
     bos = eos if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-    known = [text for text in texts if text.strip()]
-    if not known:
-        return []
-    ids = tokenizer(known, add_special_tokens=False, split_special_tokens=True, truncation=True, max_length=limit)[
-        "input_ids"
-    ]
-    return [torch.tensor([bos, *row, eos]) for row in ids]
+    return [[bos, *row, eos] for row in token_ids(tokenizer, [text for text in texts if text.strip()], limit)]
 
 
-def _batches(rows: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(rows: Sequence[Sequence[int]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Ids [B, T] and the token after each [B, T]; padding stands behind a text and counts nothing."""
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
-        ids_BT = pad_sequence([row[:-1] for row in batch], batch_first=True)
-        yield ids_BT, pad_sequence([row[1:] for row in batch], batch_first=True, padding_value=_IGNORED)
-
-
-def _logits(model: Any, ids_BT: Tensor) -> Tensor:
-    """Of each position, [B · T, V]; causal attention looks at earlier ones alone, so padding behind is not seen."""
-    logits: Tensor = model(input_ids=ids_BT.to(next(model.parameters()).device), use_cache=False).logits
-    return logits.flatten(0, 1).float().cpu()
+        yield padded([row[:-1] for row in batch])[0], padded([row[1:] for row in batch], _IGNORED)[0]

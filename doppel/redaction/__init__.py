@@ -4,8 +4,8 @@ Gusain and Leith (2024), *Plausible deniability of redacted text*: a sensitive s
 safe one. Nothing of this room enters a ledger, and every ε of a text or a set is named an estimate. Word-level
 mechanisms do add noise; what their ε means is another thing than elsewhere (:mod:`doppel.redaction.word_level`).
 
-- `rank`, `encoder_rank`: how much each word tells (`rankers`: by name). `mask`: texts with masks in their place, with
-  what `patterns` finds and `pseudonyms` in place of names.
+- `rank`: how much each word tells. `mask`: texts with masks in their place, with what `patterns` finds and
+  `pseudonyms` in place of names.
 - `word_level`: each word gives way to another (`feyisetan`, `santext`, `custext`; `mechanisms`: by name), over
   `word_vectors`.
 - `attack`, `reconstruction`: what is still told, by a fresh classifier and by a public model that guesses the masks.
@@ -13,6 +13,4 @@ mechanisms do add noise; what their ε means is another thing than elsewhere (:m
 - `comparison`: the same, corrected by what the estimate misses, with its null and its intervals.
 - `neighbours`: the nearest neighbours that it asks for, each distinct vector once.
 - `shift`: normal sets as far apart as two sets are, which show what the estimate misses.
-- `hull`: the ε that divergences of several orders would amount to, were they known; they are not.
-- `closeness`: how alike the weights of two models are.
 """

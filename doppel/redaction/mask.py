@@ -143,7 +143,7 @@ class Redactor:
         that is masked in the utterance may still stand in the tree.
 
         Args:
-            tree: A tree of the text, in Lispress or ThingTalk; any other text is dealt with alike.
+            tree: A tree of the text; any other text is dealt with alike.
             said: The text as it was redacted.
         """
         keys = {key_of(said.words[place]) for place in said.masked} - {""}

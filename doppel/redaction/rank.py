@@ -1,14 +1,9 @@
-"""How much each word of a text tells which of two sets it is from, by a classifier of words.
-
-The classifier is a logistic regression on TF-IDF (term frequency times inverse document frequency) of words. Its
-coefficients say for every word how much it speaks for the sensitive or the safe set.
-"""
+"""How much each word of a text tells which of two sets it is from, by a classifier of words."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,26 +11,24 @@ from numpy.typing import NDArray
 from doppel.errors import DataError
 from doppel.redaction.mask import key_of, keys_of
 
-Floats = NDArray[np.float64]
 
+class LogisticRanker:
+    """|coefficient · TF-IDF| of each word in its text (term frequency times inverse document frequency).
 
-@dataclass(frozen=True)
-class WordClassifier:
-    """A logistic regression on the TF-IDF of words, scaled to length 1.
+    Weights are rounded, so that machines whose arithmetic differs in the last digits hide the same words.
 
-    Attributes:
-        idf: Of each known word.
-        coef: Of each known word; above 0 it speaks for the sensitive set.
-        bias: What is added.
+    Args:
+        weights: |coefficient| · IDF of each known word.
     """
 
-    idf: Mapping[str, float]
-    coef: Mapping[str, float]
-    bias: float
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = {key: round(weight, 6) for key, weight in weights.items()}
 
     @classmethod
-    def fit(cls, sensitive: Sequence[str], safe: Sequence[str]) -> WordClassifier:
-        """Learn from texts of both sets, which weigh alike however many texts they have.
+    def fit(cls, sensitive: Sequence[str], safe: Sequence[str]) -> LogisticRanker:
+        """Learn a logistic regression on TF-IDF of texts of both sets, which weigh alike however many texts they have.
+
+        Where these are private, so is the ranker.
 
         Raises:
             DataError: A set is empty, or no text has a word.
@@ -54,51 +47,11 @@ class WordClassifier:
             raise DataError("the ranker learns from texts without a word: give others") from None
         labels = np.repeat([1, 0], [len(sensitive), len(safe)])
         model = LogisticRegression(class_weight="balanced", max_iter=1000).fit(features, labels)
-        names = vectorizer.get_feature_names_out().tolist()
-        idf, coef = vectorizer.idf_.tolist(), model.coef_[0].tolist()
-        return cls(dict(zip(names, idf, strict=True)), dict(zip(names, coef, strict=True)), float(model.intercept_[0]))
+        weights = np.abs(model.coef_[0]) * vectorizer.idf_
+        return cls(dict(zip(vectorizer.get_feature_names_out().tolist(), weights.tolist(), strict=True)))
 
-    def log_odds(self, counts: Mapping[str, int]) -> float:
-        """Log odds that a text with these words is sensitive."""
-        weights = {key: self.idf[key] * n for key, n in counts.items() if n and key in self.idf}
-        length = sum(weight**2 for weight in weights.values()) ** 0.5
-        return self.bias + (sum(self.coef[key] * weight for key, weight in weights.items()) / length if length else 0.0)
-
-
-class LogisticRanker:
-    """|coefficient · TF-IDF| of each word in its text.
-
-    Weights are rounded, so that machines whose arithmetic differs in the last digits hide the same words.
-
-    Args:
-        classifier: Of both sets.
-    """
-
-    def __init__(self, classifier: WordClassifier) -> None:
-        self._weights = {key: round(abs(coef) * classifier.idf[key], 6) for key, coef in classifier.coef.items()}
-
-    def scores(self, words: Sequence[str]) -> Floats:
+    def scores(self, words: Sequence[str]) -> NDArray[np.float64]:
         """See :class:`~doppel.redaction.mask.Ranker`; all words of a text have one scale, which is left out."""
         keys = [key_of(word) for word in words]
         counts = Counter(keys)
         return np.array([self._weights.get(key, 0.0) * counts[key] for key in keys])
-
-
-class OcclusionRanker:
-    """How much the log odds of a text change when one word is left out.
-
-    Args:
-        classifier: Of both sets.
-    """
-
-    def __init__(self, classifier: WordClassifier) -> None:
-        self._classifier = classifier
-
-    def scores(self, words: Sequence[str]) -> Floats:
-        """See :class:`~doppel.redaction.mask.Ranker`."""
-        keys = [key_of(word) for word in words]
-        counts = Counter(keys)
-        whole = self._classifier.log_odds(counts)
-        without = {key: self._classifier.log_odds(counts - Counter([key])) for key in counts}
-        change = {key: round(abs(whole - log_odds), 6) for key, log_odds in without.items()}
-        return np.array([change[key] for key in keys])

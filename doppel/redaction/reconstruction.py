@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 from tqdm import tqdm
 
 from doppel.errors import UserError
-from doppel.metrics.text_featurizer import FeaturizerError, load_judge
+from doppel.models import ModelError, continuation_log_likelihoods, first_token, load, logits, padded, token_ids
 from doppel.redaction.mask import Redacted, key_of
 
 _GUESSES, _TOKENS_OF_A_WORD, _AROUND = 10, 4, 64
@@ -57,15 +55,14 @@ class Reconstructor:
         from transformers import AutoModelForCausalLM
 
         try:
-            model, tokenizer = load_judge(str(folder), AutoModelForCausalLM)
-        except FeaturizerError as error:
+            model, tokenizer = load(folder, AutoModelForCausalLM)
+            self._start = first_token(tokenizer)
+        except ModelError as error:
             raise UserError(f"no masks can be guessed: {error}") from None
         self._model: Any = model
         self._tokenizer: Any = tokenizer
-        self._device = next(model.parameters()).device
-        self._start = next(i for i in (tokenizer.bos_token_id, tokenizer.eos_token_id, 0) if i is not None)
         tokens = [str(tokenizer.decode([token])) for token in range(self._num_tokens)]
-        self._begins = torch.tensor([t.startswith(" ") and key_of(t) != "" for t in tokens], device=self._device)
+        self._begins = torch.tensor([t.startswith(" ") and key_of(t) != "" for t in tokens], device=model.device)
         self._goes_on = [not t[:1].isspace() and key_of(t) != "" for t in tokens]
 
     @property
@@ -96,11 +93,12 @@ class Reconstructor:
         """Keys of the ten best words between two pieces of text, the best first."""
         text = "".join(f" {word}" for word in before)
         left = [self._start, *self._ids(text)[-_AROUND:]]
-        logits = self._logits([left])[0, -1].masked_fill(~self._begins, -torch.inf)
-        words = [[token] for token in logits.topk(_GUESSES).indices.tolist()]
+        next_V = logits(self._model, torch.tensor([left]))[0, -1].masked_fill(~self._begins, -torch.inf)
+        words = [[token] for token in next_V.topk(_GUESSES).indices.tolist()]
         is_open = [True] * len(words)
         for _ in range(_TOKENS_OF_A_WORD - 1):
-            best = self._last([left + word for word in words]).argmax(-1).tolist()
+            ids_WT, is_word_WT = padded([left + word for word in words])
+            best = logits(self._model, ids_WT)[range(len(words)), is_word_WT.sum(1) - 1].argmax(-1).tolist()
             for place, token in enumerate(best):
                 is_open[place] = is_open[place] and self._goes_on[token]
                 if is_open[place]:
@@ -108,34 +106,12 @@ class Reconstructor:
             if not any(is_open):
                 break
         right = self._ids("".join(f" {word}" for word in behind))[:_AROUND]
-        ranked = sorted(zip(self._likelihood(left, words, right), words, strict=True), key=lambda pair: -pair[0])
+        likelihood_W = continuation_log_likelihoods(self._model, left, [word + right for word in words]).tolist()
+        ranked = sorted(zip(likelihood_W, words, strict=True), key=lambda pair: -pair[0])
         return list(dict.fromkeys(key_of(str(self._tokenizer.decode(word))) for _, word in ranked))
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-        return ids
-
-    def _likelihood(self, left: list[int], words: list[list[int]], right: list[int]) -> list[float]:
-        """Log likelihood of each word and what is behind it."""
-        rows = [[*left, *word, *right] for word in words]
-        log_probs = F.log_softmax(self._logits(rows), dim=-1)
-        told = [
-            log_probs[row, torch.arange(len(left) - 1, len(ids) - 1), torch.tensor(ids[len(left) :])].sum().item()
-            for row, ids in enumerate(rows)
-        ]
-        return [float(value) for value in told]
-
-    def _last(self, rows: list[list[int]]) -> Tensor:
-        """Logits behind the end of each row, [rows, V]."""
-        ends = torch.tensor([len(row) - 1 for row in rows], device=self._device)
-        return self._logits(rows)[torch.arange(len(rows), device=self._device), ends]
-
-    def _logits(self, rows: list[list[int]]) -> Tensor:
-        """Logits of rows that begin alike, padded behind their ends, [rows, T, V]."""
-        width = max(map(len, rows))
-        ids = torch.tensor([row + [self._start] * (width - len(row)) for row in rows], device=self._device)
-        logits: Tensor = self._model(input_ids=ids).logits.float()
-        return logits
+        return token_ids(self._tokenizer, [text])[0]
 
 
 def _runs(said: Redacted) -> list[tuple[int, int]]:

@@ -97,14 +97,14 @@ def input_vectors(folder: str) -> WordVectors:
         folder: Folder or hub name of a public model, such as a sentence encoder.
 
     Raises:
-        FeaturizerError: The model cannot be loaded.
+        ModelError: The model cannot be loaded.
         DataError: Its vocabulary has no whole words.
     """
     from transformers import AutoModel
 
-    from doppel.metrics.text_featurizer import load_judge
+    from doppel.models import load
 
-    model, tokenizer = load_judge(folder, AutoModel)
+    model, tokenizer = load(folder, AutoModel)
     table = model.get_input_embeddings().weight.detach().double().cpu().numpy()
 
     def ids_of(words: Sequence[str]) -> list[list[int]]:

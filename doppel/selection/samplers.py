@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from doppel.selection.pool import Pool
-
 Rows = NDArray[np.int64]
 
 
-def uniform(pool: Pool, num: int, seed: int) -> Rows:
+def uniform(template_of_row: NDArray[np.integer], num: int, seed: int) -> Rows:
     """Rows drawn uniformly without replacement, the document's baseline; as :func:`uat` otherwise."""
-    return uat(pool, num, seed, alpha=1.0, fixed_weights=True)
+    return uat(template_of_row, num, seed, alpha=1.0, fixed_weights=True)
 
 
-def uat(pool: Pool, num: int, seed: int, alpha: float = 0.0, fixed_weights: bool = False) -> Rows:
+def uat(
+    template_of_row: NDArray[np.integer], num: int, seed: int, alpha: float = 0.0, fixed_weights: bool = False
+) -> Rows:
     """Uniform abstract template sampling (Oren et al., 2021, section 3.2, Equation 1), without replacement.
 
     Row x of template T is drawn with probability q_α(x) = p(T)^α / Σ p(T')^α · 1 / c(T): first a template, then one of
@@ -31,7 +31,7 @@ def uat(pool: Pool, num: int, seed: int, alpha: float = 0.0, fixed_weights: bool
     time for each row by its own weight gives the other (Efraimidis and Spirakis, 2006).
 
     Args:
-        pool: The pool.
+        template_of_row: Which template each row of the pool has, as a number from 0, [rows].
         num: Rows wanted.
         seed: Equal seeds give equal rows; fewer rows are the first of more.
         alpha: Temperature in [0, 1].
@@ -43,31 +43,30 @@ def uat(pool: Pool, num: int, seed: int, alpha: float = 0.0, fixed_weights: bool
     Raises:
         ValueError: The pool has fewer rows, ``num`` is below 1, or α is out of range.
     """
-    check_num(pool, num)
+    check_num(len(template_of_row), num)
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha is {alpha}: give a number from 0 to 1")
-    template = pool.template_of_row
-    counts = np.bincount(template)
-    share = counts / len(template)
+    counts = np.bincount(template_of_row)
+    share = counts / len(template_of_row)
     rng = np.random.default_rng(seed)
-    waiting = rng.standard_exponential(len(template))
+    waiting = rng.standard_exponential(len(template_of_row))
     if fixed_weights:
-        arrival = waiting * share[template] ** (1 - alpha)
+        arrival = waiting * share[template_of_row] ** (1 - alpha)
     else:
-        order = np.lexsort((rng.random(len(template)), template))  # by template, and inside it by chance
+        order = np.lexsort((rng.random(len(template_of_row)), template_of_row))  # by template, and inside it by chance
         passed = np.append(0.0, np.cumsum(waiting))
         starts = np.cumsum(counts) - counts
-        arrival = np.empty(len(template))
+        arrival = np.empty(len(template_of_row))
         arrival[order] = (passed[1:] - np.repeat(passed[starts], counts)) / np.repeat(share**alpha, counts)
     first = np.argpartition(arrival, num - 1)[:num]
     return first[np.argsort(arrival[first], kind="stable")]
 
 
-def check_num(pool: Pool, num: int) -> None:
+def check_num(num_rows: int, num: int) -> None:
     """Refuse a number of rows that cannot be drawn.
 
     Raises:
         ValueError: It is below 1, or more than the pool has.
     """
-    if not 1 <= num <= len(pool.query_of_row):
-        raise ValueError(f"{num} rows are asked of a pool of {len(pool.query_of_row)}: ask for at least 1, at most all")
+    if not 1 <= num <= num_rows:
+        raise ValueError(f"{num} rows are asked of a pool of {num_rows}: ask for at least 1, at most all")

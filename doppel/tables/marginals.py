@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,23 +55,26 @@ class Table:
     weights: Whole
     sizes: tuple[int, ...]
     num_units: int
+    _counted: dict[Clique, Whole] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
-    def of_units(cls, codes: Sequence[Sequence[int]], units: Sequence[str], sizes: Sequence[int]) -> Table:
+    def of_units(cls, codes: Sequence[Any], units: Sequence[str] | None, sizes: Sequence[int]) -> Table:
         """A table in which a unit of m rows weighs 1/m in each.
 
         Args:
-            codes: Of each row.
-            units: Whose each row is.
+            codes: Of each row, or of all rows one after the other.
+            units: Whose each row is; None: each row is a unit of its own.
             sizes: Values of each column.
         """
-        _, owner, rows_of = np.unique(np.array(units), return_inverse=True, return_counts=True)
-        weights = (GRID // rows_of)[owner]
-        whole = np.array(codes, dtype=np.int64).reshape(len(units), len(sizes))
-        return cls(whole, weights, tuple(sizes), len(rows_of))
+        whole = np.asarray(codes, dtype=np.int64).reshape(-1, len(sizes))
+        if units is None:
+            return cls(whole, np.full(len(whole), GRID), tuple(sizes), len(whole))
+        numbers: dict[str, int] = {}
+        owner = np.fromiter((numbers.setdefault(unit, len(numbers)) for unit in units), np.int64, len(units))
+        return cls(whole, (GRID // np.bincount(owner))[owner], tuple(sizes), len(numbers))
 
     def marginal(self, clique: Clique) -> Whole:
-        """Exact counts of a marginal, never to be shown.
+        """Exact counts of a marginal, never to be shown; counted once.
 
         Formal guarantees:
             A unit adds a vector of non-negative numbers with sum at most 1: each of its m rows adds 1/m, cut towards
@@ -82,10 +85,13 @@ class Table:
         Returns:
             In whole multiples of 1/`GRID`, of the shape of the columns' sizes.
         """
-        shape = [self.sizes[place] for place in clique]
-        cells = np.ravel_multi_index(tuple(self.codes[:, place] for place in clique), shape)
-        counts = np.bincount(cells, weights=self.weights, minlength=math.prod(shape))
-        return counts.astype(np.int64).reshape(shape)
+        if clique not in self._counted:
+            shape = [self.sizes[place] for place in clique]
+            cells = np.ravel_multi_index(tuple(self.codes[:, place] for place in clique), shape)
+            counts = np.bincount(cells, weights=self.weights, minlength=math.prod(shape))
+            self._counted[clique] = counts.astype(np.int64).reshape(shape)
+            self._counted[clique].setflags(write=False)
+        return self._counted[clique]
 
     def measure(self, clique: Clique, mu: float, stream: KeyedStream) -> Measurement:
         """Release a marginal with noise.

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,7 @@ def as_word(cell: object) -> str:
     return plain(str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)) or OTHER
 
 
+@lru_cache(maxsize=4096)  # labels are few, and each is that of many rows
 def plain(label: str) -> str:
     """A label as it is the same in every form of a file: 5.0 is ``5``, True is ``true``, and no blanks are around it.
 

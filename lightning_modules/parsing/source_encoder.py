@@ -35,26 +35,26 @@ class EncoderArguments:
 
 @dataclass
 class SourceBatch:
-    """Tokens of several utterances, and the slot that each of them belongs to.
+    """Tokens of several utterances, and the piece that each of them belongs to.
 
-    Slot 0 stands for the whole utterance; slot ``1 + i`` for piece ``i``.
+    Index 0 stands for the whole utterance; ``1 + i`` for piece ``i``.
 
     Attributes:
         ids: Token ids [B, L], padded on the right.
         token_mask: True where there is a token [B, L].
-        slots: Slot of each token [B, L].
-        slot_mask: True where a row has a slot [B, 1 + S].
-        shapes: How each slot is spelt [B, 1 + S], see :func:`shape_of`.
+        piece_index: Piece of each token [B, L].
+        piece_mask: True where a row has a piece [B, 1 + S].
+        shapes: How each piece is spelt [B, 1 + S], see :func:`shape_of`.
     """
 
     ids: Tensor
     token_mask: Tensor
-    slots: Tensor
-    slot_mask: Tensor
+    piece_index: Tensor
+    piece_mask: Tensor
     shapes: Tensor
 
 
-#: Values of :func:`shape_of`, and one more for slot 0.
+#: Values of :func:`shape_of`, and one more for index 0.
 NUM_SHAPES = 7
 
 
@@ -106,19 +106,19 @@ class SourceEncoder(nn.Module, ABC):
 
     def collate(self, sources: Sequence[Sequence[str]], device: torch.device) -> SourceBatch:
         """Tokenise the pieces of several utterances and pad them."""
-        ids, slots = zip(*(self._row(tuple(pieces)) for pieces in sources), strict=True)
+        ids, piece_index = zip(*(self._row(tuple(pieces)) for pieces in sources), strict=True)
         shapes = [[0, *map(shape_of, pieces)] for pieces in sources]
-        token_mask, slot_mask = ([[True] * len(row) for row in rows] for rows in (ids, shapes))
+        token_mask, piece_mask = ([[True] * len(row) for row in rows] for rows in (ids, shapes))
         padded = (
             pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-            for rows in (ids, token_mask, slots, slot_mask, shapes)
+            for rows in (ids, token_mask, piece_index, piece_mask, shapes)
         )
         return SourceBatch(*(tensor.to(device) for tensor in padded))
 
     def forward(self, batch: SourceBatch) -> Tensor:
-        """Mean vector of each slot's tokens [B, 1 + S, D]; zero for a slot without tokens."""
+        """Mean vector of each piece's tokens [B, 1 + S, D]; zero for a piece without tokens."""
         hidden_BLD = self.features(batch)
-        member_BSL = torch.nn.functional.one_hot(batch.slots, batch.slot_mask.shape[1]).transpose(1, 2)
+        member_BSL = torch.nn.functional.one_hot(batch.piece_index, batch.piece_mask.shape[1]).transpose(1, 2)
         member_BSL = (member_BSL * batch.token_mask.unsqueeze(1)).to(hidden_BLD.dtype)
         return (member_BSL @ hidden_BLD) / member_BSL.sum(2, keepdim=True).clamp(min=1)
 
@@ -126,11 +126,11 @@ class SourceEncoder(nn.Module, ABC):
         row = self._rows.get(pieces)
         if row is None:
             before, after = self.special_ids()
-            ids, slots = list(before), [0] * len(before)
-            for slot, tokens in enumerate(self.tokenize(pieces) if pieces else [], start=1):
+            ids, index = list(before), [0] * len(before)
+            for piece, tokens in enumerate(self.tokenize(pieces) if pieces else [], start=1):
                 ids += tokens
-                slots += [slot] * len(tokens)
-            row = (ids + after, slots + [0] * len(after))
+                index += [piece] * len(tokens)
+            row = (ids + after, index + [0] * len(after))
             if self.training:  # it comes again in the next epoch
                 self._rows[pieces] = row
         return row

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from datamodules.encoded_turns import encode_turns
-from datamodules.logical_batches import AllTurns
+from datamodules.logical_batches import all_turns
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.grammar import generate
@@ -71,8 +71,8 @@ def names(turn: Turn) -> list[str]:
 def nats_a_word(model: CausalLM, turns: Sequence[Turn]) -> float:
     """Loss of the targets with their ends, over the number of their words."""
     encoded = encode_turns(turns, model.codec)
-    batches = AllTurns(encoded, model.codec, max_tokens_per_batch=8192)
-    nats = sum(model.losses(batches[i].micro_batches[0]).sum().item() for i in range(len(batches)))
+    batches = all_turns(encoded, max_tokens_per_batch=8192)
+    nats = sum(model.losses(batch.micro_batches[0]).sum().item() for batch in batches)
     return nats / sum(len((getattr(turn, model.codec.target) or "").split()) for turn in turns)
 
 

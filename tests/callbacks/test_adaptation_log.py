@@ -16,11 +16,11 @@ from lightning.pytorch.loggers import CSVLogger
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from callbacks.export import ExportPretrained
-from datamodules.text_mixture import TextMixtureDataModule
 from doppel.errors import DataError
 from doppel.grammar import generate
 from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.causal_lm import CausalLM
+from models.base.text_mixture import TextMixtureDataModule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -8,19 +8,12 @@ from datamodules.batch import LogicalBatch
 from datamodules.encoded_turns import EncodedTurns
 
 
-class Ids:
-    """What batching needs of a codec."""
-
-    pad_id = 0
-    max_length = 40
-
-
 def encoded(lengths: list[int], units: list[int]) -> EncodedTurns:
     """Rows whose tokens are all 100 + the row's number, with a prompt of one token."""
     ids = np.repeat(np.arange(len(lengths), dtype=np.int32) + 100, lengths)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ones = np.ones(len(lengths), dtype=np.int32)
-    return EncodedTurns(ids, offsets, ones, np.array(units, dtype=np.int32))
+    return EncodedTurns(ids, offsets, ones, np.array(units, dtype=np.int32), 0)
 
 
 def rows_of(batch: LogicalBatch) -> list[list[list[int]]]:

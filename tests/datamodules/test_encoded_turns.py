@@ -45,7 +45,8 @@ def test_the_fingerprint_of_the_embedded_corpus_is_that_of_its_turns(tmp_path: P
         code = (
             f"import doppel; doppel.__path__.insert(0, {str(copy.parent)!r}); import doppel.grammar; "
             f"assert doppel.grammar.__file__.startswith({str(copy)!r}); "
-            "from datamodules.sources import content_digest; print(content_digest('embedded:train?num=300&seed=1'))"
+            "from datamodules.sources import content_digest as digest; "
+            "print(digest('embedded:train?num=300&seed=1'))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         return done.stdout.strip()

@@ -9,14 +9,14 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from encoded_rows import Ids, encoded, rows_of
+from encoded_rows import encoded, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamodules.batch import IGNORE_INDEX
 from datamodules.codec import Codec
 from datamodules.encoded_turns import encode_turns
-from datamodules.logical_batches import AllTurns, EncodedUnits, LogicalBatches
+from datamodules.logical_batches import LogicalBatches, all_turns
 from datamodules.tables import read_turns
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
@@ -34,7 +34,7 @@ def test_every_sampled_unit_appears_once_with_its_rows(
 ) -> None:
     units = [u for u, size in enumerate(sizes) for _ in range(size)]
     lengths = [data.draw(st.integers(2, 20)) for _ in units]
-    batches = LogicalBatches(EncodedUnits(encoded(lengths, units)), Ids(), budget, max_rows, seed=1)  # type: ignore[arg-type]
+    batches = LogicalBatches(encoded(lengths, units), budget, max_rows, seed=1)
     sampled = data.draw(st.lists(st.integers(0, len(sizes) - 1), unique=True))
     batch = batches.make(3, sampled, 5.0)
 
@@ -62,7 +62,7 @@ def test_every_sampled_unit_appears_once_with_its_rows(
 
 def test_sorting_inside_the_batch_removes_padding() -> None:
     lengths = [3, 50] * 20
-    batches = LogicalBatches(EncodedUnits(encoded(lengths, list(range(40)))), Ids(), 200, 1)  # type: ignore[arg-type]
+    batches = LogicalBatches(encoded(lengths, list(range(40))), 200, 1)
     batch = batches.make(0, list(range(40)), 40.0)
     tokens = sum(mb.input_ids.numel() for mb in batch.micro_batches)
     assert tokens == sum(lengths)
@@ -71,15 +71,14 @@ def test_sorting_inside_the_batch_removes_padding() -> None:
 
 
 def test_an_empty_sample_has_no_micro_batch() -> None:
-    batches = LogicalBatches(EncodedUnits(encoded([4], [0])), Ids(), 200, 1)  # type: ignore[arg-type]
+    batches = LogicalBatches(encoded([4], [0]), 200, 1)
     batch = batches.make(0, [], 1.0)
     assert (batch.micro_batches, batch.num_units, batch.expected_num_units) == ([], 0, 1.0)
 
 
 def test_the_choice_of_rows_is_uniform_fresh_each_step_and_blind_to_content() -> None:
     def chosen(lengths: list[int], seed: int | None) -> list[int]:
-        units = EncodedUnits(encoded(lengths, [0] * 6))
-        batches = LogicalBatches(units, Ids(), 10_000, 2, seed=seed)  # type: ignore[arg-type]
+        batches = LogicalBatches(encoded(lengths, [0] * 6), 10_000, 2, seed=seed)
         return [row[0] - 100 for step in range(900) for row in rows_of(batches.make(step, [0], 1.0))[0]]
 
     rows = chosen([5] * 6, seed=7)
@@ -94,8 +93,7 @@ def test_the_choice_of_rows_is_uniform_fresh_each_step_and_blind_to_content() ->
 def test_over_long_turns_have_zero_loss_but_count_as_units(dialogues: str, tokenizer: object) -> None:
     short = Codec(tokenizer, "parse", "utterance", 30)
     turns = encode_turns(read_turns(dialogues, "utterance"), short)
-    units = EncodedUnits(turns)
-    batch = LogicalBatches(units, short, 500, 1).make(0, range(len(units)), 1.0)
+    batch = LogicalBatches(turns, 500, 1).make(0, range(turns.num_units), 1.0)
     without_loss = sum(int((mb.labels == IGNORE_INDEX).all(1).sum()) for mb in batch.micro_batches)
     assert without_loss == turns.num_over_long > 0
     assert batch.num_units == len(turns)
@@ -105,21 +103,23 @@ def test_over_long_turns_have_zero_loss_but_count_as_units(dialogues: str, token
 @pytest.mark.parametrize("limit", [None, 7])
 def test_validation_covers_every_turn_once(dialogues: str, codec: Codec, limit: int | None) -> None:
     turns = encode_turns(read_turns(dialogues, "utterance"), codec)
-    dataset = AllTurns(turns, codec, 200, limit, is_public=True)
+    dataset = all_turns(turns, 200, limit, is_public=True)
     rows = [row for i in range(len(dataset)) for unit in rows_of(dataset[i]) for row in unit]
     assert sorted(rows) == sorted(turns.row(i).tolist() for i in range(limit or len(turns)))
     assert all(dataset[i].is_public and len(dataset[i].micro_batches) == 1 for i in range(len(dataset)))
 
 
 def test_a_limit_takes_the_first_units() -> None:
-    units = EncodedUnits(encoded([2, 3, 4, 5], [0, 1, 0, 2]), limit=2)
-    assert len(units) == 2
-    assert units.rows(0).tolist() == [0, 2]
-    assert units.rows(1).tolist() == [1]
+    turns = encoded([2, 3, 4, 5], [0, 1, 0, 2])
+    first = turns.first_units(2)
+    assert (len(first), first.num_units) == (3, 2)
+    assert first.rows_of(0).tolist() == [0, 2] and first.rows_of(1).tolist() == [1]
+    assert [first.row(row).tolist() for row in range(3)] == [turns.row(row).tolist() for row in range(3)]
+    assert turns.first_units(9) is turns.first_units(None) is turns
 
 
 def test_the_secret_behind_the_choice_of_rows_is_in_no_copy() -> None:
-    batches = LogicalBatches(EncodedUnits(encoded([4], [0])), Ids(), 200, 1)  # type: ignore[arg-type]
+    batches = LogicalBatches(encoded([4], [0]), 200, 1)
     for leak in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match="secret"):
             leak(batches)
@@ -127,6 +127,6 @@ def test_the_secret_behind_the_choice_of_rows_is_in_no_copy() -> None:
 
 def test_the_choice_of_rows_under_a_test_seed_stays_what_it_was() -> None:
     """Runs with a fixed seed are repeated bit for bit."""
-    batches = LogicalBatches(EncodedUnits(encoded([4] * 9, [0] * 9)), Ids(), 200, 3, seed=7)  # type: ignore[arg-type]
+    batches = LogicalBatches(encoded([4] * 9, [0] * 9), 200, 3, seed=7)
     chosen = [[row[0] - 100 for row in rows_of(batches.make(step, [0], 1.0))[0]] for step in (0, 5)]
     assert chosen == [[4, 7, 8], [2, 4, 5]]

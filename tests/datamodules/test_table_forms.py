@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from datamodules.tables import read_turns
 from datamodules.turn import Turn, unit_name
 from doppel.errors import DataError
 from doppel.privacy.spec import plan
-from doppel.thingtalk import from_lispress
 
 SECRET = "zebra"
 OWN = Columns(text="review", label=["category", "review_stars"], unit="user id", parse="tree")
@@ -101,7 +101,7 @@ def test_every_form_gives_the_same_units_to_a_training_and_the_same_epsilon(tmp_
         data.codec = Codec(tokenizer, None, "utterance", 64)
         data.setup("fit")
         spec = calibrate(data.num_units, 5, 1.0, target_epsilon=8.0, unit=data.unit)
-        found.add((data.num_units, tuple(data.train_units().turns.ids.tolist()), repr(spec)))
+        found.add((data.num_units, tuple(data.train_turns().ids.tolist()), repr(spec)))
     assert len(found) == 1
 
 
@@ -255,12 +255,34 @@ def test_a_reference_whose_first_row_lacks_a_column_keeps_the_labels_of_the_othe
         assert [turn.label for turn in read_turns(path, "utterance", columns=columns)] == [None, "5", "4"]
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form not in ("parquet", "saved", "shards")])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", [5, 5.0, "5", "5.0", True, "TRUE", "yes", "1.10", "007", None])
 def test_a_label_is_the_same_whatever_the_form_says_it_with(tmp_path: Path, form: str, value: Any) -> None:
     wanted = {"5": "5", "5.0": "5", "True": "true", "TRUE": "true", "None": None}.get(str(value), value)
     path = write_table(tmp_path, form, [{"text": "a", "label": value}])
     assert [turn.label for turn in read_turns(path, "utterance")] == [wanted]
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "decimal128(5, 2)"])
+def test_a_number_of_a_column_of_any_type_is_the_label_that_a_text_of_it_is(tmp_path: Path, kind: str) -> None:
+    values = [Decimal("5"), Decimal("4.25"), Decimal("-0.5"), None, *([] if kind == "float16" else [Decimal("4.31")])]
+    numbers = values if kind.startswith("decimal") else [None if v is None else float(v) for v in values]
+    column = pyarrow.array(numbers, "float64").cast(kind) if kind.startswith("float") else pyarrow.array(numbers)
+    parquet.write_table(pyarrow.table({"text": ["a"] * len(values), "label": column}), tmp_path / "a.parquet")
+    texts = [{"text": "a", "label": "" if v is None else str(v)} for v in values]
+    theirs = read_turns(write_table(tmp_path, "csv", texts), "utterance")
+    assert read_turns(str(tmp_path / "a.parquet"), "utterance") == theirs
+
+
+def test_the_domain_of_a_dialogue_is_a_label_by_the_rule_of_rows(tmp_path: Path) -> None:
+    said = [5.0, " 5 ", True, None, "calendar"]
+    turns = [{"user_utterance": {"original_text": "a"}, "tags": {"domain": domain}} for domain in said]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"dialogue_id": "d", "turns": turns}) + "\n")
+    found = read_turns(str(tmp_path / "a.jsonl"), "dialogue")
+    assert [turn.label for turn in found] == ["5", "5", "true", None, "calendar"]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"dialogue_id": "d", "turns": [turns[0] | {"tags": {"domain": []}}]}))
+    with pytest.raises(DataError, match="'domain' is a list"):
+        read_turns(str(tmp_path / "a.jsonl"), "dialogue")
 
 
 @pytest.mark.parametrize("name", ["", " ", "NULL", "NaN", "none", "n/a", "N/A", "<NA>", "#N/A", "\\N", "-", "?"])
@@ -306,21 +328,3 @@ def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_
     assert refused.value.about == f"{path}:1"
     with pytest.raises(DataError, match="NOWHERE"):
         check("$NOWHERE/own.jsonl")
-
-
-def test_rows_of_schema2qa_have_no_header_and_their_programs_become_trees(tmp_path: Path) -> None:
-    path = tmp_path / "rows.tsv"
-    program = 'now => ( @org.schema.Book.Book ) filter param:id:Entity(org.schema.Book:Book) =~ " emma " => notify'
-    quoted = '"{}"'.format(program.replace('"', '""'))
-    rows = [
-        ["books-1", "find emma", quoted, "books"],
-        ["books-2", "all", "now => @org.schema.Book.Book => notify", "books"],
-    ]
-    path.write_text("".join("\t".join(row) + "\n" for row in rows))
-    first, second = read_turns(str(path), "utterance", needs=["parse", "label"])
-    assert (first.utterance, first.label, second.parse) == ("find emma", "books", "(@org.schema.Book.Book)")
-    assert first.parse is not None and from_lispress(first.parse) == program
-    path.write_text("books-1\tfind emma\tnow => ( @org.schema.Book.Book => notify\tbooks\n")
-    with pytest.raises(DataError, match="token 5 of 6") as refused:
-        read_turns(str(path), "utterance")
-    assert refused.value.about == f"{path}:1"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from datamodules.batch import IGNORE_INDEX
 from datamodules.codec import Codec
-from datamodules.text_mixture import TextMixtureDataModule, pack
 from doppel.errors import DataError
 from doppel.grammar import generate
+from models.base.text_mixture import TextMixtureDataModule, pack
 
 
 @given(st.lists(st.integers(1, 12), max_size=60), st.integers(4, 10))

@@ -49,7 +49,7 @@ class Exact:
         labels: Sequence[str] | None = None,
     ) -> None:
         self.rounds, self._sizes, self.seen = rounds, sizes, list[tuple[int, str, int]]()
-        self._electorate = Electorate(embed(texts), [str(i) for i in range(len(texts))], labels)
+        self._electorate = Electorate([embed(texts)], [str(i) for i in range(len(texts))], labels)
 
     def sizes(self) -> Mapping[str, float] | None:
         return self._sizes

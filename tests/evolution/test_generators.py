@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
 
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Candidate, Prompt
@@ -69,7 +69,7 @@ def test_the_grammar_writes_for_a_label() -> None:
 
 def test_a_batch_of_a_folders_model_equals_single_calls(tiny_model: str) -> None:
     """Left padding with masks and positions: the fault of others is neither."""
-    model = FolderModel(tiny_model, max_new_tokens=12, device="cpu")
+    model = FolderModel(tiny_model, max_new_tokens=12)
     rows = [model._tokenizer(q.words, add_special_tokens=False)["input_ids"] for q in QUESTIONS]
     assert len({len(row) for row in rows}) == 3
     together = model.write(rows, [q.stream for q in QUESTIONS])
@@ -79,7 +79,7 @@ def test_a_batch_of_a_folders_model_equals_single_calls(tiny_model: str) -> None
 
 def test_the_logits_of_a_padded_row_are_those_of_the_row_alone(tiny_model: str) -> None:
     """Sampling could hide a small error: near zero temperature, each token is the likeliest one, as without padding."""
-    model = FolderModel(tiny_model, temperature=1e-6, max_new_tokens=10, device="cpu")
+    model = FolderModel(tiny_model, temperature=1e-6, max_new_tokens=10)
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     reference = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
     rows = [tokenizer(q.words, add_special_tokens=False)["input_ids"] for q in QUESTIONS[:2]]
@@ -95,10 +95,24 @@ def test_the_logits_of_a_padded_row_are_those_of_the_row_alone(tiny_model: str) 
 
 
 def test_the_nucleus_is_kept_and_a_long_question_is_cut_at_its_begin(tiny_model: str) -> None:
-    model = FolderModel(tiny_model, top_p=1e-9, max_new_tokens=5, device="cpu")
+    model = FolderModel(tiny_model, top_p=1e-9, max_new_tokens=5)
     assert model.write([[5, 6]], ["a"]) == model.write([[5, 6]], ["b"]), "one token is left"
     long = list(range(3, 90)) * 20
     assert model.write([long], ["a"]) == model.write([long[-model._longest :]], ["a"])
+
+
+def test_a_model_with_a_window_writes_too_and_alike_for_its_streams(tiny_model: str, tmp_path: Path) -> None:
+    """By ``generate``, which has one random stream for all."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    config = MistralConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, sliding_window=8, eos_token_id=1)
+    for part in (MistralForCausalLM(config), tokenizer):
+        part.save_pretrained(tmp_path)
+    state = torch.random.get_rng_state()
+    model = FolderModel(tmp_path, max_new_tokens=12)
+    texts = model.write([[5, 6], [7]], ["a", "b"])
+    assert texts == model.write([[5, 6], [7]], ["a", "b"]) != model.write([[5, 6], [7]], ["a", "c"])
+    assert all(texts) and torch.equal(state, torch.random.get_rng_state())
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
@@ -121,7 +135,7 @@ def model_of_words(tiny_model: str, tmp_path: Path) -> Path:
 
 def test_what_was_answered_is_not_asked_again(tmp_path: Path, model_of_words: Path) -> None:
     wording, path = Wording("say{about}:", "{begin}", []), tmp_path / "answers.jsonl"
-    model = FolderModel(model_of_words, temperature=0.2, max_new_tokens=4, device="cpu")
+    model = FolderModel(model_of_words, temperature=0.2, max_new_tokens=4)
     texts = AskedModel(model, wording, Answers(path, "m")).random(prompts(5))
     assert len(set(texts)) > 1 and all(texts)
     lines = path.read_bytes().splitlines()

@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from tests.golden import model_loops
+from tests.golden.batches import batches
 from tests.golden.experiments import CONFIG, GRAPH, all_stages, digests
 from tests.golden.trainings import goldens
 from tests.golden.values import grammar, machine, noise_multipliers
@@ -40,6 +42,9 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def values() -> dict[str, Any]:
     """All but the experiments."""
     content: dict[str, Any] = {"machine": machine(), "grammar": grammar(), "accountants": noise_multipliers()}
+    with tempfile.TemporaryDirectory() as folder:
+        content["batches"] = batches(Path(folder))
+    content["models"] = {"features": model_loops.features(), "words": model_loops.words()}
     for ranks in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
             found = goldens(Path(folder), ranks)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,3 +86,124 @@ def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[st
             "protected": list(step.protected),
             "mechanisms": list(step.mechanisms),
         }
+
+
+def read(path: Path, unit: Any, columns: Mapping[str, Any] | None = None) -> Iterator[list[str | None]]:
+    """The turns of a file."""
+    from datamodules.columns import Columns
+    from datamodules.tables import read_turns
+
+    for turn in read_turns(str(path), unit, columns=None if columns is None else Columns(**columns)):
+        yield [turn.utterance, turn.parse, turn.unit, turn.label]
+
+
+def batches(
+    path: Path, model: Path, codec: tuple[Any, Any, bool, bool], unit: Any, seed: int, rank: int, world_size: int
+) -> Iterator[list[Any]]:
+    """The batches of a rank: of an epoch by Poisson samples, of one that is shuffled, and of a validation."""
+    from types import SimpleNamespace
+
+    from transformers import AutoTokenizer
+
+    from datamodules.codec import Codec
+    from datamodules.dialogue_data_module import DialogueDataModule
+
+    source, target, names_target, has_slots = codec
+    slots = "shipped" if has_slots else None
+    for sampling in ("poisson", "shuffle"):
+        given = {"unit": unit, "batch_size": 9, "sampling_seed": seed, "limit_val_turns": 50}
+        data = DialogueDataModule(str(path), str(path), max_tokens_per_micro_batch=400, sampling=sampling, **given)
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        data.codec = Codec(tokenizer, source, target, 90, "spaced", task_prefix=names_target, slots=slots)
+        data.trainer = SimpleNamespace(  # type: ignore[assignment]
+            state=SimpleNamespace(fn=None),
+            global_rank=rank,
+            world_size=world_size,
+            global_step=0,
+            strategy=SimpleNamespace(broadcast=lambda secret: secret),
+        )
+        data.setup("fit")
+        for batch in [*data.train_dataloader(), *data.val_dataloader()]:
+            yield [batch.num_units, batch.expected_num_units, batch.is_public]
+            for part in batch.micro_batches:
+                yield [part.num_units, part.rows_per_unit, part.input_ids.tolist(), part.labels.tolist()]
+
+
+def last_states(model: str, texts: Sequence[str]) -> Tensor:
+    """The last layer's state of each text's last token."""
+    from doppel.models import TextFeaturizer
+
+    return TextFeaturizer(model)(texts)
+
+
+def mean_states(model: str, texts: Sequence[str]) -> Tensor:
+    """The mean over each text's tokens, of length 1."""
+    from doppel.models import TextFeaturizer
+
+    return TextFeaturizer(model, pooling="mean")(texts)
+
+
+def judge_states(model: str, texts: Sequence[str]) -> Tensor:
+    """As :func:`last_states`, behind the token that begins a text."""
+    from doppel.metrics.fluency import LanguageModel
+
+    return LanguageModel(model)(texts)
+
+
+def minilm() -> str:
+    """Folder of MiniLM."""
+    from doppel.models import minilm
+
+    return minilm()
+
+
+def embedded(texts: Sequence[str], alone: bool) -> Tensor:
+    """What topics and votes compare."""
+    from commands.privacy.counted import embed
+
+    return torch.as_tensor(embed(texts, "minilm", alone))
+
+
+def nats(model: str, texts: Sequence[str]) -> list[float]:
+    """Loss of each text."""
+    from doppel.metrics.fluency import LanguageModel
+
+    return LanguageModel(model).nats(texts)
+
+
+def next_token(model: str, taught: Sequence[str], judged: Sequence[str], epochs: int) -> float:
+    """Share of next tokens that are the likeliest."""
+    from doppel.metrics.next_token import next_token_accuracy
+
+    return next_token_accuracy(taught, judged, model, epochs) or 0.0
+
+
+def value_scores(model: str, text: str, values: Sequence[str]) -> list[float]:
+    """log p(value | text)."""
+    from transformers import AutoModelForCausalLM
+
+    from doppel.models import load
+    from doppel.tables.asked import ValueChooser
+
+    chooser = ValueChooser(*load(model, AutoModelForCausalLM))
+    return chooser._scores(text, values, "Request: {text}\nKind:").tolist()
+
+
+def written(model: str, begins: Sequence[str], streams: Sequence[str]) -> list[str]:
+    """What a generator in a folder goes on with."""
+    from doppel.evolution.generators.answers import Answers
+    from doppel.evolution.generators.hugging_face import FolderModel
+    from doppel.evolution.generators.wording import Question
+
+    questions = [Question(words, "", stream) for words, stream in zip(begins, streams, strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        answers = Answers(Path(folder) / "answers.jsonl", "golden")
+        FolderModel(model, max_new_tokens=24, batch_size=3).answer(questions, answers)
+        return [str(answers.find(question)) for question in questions]
+
+
+def guessed(model: str, before: Sequence[str], behind: Sequence[str]) -> list[str]:
+    """Words in place of a mask."""
+    from doppel.redaction.reconstruction import Reconstructor
+
+    return Reconstructor(model).guesses(before, behind)

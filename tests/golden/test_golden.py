@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.golden import entrances
+from tests.golden import entrances, model_loops
+from tests.golden.batches import batches
 from tests.golden.dump import CONFIGS, GRAPHS, VALUES, changed, read
 from tests.golden.experiments import CONFIG, FILE, GRAPH, digests
 from tests.golden.trainings import goldens
@@ -45,9 +46,23 @@ def test_the_grammar_generates_the_same_turns() -> None:
     same(kept("grammar/"), grammar())
 
 
+@pytest.mark.filterwarnings("ignore:NOT PRIVATE")
+def test_files_become_the_same_turns_and_batches(tmp_path: Path) -> None:
+    same(kept("batches/"), batches(tmp_path))
+
+
 def test_the_accountants_give_the_same_numbers() -> None:
     old, new = kept("accountants/"), noise_multipliers()
     assert new == pytest.approx(old, abs=1.5e-6)
+
+
+def test_every_loop_over_a_model_reads_and_writes_the_same() -> None:
+    old, new, is_here = kept("models/features/"), model_loops.features(), kept("machine/") == machine()
+    assert set(new) >= {name for name in old if "minilm" not in name}
+    for name, values in new.items():
+        assert values == pytest.approx(old[name], abs=1e-6 if is_here else 1e-3), name
+    if is_here:
+        same(kept("models/words/"), model_loops.words())
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.ddp)])

@@ -75,12 +75,12 @@ class Case:
 
 _RDP, _PLD = "--privacy.accountant=rdp", "--privacy.accountant=pld"
 _DIALOGUES = (_RDP, "--data.init_args.unit=dialogue", f"--privacy.delta={1 / (20 * math.log(20))}")
-_LISPRESS = "--model.init_args.sampling.grammar=lispress"
+_NAMES = "--model.init_args.sampling.grammar={folder}/prompts.jsonl"
 _ADAPTERS = tuple(entrances.ADAPTERS)
 CASES = (
     Case("utterances-private", "utterances", (*_PRIVATE, _PLD)),
     Case("utterances-plain", "utterances", (*_PLAIN,), None),
-    Case("trees-private", "trees", (*_PRIVATE, _RDP), (_LISPRESS,)),
+    Case("trees-private", "trees", (*_PRIVATE, _RDP), (_NAMES,)),
     Case("trees-plain", "trees", (*_PLAIN,), is_split=False),
     Case("utterances-of-trees-private", "utterances-of-trees", (*_PRIVATE, _RDP)),
     Case("utterances-of-trees-plain", "utterances-of-trees", (*_PLAIN,), None, is_split=False),
@@ -221,7 +221,12 @@ def _predict(case: Case, folder: Path) -> list[str]:
     own += ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.logger=false"]
     own += [f"--ckpt_path={run / 'fit' / 'checkpoints' / 'last.ckpt'}", f"--run_dir={run / 'predict'}"]
     own += entrances.written_to(run / "samples.jsonl")
-    return ["predict", *entrances.MODELS[case.model], *own, *(case.sampling or ())]
+    return [
+        "predict",
+        *entrances.MODELS[case.model],
+        *own,
+        *(word.replace("{folder}", str(folder)) for word in case.sampling or ()),
+    ]
 
 
 def main(folder: Path, ranks: int) -> None:

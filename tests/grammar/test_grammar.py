@@ -166,7 +166,7 @@ def test_heads_are_functions_of_the_published_api(heads: Counter[str]) -> None:
 
 
 def test_rules_that_cannot_agree_are_refused() -> None:
-    with pytest.raises(GrammarError, match="slots"):
+    with pytest.raises(GrammarError, match="variables"):
         SynchronousGrammar({"a": [rule(1, "(X {b})", "[{b}|]")], "b": [rule(1, "1L", "one")]})
     with pytest.raises(GrammarError, match="unknown"):
         SynchronousGrammar({"a": [rule(1, "(X)", "{nowhere}")]})
@@ -188,7 +188,7 @@ def test_an_entry_of_a_file_that_is_no_rule_is_refused_with_its_place(entry: dic
         productions([{"weight": 1, "tree": "(X)", "phrases": ["x"]}, entry], "people.yaml, guest")
 
 
-def test_slots_are_shared_between_phrase_and_tree_and_numbered_slots_are_independent() -> None:
+def test_variables_are_shared_between_phrase_and_tree_and_numbered_ones_are_independent() -> None:
     digits = [rule(1, f"{n}L", str(n)) for n in range(10)]
     grammar = SynchronousGrammar({"sum": [rule(1, "(+ {n} {n.2})", "{n.2} and {n}")], "n": digits})
     rng = random.Random(0)

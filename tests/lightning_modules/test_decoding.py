@@ -1,4 +1,4 @@
-"""The decoder with slots computes the model's own logits and draws from the law of Hugging Face's ``generate``."""
+"""The decoder computes the model's own logits and draws from the law of Hugging Face's ``generate``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
-from lightning_modules.decoding import slots
-from lightning_modules.decoding.candidates import candidates, draw
-from lightning_modules.decoding.slots import DrawingRule, Request, decode
+from doppel.decoding import decode as decoding
+from doppel.decoding.candidates import candidates, draw
+from doppel.decoding.decode import DrawingRule, Request, decode
 
 BOS, EOS, VOCABULARY, POSITIONS = 0, 1, 9, 48
 PLAIN = DrawingRule(top_k=0, top_p=1.0, temperature=1.0, never=(BOS,), eos_id=EOS)
@@ -67,7 +67,7 @@ def requests_of_unequal_length(number: int, limit: int) -> list[Request]:
 @pytest.mark.parametrize("name", ["GPT2", "GPT2-eager", "Llama", "Qwen2", "Qwen3", "GPTNeoX", "OPT", "Phi"])
 def test_logits_are_those_of_the_whole_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However rows are refilled, moved and grown: in float64, to rounding."""
-    monkeypatch.setattr(slots, "_SPARE_COLUMNS", 2)
+    monkeypatch.setattr(decoding, "_SPARE_COLUMNS", 2)
     model = make_model(name).double()
     checked = []
 
@@ -79,8 +79,8 @@ def test_logits_are_those_of_the_whole_text(name: str, monkeypatch: pytest.Monke
             checked.append(row)
         return logits_RV
 
-    real_forward = slots.Slots.forward
-    monkeypatch.setattr(slots.Slots, "forward", check)
+    real_forward = decoding.DecodingBatch.forward
+    monkeypatch.setattr(decoding.DecodingBatch, "forward", check)
     requests = [replace(r, prompt=[*r.prompt, BOS]) for r in requests_of_unequal_length(14, 10)]
     torch.manual_seed(0)
     written = decode(model, requests, PLAIN, max_rows=4)
@@ -197,7 +197,7 @@ def test_draws_follow_the_scores() -> None:
 def test_autocast_is_followed() -> None:
     model = make_model("GPT2")
     requests = requests_of_unequal_length(10, 6)
-    decoder = slots.Slots(model, PLAIN, 4)
+    decoder = decoding.DecodingBatch(model, PLAIN, 4)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
         written = decoder.write(requests)
     assert all(written)

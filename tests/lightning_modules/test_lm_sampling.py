@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from datamodules.codec import Codec
+from doppel.decoding.decode import is_supported
 from doppel.errors import UserError
-from lightning_modules.decoding.slots import is_supported
 from lightning_modules.sampling import SamplingArguments, sample_texts
 
 WORDS = [f"w{i}" for i in range(8)]

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from datamodules.tables import read_turns
-from doppel.metrics import FeaturizerError
 from doppel.metrics.fluency import LanguageModel
 from doppel.metrics.judged import fluency_metrics, outliers
+from doppel.models import ModelError
 
 TEXTS = ["yes", "book a meeting with anna at nine", "", "what is the weather on tuesday", "book a room"]
 PEOPLE = [turn.utterance for turn in read_turns("embedded:test?num=600&seed=9", "utterance")]
@@ -66,5 +66,5 @@ def test_a_tokenizer_without_a_first_token_is_named(tiny_model: str) -> None:
     assert judge._loaded is not None
     tokenizer = judge._loaded[1]
     tokenizer.bos_token = tokenizer.eos_token = None
-    with pytest.raises(FeaturizerError, match="begins a text"):
+    with pytest.raises(ModelError, match="begins a text"):
         judge.nats(["no"])

@@ -13,9 +13,10 @@ import torch
 from mauve import compute_mauve
 from transformers import AutoModel, AutoTokenizer
 
-from doppel.metrics import Corpus, FeaturizerError, TextFeaturizer, compare
+from doppel.metrics import Corpus, compare
 from doppel.metrics.judged import mauve_metrics
 from doppel.metrics.mauve import mauve
+from doppel.models import ModelError, TextFeaturizer
 
 HUMAN = [f"set a meeting with {name} at {hour} pm" for name in ("ann", "bob", "eve") for hour in range(1, 11)]
 OTHER = [f"{n * 7919} !! {n * 104729} ??" for n in range(30)]
@@ -81,12 +82,12 @@ def test_mauve_keeps_faiss_quiet_but_passes_other_messages(tiny_model: str, capf
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./none"])
 def test_a_missing_folder_is_named(name: str) -> None:
-    with pytest.raises(FeaturizerError, match=name):
+    with pytest.raises(ModelError, match=name):
         TextFeaturizer(name)(["yes"])
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FeaturizerError, match=str(tmp_path)):
+    with pytest.raises(ModelError, match=str(tmp_path)):
         TextFeaturizer(tmp_path)(["yes"])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from doppel.metrics.next_token import _batches, _logits, _rows, next_token_accuracy
-from doppel.metrics.text_featurizer import load_judge
+from doppel.metrics.next_token import _batches, _rows, next_token_accuracy
+from doppel.models import load, logits
 
 TEXTS = ["cancel my next meeting", "book a table for two"] * 40
 
@@ -28,15 +28,15 @@ def test_nothing_to_learn_from_or_to_be_tested_on_gives_no_number(tiny_model: st
 def test_a_token_is_predicted_from_those_before_it_whoever_is_beside_the_text(tiny_model: str) -> None:
     from transformers import AutoModelForCausalLM
 
-    model, tokenizer = load_judge(tiny_model, AutoModelForCausalLM)
+    model, tokenizer = load(tiny_model, AutoModelForCausalLM)
     short, long = _rows(tokenizer, ["cancel my next meeting", "cancel my next meeting and then a longer one"], 64)
     with torch.inference_mode():
         ((ids_BT, labels_BT),) = _batches([short, long])
         ((alone_BT, _),) = _batches([short])
-        beside = _logits(model, ids_BT).view(2, ids_BT.shape[1], -1)[0, : len(short) - 1]
-        alone = _logits(model, alone_BT).view(1, len(short) - 1, -1)[0]
-        cut = _logits(model, alone_BT[:, :3]).view(1, 3, -1)[0]
+        beside = logits(model, ids_BT)[0, : len(short) - 1]
+        alone = logits(model, alone_BT)[0]
+        cut = logits(model, alone_BT[:, :3])[0]
     assert torch.allclose(beside, alone, atol=1e-4) and torch.allclose(alone[:3], cut, atol=1e-4)
-    assert labels_BT[0, : len(short) - 1].tolist() == short[1:].tolist()
+    assert labels_BT[0, : len(short) - 1].tolist() == short[1:]
     assert set(labels_BT[0, len(short) - 1 :].tolist()) == {-100}
-    assert short[-1].item() == tokenizer.eos_token_id == pytest.approx(long[-1].item())
+    assert short[-1] == tokenizer.eos_token_id == pytest.approx(long[-1])

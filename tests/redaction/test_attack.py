@@ -12,7 +12,7 @@ import pytest
 from doppel.errors import DataError, UserError
 from doppel.redaction.attack import classify, replayed
 from doppel.redaction.mask import Redactor
-from doppel.redaction.rank import LogisticRanker, WordClassifier
+from doppel.redaction.rank import LogisticRanker
 from doppel.redaction.reconstruction import Reconstructor
 
 BASE = Path(__file__).parents[2] / "models" / "base"
@@ -37,11 +37,11 @@ def texts(kind: str, num: int, seed: int) -> list[str]:
 
 
 def test_the_attack_falls_with_the_level_and_is_at_chance_when_all_is_masked() -> None:
-    classifier = WordClassifier.fit(texts("sensitive", 100, 1), texts("safe", 100, 2))
+    ranker = LogisticRanker.fit(texts("sensitive", 100, 1), texts("safe", 100, 2))
     sensitive, safe = texts("sensitive", 150, 3), texts("safe", 120, 4)
     found = []
     for level in (0.0, 0.15, 0.6, 1.0):
-        redactor = Redactor(ranker=LogisticRanker(classifier), level=level)
+        redactor = Redactor(ranker=ranker, level=level)
         hidden = [[redactor.redact(text).text for text in rows] for rows in (sensitive, safe)]
         found.append(classify(*hidden))
     assert [one.num_texts for one in found] == [240] * 4
@@ -97,5 +97,5 @@ def test_a_language_model_guesses_usual_words_and_not_rare_ones() -> None:
 
 
 def test_no_model_no_guess(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no masks can be guessed: featurizer .*: no such folder"):
+    with pytest.raises(UserError, match="no masks can be guessed: model .*: no such folder"):
         Reconstructor(tmp_path / "none")

@@ -103,7 +103,7 @@ def test_without_a_level_nothing_is_learnt_and_all_rows_are_written(tables: Path
     words.write_text("".join(f"Ana{n}\tperson\n" for n in range(200)))
     assert redact(tables, "jsonl", "--level", "0", "--words", str(words), "--pseudonyms") == 0
     rows = {name: (tables / "out" / f"{name}.jsonl").read_text().splitlines() for name in PLACES}
-    assert {len(lines) for lines in rows.values()} == {200} and told(tables)["ranker"] is None
+    assert {len(lines) for lines in rows.values()} == {200}
     assert "ana7" not in "".join(rows["safe"]).lower()  # nor in the address, whose part it is
     texts = {name: [json.loads(line)["text"] for line in lines] for name, lines in rows.items()}
     names = {name: [text.split(" for ")[1].split(",")[0] for text in own] for name, own in texts.items()}
@@ -149,7 +149,6 @@ def test_no_epsilon_is_told_and_nothing_is_called_private(tables: Path, capsys: 
         (["--level", "0.5", "--held-out", "1"], "--held-out is 1"),
         (["--level", "0.5", "--held-out", "1e-9"], "0 sensitive and 0 safe rows are held out"),
         (["--level", "0", "--patterns", "iban"], "no pattern 'iban'"),
-        (["--level", "0.5", "--ranker", "random"], "ranker"),
         (["--level", "0.5", "--columns.text", "said"], "no 'said'"),
         (["--level", "0.5", "--pseudonyms", "--reconstruct", "models/base"], "leave out --pseudonyms"),
     ],

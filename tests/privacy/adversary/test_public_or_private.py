@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 import subprocess
@@ -147,13 +148,19 @@ def test_the_published_splits_of_one_source_are_told_from_copies(data_folder: Pa
     names = [(smcalflow, f"{part}.dataflow_dialogues.jsonl.zip") for part in ("train", "valid")]
     train, valid = (str(folder / name) for folder, name in names)
     assert overlapping(valid, None, [(train, None)]) is None
-    programs = [str(schema2qa / f"{name}.tsv") for name in ("program_train", "program_dev", "iid_dev")]
+    programs = []
+    for name in ("program_train", "program_dev", "iid_dev"):
+        with (schema2qa / f"{name}.tsv").open(encoding="utf-8", newline="") as file:
+            said = "\n".join(row[1] for row in csv.reader(file, delimiter="\t"))
+        (tmp_path / f"{name}.txt").write_text(said, encoding="utf-8")
+        programs.append(str(tmp_path / f"{name}.txt"))
     assert not any(overlapping(other, None, [(programs[0], None)]) for other in programs[1:])
     assert overlapping(train, None, [(valid, None), (train, None)]) == train
 
 
 def test_nothing_of_an_utterance_is_the_same_in_another_process(private: str) -> None:
-    words = "import sys; from datamodules.tables import utterances_of as u; from datamodules.columns import Columns; "
+    words = "import sys; from datamodules.tables import utterances_of as u; "
+    words += "from datamodules.columns import Columns; "
     words += "print(*u(sys.argv[1], Columns(text='said')).long)"
     told = [
         subprocess.run(

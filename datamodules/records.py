@@ -1,0 +1,235 @@
+"""The rows of a file of any known form, one by one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamodules.sources import read_files
+from doppel.errors import DataError
+from doppel.files import kind_of, parse_json, read_bytes, read_json_lines, read_lines
+
+#: A place such as ``reviews.csv:7``, and what stands there by column.
+Record = tuple[str, dict[str, Any]]
+#: Forms that are known and not read, and what to do about them.
+_NOT_READ = {".xlsx": "save the sheet as .csv", ".xls": "save the sheet as .csv", ".arrow": "name its folder"}
+
+csv.field_size_limit(2**31 - 1)  # a cell may hold a whole story
+
+
+class _BadRowError(DataError):
+    """A row of a table that does not keep its form; the rows after it can still be read."""
+
+
+def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> Iterator[Record]:
+    """Read a file row by row, in order.
+
+    ==============================  ====================================================================================
+    ``.jsonl``, ``.ndjson``         one JSON object a line; also any name without a known ending
+    ``.json``                       a JSON list of objects or of texts; or JSON lines
+    ``.csv``, ``.tsv``              first line: the columns. Commas or tabs, as the name says, or what else the first
+                                    line has of commas, semicolons and tabs. An empty cell is null
+    ``.txt``                        one text a line, as the column ``text``; blank lines are passed over
+    ``.parquet``                    rows by column
+    a folder                        a data set of Hugging Face's ``save_to_disk``, or Parquet files of one name
+    ``hf:NAME?split=train``         Parquet files of the Hugging Face hub, read into memory alone
+                                    (:mod:`datamodules.hub`)
+    ==============================  ====================================================================================
+
+    Text is read by :func:`doppel.files.read_lines`; files may be compressed as ``.gz``, or as ``.zip`` of one file.
+    Each file is opened once, and nothing is written anywhere.
+
+    Args:
+        path: The file.
+        on_bad_row: Called with what would be raised for a row of a text table (``.csv``, ``.tsv``) whose cells are too
+            few, too many or badly quoted, and the row is passed over; None raises.
+
+    Raises:
+        DataError: The file, or a row of it, cannot be read; the message names the line (the row of a table that has no
+            lines) and never quotes the content.
+    """
+    is_folder = Path(path).is_dir()
+    for name, content in read_files(path):
+        if is_folder and kind(name) == ".arrow":
+            yield from _arrow(name, content)
+        elif kind(name) in (".csv", ".tsv"):
+            yield from _table(name, content, on_bad_row)
+        else:
+            yield from _FORMS.get(kind(name), _json_lines)(name, content)
+
+
+def kind(path: str) -> str:
+    """The end of a file's name that tells its form, without that of its compression: ``.csv`` of ``a.csv.gz``."""
+    name = Path(path)
+    return (Path(name.stem) if name.suffix in (".gz", ".zip") else name).suffix.lower()
+
+
+def head_of(where: str) -> str:
+    """The line that names the columns of a row: the first one of a table of text, else its own."""
+    path, _, line = where.rpartition(":")
+    return f"{path}:1" if line.isdigit() and kind(path) in (".csv", ".tsv") else where
+
+
+def _json_lines(path: str, content: bytes) -> Iterator[Record]:
+    if kind(path) in _NOT_READ:
+        raise DataError(f"{path} is in a form that is not read: {_NOT_READ[kind(path)]}")
+    for number, record in read_json_lines(path, content):
+        yield f"{path}:{number}", record
+
+
+def _json(path: str, content: bytes) -> Iterator[Record]:
+    """A list, or lines."""
+    lines = [line for _, line in read_lines(path, ".json", content)]
+    if not "".join(lines[:20]).lstrip().startswith("["):
+        yield from _json_lines(path, content)
+        return
+    form = "the file must be one list, or one object a line"
+    for number, entry in enumerate(parse_json("".join(lines), path, 1, form), 1):
+        where = f"{path}, entry {number}"
+        if not isinstance(entry, dict | str):
+            raise DataError(f"{kind_of(entry)}: every entry must be an object, or a text", about=where)
+        yield where, {"text": entry} if isinstance(entry, str) else entry
+
+
+def _text_lines(path: str, content: bytes) -> Iterator[Record]:
+    for number, line in read_lines(path, ".txt", content):
+        if line.strip():
+            yield f"{path}:{number}", {"text": line.rstrip("\r\n")}
+
+
+def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) -> Iterator[Record]:
+    """Rows of a table of text; each stands where it begins, for a quoted cell may hold ends of lines.
+
+    Columns without a name are passed over. Behind the last one with a name their cells must be empty, as those are that
+    a spreadsheet adds; a row may lack them.
+    """
+    lines = (line for _, line in read_lines(path, kind(path), content))
+    first = next(lines, "")
+    delimiter = _delimiter(first, "\t" if kind(path) == ".tsv" else ",")
+    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+    header = _row(reader, path, 1) or []
+    names = [name.strip() for name in header]
+    while names and not names[-1]:
+        names.pop()
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        places = [str(place) for place, name in enumerate(names, 1) if name == twice[0]]
+        raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=f"{path}:1")
+    while True:
+        start = reader.line_num + 1
+        try:
+            row = _row(reader, path, start)
+            if row is None:
+                return
+            if row and (not len(names) <= len(row) <= len(header) or any(map(str.strip, row[len(names) :]))):
+                raise _BadRowError(
+                    f"{len(row)} cells in this row, {len(names)} in the first line, which names the "
+                    "columns: put cells with separators in quotes (or give one utterance a line as .txt)",
+                    about=f"{path}:{start}",
+                )
+        except _BadRowError as error:
+            if on_bad_row is None:
+                raise
+            on_bad_row(str(error))
+            continue
+        if any(row):
+            yield f"{path}:{start}", {name: cell or None for name, cell in zip(names, row, strict=False) if name}
+
+
+def _delimiter(first: str, usual: str) -> str:
+    """What stands between the cells of a first line: the usual sign, or another one where that splits nothing."""
+
+    def num_cells(sign: str) -> int:
+        try:
+            cells = next(csv.reader([first], delimiter=sign, strict=True), [])
+        except csv.Error:  # what is read then says so
+            return 0
+        return 0 if any('"' in cell for cell in cells) else len(cells)
+
+    return usual if num_cells(usual) > 1 else max((usual, ";", "\t", ","), key=num_cells)
+
+
+def _row(reader: Any, path: str, start: int) -> list[str] | None:
+    try:
+        return next(reader, None)
+    except csv.Error as error:  # its text never quotes a cell
+        ends = f"; it ends in line {reader.line_num}" if reader.line_num > start else ""
+        raise _BadRowError(
+            f"the row that begins here is broken ({error}{ends}): a cell in quotes ends with a quote, "
+            "and a quote inside it is written twice",
+            about=f"{path}:{start}",
+        ) from None
+
+
+def _parquet(path: str, content: bytes) -> Iterator[Record]:
+    arrow = _pyarrow(path)
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(io.BytesIO(read_bytes(path, ".parquet", content)))
+        yield from _rows(file.schema_arrow, file.iter_batches(), path)
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, "Parquet", error) from None
+
+
+def _arrow(path: str, content: bytes) -> Iterator[Record]:
+    arrow = _pyarrow(path)
+    try:
+        stream = arrow.ipc.open_stream(content)
+        yield from _rows(stream.schema, stream, path)
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, "Arrow", error) from None
+
+
+def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
+    """Rows of Arrow tables; the classes of a Hugging Face data set by their names."""
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        places = [str(place) for place, name in enumerate(schema.names, 1) if name == twice[0]]
+        raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=path)
+    described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
+    classes = {name: f["names"] for name, f in described.items() if isinstance(f, dict) and f.get("names")}
+    written: dict[str, Any] = {"halffloat": np.float16, "float": np.float32, "decimal128": str, "decimal256": str}
+    types = {field.name: str(field.type).partition("(")[0] for field in schema}
+    narrow = {name: written[kind] for name, kind in types.items() if kind in written}
+    number = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            number += 1
+            for name, known in classes.items():
+                value = row.get(name)
+                row[name] = known[value] if isinstance(value, int) and 0 <= value < len(known) else None
+            for name, number_of in narrow.items():  # 4.3 is 4.3, not 4.300000190734863
+                row[name] = None if row[name] is None else float(str(number_of(row[name])))
+            yield f"{path}, row {number}", row
+
+
+def _pyarrow(path: str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise DataError(
+            f"{path} is read by pyarrow, which is not installed: pip install --constraint constraints.txt pyarrow, or "
+            "give .csv or .jsonl"
+        ) from None
+    return pyarrow
+
+
+def _unreadable(path: str, form: str, error: Exception) -> DataError:
+    return DataError(f"{path} is no readable {form} file ({type(error).__name__}): write it again, or give another")
+
+
+_FORMS: dict[str, Callable[[str, bytes], Iterator[Record]]] = {
+    ".json": _json,
+    ".txt": _text_lines,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,72 @@
+"""The public vectors that are nearest to a private one: exactly, whatever is beside it in a matrix.
+
+Formal guarantees:
+    What a row is nearest to depends on this row and on the public vectors *to the last bit*. Entries are cut to [-1, 1]
+    and rounded to multiples of 2⁻²⁰, each by itself (:func:`whole`). So products and sums of at most 2,048 of them are
+    whole numbers below 2⁵³, exact in float64 in whatever order they are added, and no row changes what another is
+    nearest to by being in one matrix with it, as rounding would where two vectors are about as near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Whole = NDArray[np.int32]
+#: What near means: the smallest angle, or the smallest distance.
+Nearness = Literal["cosine", "l2"]
+#: Entries of vectors are whole multiples of 1/_WHOLE, so that sums of their products are exact.
+_WHOLE = 2.0**20
+#: Entries of the longest vector: three sums of so many products are whole numbers below 2⁵³.
+MAX_DIMENSIONS = 2**11
+#: Scores that are held at a time, of 8 bytes each, and as many entries of rows.
+_PART = 2**22
+
+
+def whole(vectors_ND: NDArray[np.floating]) -> Whole:
+    """Vectors as whole numbers, multiples of 2⁻²⁰ of entries in [-1, 1]; each entry by itself.
+
+    Raises:
+        ValueError: The vectors have more than 2,048 entries.
+    """
+    if vectors_ND.shape[1] > MAX_DIMENSIONS:
+        raise ValueError(f"embeddings of {vectors_ND.shape[1]} entries: give at most {MAX_DIMENSIONS}")
+    return np.rint(np.clip(np.asarray(vectors_ND, dtype=np.float64), -1.0, 1.0) * _WHOLE).astype(np.int32)
+
+
+def normalised(vectors_MD: NDArray[np.floating], nearness: Nearness = "cosine") -> Whole:
+    """Public vectors as whole numbers: for angles of norm 1 each, which the mean of several embeddings has not."""
+    vectors = np.asarray(vectors_MD, dtype=np.float64)
+    if nearness == "cosine":
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return whole(vectors)
+
+
+def nearest(rows_ND: Whole, public_MD: Whole, k: int, nearness: Nearness = "cosine") -> Iterator[list[int]]:
+    """The k public vectors nearest to each row, of equally near ones the first; all of them where there are fewer.
+
+    Scores are ⟨x, c⟩ for angles, which a row's own length does not change, and 2⟨x, c⟩ - ‖c‖² for distances. Both are
+    exact. Memory beside the arguments does not grow with the rows.
+
+    Args:
+        rows_ND: Of :func:`whole`.
+        public_MD: Of :func:`normalised`.
+        k: How many.
+        nearness: What near means.
+
+    Yields:
+        Places of the public vectors, for each row.
+    """
+    public = public_MD.astype(np.float64)
+    squares_M = np.einsum("md,md->m", public, public)
+    part = max(1, _PART // max(1, *public.shape))
+    for start in range(0, len(rows_ND), part):
+        scores = rows_ND[start : start + part].astype(np.float64) @ public.T
+        scores = scores if nearness == "cosine" else 2.0 * scores - squares_M
+        if k == 1:
+            yield from scores.argmax(axis=1)[:, None].tolist()  # the first of equal ones
+        else:
+            yield from np.argsort(-scores, axis=1, kind="stable")[:, :k].tolist()

@@ -1,0 +1,172 @@
+"""Which tokens keep a text inside the grammar of parse trees, as llguidance finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
+
+import llguidance.hf
+import torch
+from llguidance import LLExecutor, LLMatcher
+from llguidance.numpy import (  # its module for torch loads torch's compiler, two seconds
+    allocate_token_bitmask,
+    fill_next_token_bitmask_par,
+)
+from torch import FloatTensor, LongTensor, Tensor
+from transformers import LogitsProcessor
+
+from doppel.errors import UserError
+from doppel.lispress.api_table import read_api_names
+from doppel.lispress.lark import lark_grammar
+from doppel.lispress.names import ApiNames
+from doppel.lispress.tree_names import read_tree_names
+
+if TYPE_CHECKING:
+    from datamodules.codec import Codec
+
+#: How a file of public trees ends; any other one is a table of an API.
+TREES = ".jsonl"
+_BITS = torch.arange(32, dtype=torch.int32)
+
+
+class TreeConstraint:
+    """Lets only those tokens through after which a text is still the beginning of a well-formed tree.
+
+    The end of text is allowed where the tree is complete. The model's distribution is only cut to these tokens and
+    renormalised. Nothing makes a tree end within a limit: one that does not is cut off, and drawn again as any other
+    text that is no sample.
+
+    Privacy: the constraint is a function of public names and of what the model has written so far. Sampling under it is
+    post-processing of the trained model, whose (ε, δ) covers the samples unchanged; that holds only as long as no name
+    in its tables was read off the private data.
+
+    Args:
+        grammar: In the syntax of Lark.
+        tokenizer: A Hugging Face tokenizer.
+        eos_id: The token that ends a text.
+
+    Raises:
+        UserError: llguidance cannot read the tokenizer.
+    """
+
+    def __init__(self, grammar: str, tokenizer: Any, eos_id: int) -> None:
+        try:
+            own = llguidance.hf.from_tokenizer(tokenizer, eos_token=eos_id)
+        except (ValueError, AssertionError) as error:
+            raise UserError(
+                f"sampling.grammar cannot be had with the tokenizer {tokenizer.name_or_path!r}: it needs a byte-level "
+                "one, as GPT-2, Llama 3 or models/base have; set sampling.grammar=null for this model"
+            ) from error
+        self._num_tokens = len(tokenizer)
+        self._executor = LLExecutor(1)
+        self._start = LLMatcher(own, LLMatcher.grammar_from_lark(grammar))
+        if self._start.is_error():
+            raise RuntimeError(self._start.get_error())
+
+    def start(self) -> LLMatcher:
+        """The state before the first token."""
+        return self._start.deep_copy()
+
+    @staticmethod
+    def advance(state: LLMatcher, token: int) -> None:
+        """Move a state past one more token."""
+        if not state.consume_token(token):
+            raise RuntimeError(f"the grammar of trees does not go on: {state.get_error()}")
+
+    def mask(self, states: Sequence[LLMatcher | None], like: Tensor) -> Tensor:
+        """Which scores are to be cut off.
+
+        Args:
+            states: Of each text; None for one that may go on with anything.
+            like: Scores of shape [texts, vocabulary], with at least as many columns as there are token ids.
+
+        Returns:
+            Booleans of the same shape, true where a token is forbidden.
+        """
+        bits = allocate_token_bitmask(len(states), self._num_tokens)  # all are set
+        running = [(state, row) for row, state in enumerate(states) if state is not None]
+        fill_next_token_bitmask_par(self._executor, running, bits)
+        allowed = ((torch.from_numpy(bits)[:, :, None] >> _BITS) & 1).flatten(1)[:, : self._num_tokens].bool()
+        forbidden = torch.ones(like.shape, dtype=torch.bool)
+        forbidden[:, : self._num_tokens] = ~allowed
+        return forbidden.to(like.device)
+
+
+def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstraint | None:
+    """The constraint on what a model of trees writes.
+
+    Args:
+        codec: Of the model.
+        grammar: As in :class:`lightning_modules.sampling.SamplingArguments`.
+
+    Returns:
+        The constraint, remembered for the next call; None where there is no grammar, or its files hold no tree.
+
+    Raises:
+        UserError: The model writes no trees, its tokenizer is not of the kind, or a table cannot be read.
+    """
+    if not grammar:
+        return None
+    if codec.target != "parse":
+        raise UserError(
+            f"sampling.grammar is for models that write parse trees, and this one writes the {codec.target}: set it to "
+            "null, or give it to the parse-tree model alone"
+        )
+    tables = (grammar,) if isinstance(grammar, str) else tuple(grammar)
+    return _constraint(tables, codec.linearisation == "spaced", codec.tokenizer, codec.eos_id)
+
+
+@lru_cache(maxsize=4)
+def _constraint(tables: tuple[str, ...], spaced: bool, tokenizer: Any, eos_id: int) -> TreeConstraint | None:
+    names = _names(tables)
+    if names.is_empty:  # nothing is known of the API
+        return None
+    return TreeConstraint(lark_grammar(names, spaced), tokenizer, eos_id)
+
+
+def _names(files: tuple[str, ...]) -> ApiNames:
+    """The public names in tables of an API and in files of trees."""
+    tables = [file for file in files if not file.endswith(TREES)]
+    trees = [read_tree_names(file) for file in files if file.endswith(TREES)]
+    return reduce(or_, [*([read_api_names(tables)] if tables else []), *trees])
+
+
+class TreeProcessor(LogitsProcessor):
+    """Forbids tokens in ``generate``, before it tempers and cuts the scores; one object for each call of it.
+
+    Args:
+        constraint: What is allowed.
+        num_prompt: Columns of the prompts, padding included.
+        eos_id: After which a text may go on with anything.
+    """
+
+    def __init__(self, constraint: TreeConstraint, num_prompt: int, eos_id: int) -> None:
+        self.constraint = constraint
+        self.num_prompt = num_prompt
+        self.eos_id = eos_id
+        self._states: dict[tuple[int, ...], LLMatcher | None] = {(): constraint.start()}
+
+    def __call__(self, input_ids: LongTensor, scores: FloatTensor) -> FloatTensor:
+        """Scores with minus infinity for what is forbidden."""
+        texts = [tuple(row) for row in input_ids[:, self.num_prompt :].tolist()]
+        self._states = {text: self._after(text) for text in dict.fromkeys(texts)}
+        rows = {text: row for row, text in enumerate(self._states)}  # equal texts have one state
+        forbidden = self.constraint.mask(list(self._states.values()), scores[: len(rows)])
+        masked: Tensor = scores.masked_fill(forbidden[[rows[text] for text in texts]], -float("inf"))
+        return masked  # type: ignore[return-value]
+
+    def _after(self, text: tuple[int, ...]) -> LLMatcher | None:
+        """The state after a text, whose beginning was there at the last call: several beams may go on from one.
+
+        None after the end of a text, and for a beam that has no score left, which may hold any token.
+        """
+        if not text:
+            return self._states[()]
+        before = self._states[text[:-1]]
+        if before is None or text[-1] == self.eos_id or not before.validate_tokens([text[-1]]):
+            return None
+        after = before.deep_copy()
+        self.constraint.advance(after, text[-1])
+        return after

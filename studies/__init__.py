@@ -1,0 +1,1 @@
+"""What only the tables of papers need. No module of the product imports anything of it."""
