@@ -1,24 +1,37 @@
 #!/usr/bin/env bash
-# Judges what came back from a GPU, on a CPU: bash benchmarks/gpu/score.sh OUT CSV
+# Judges what came back from a GPU, on a CPU: bash benchmarks/gpu/score.sh OUT CSV [halves]
 # OUT holds results.tar of run.sh. A row for each metric of each run that wrote samples goes to CSV; values that are there
-# already stay. DATA=FOLDER names the folder with smcalflow/ and sgd/ (default: ../shared/data).
+# already stay. With `halves` 861 samples are compared with each half of the dialogues of SMCalFlow's valid: settings are
+# chosen on the first and reported on the second. DATA=FOLDER has smcalflow/ and sgd/ (default: ../shared/data).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?give the folder that run.sh filled}
 csv=${2:?give the CSV file to write}
 data=${DATA:-../shared/data}
 python=${PYTHON:-.venv/bin/python}
+valid=valid.dataflow_dialogues.jsonl
 mkdir -p "$out/results"
 tar --extract --file "$out/results.tar" --directory "$out/results"
 gunzip --recursive --force "$out/results"
-for run in "$out"/results/*/; do
-    for samples in "$run"synthetic*.jsonl; do
-        [ -e "$samples" ] || continue
-        [ ! -e "${samples%.jsonl}.json" ] || continue
-        set=smcalflow
-        grep -q 'sgd/train' "$run/experiment.yaml" && set=sgd
-        "$python" cli.py evaluate --synthetic "$samples" --reference "$data/$set/valid.dataflow_dialogues.jsonl.zip" \
-            --num-samples 1711 --seed 1 --out "${samples%.jsonl}.json"
-    done
+compare() { # samples, reference, number, file to write
+    [ -e "$4" ] || "$python" cli.py evaluate --synthetic "$1" --reference "$2" --num-samples "$3" --seed 1 --out "$4"
+}
+if [ "${3:-}" = halves ]; then
+    unzip -p "$data/smcalflow/$valid.zip" >"$out/$valid"
+    half=$(($(wc -l <"$out/$valid") / 2))
+    head -n "$half" "$out/$valid" >"$out/a.dataflow_dialogues.jsonl"
+    tail -n "+$((half + 1))" "$out/$valid" >"$out/b.dataflow_dialogues.jsonl"
+fi
+for samples in "$out"/results/*/synthetic*.jsonl; do
+    [ -s "$samples" ] || continue
+    if [ "${3:-}" = halves ]; then
+        for half in a b; do
+            compare "$samples" "$out/$half.dataflow_dialogues.jsonl" 861 "${samples%.jsonl}.$half.json"
+        done
+        continue
+    fi
+    set=smcalflow
+    grep -q 'sgd/train' "$(dirname "$samples")/experiment.yaml" && set=sgd
+    compare "$samples" "$data/$set/$valid.zip" 1711 "${samples%.jsonl}.json"
 done
 "$python" -m benchmarks.gpu.scores "$out" "$csv"

@@ -14,7 +14,9 @@ from typing import Any
 import yaml
 
 COLUMNS = ("run", "system", "data", "epsilon", "num_units", "expected_batch_size", "num_steps", "metric", "value")
-COLUMNS += ("gpu", "commit")
+COLUMNS += ("reference", "gpu", "commit")
+#: Ends of the names of what ``score.sh`` wrote → human turns that samples were compared with.
+REFERENCES = {"": "valid", "a": "first half of valid", "b": "second half of valid"}
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -34,6 +36,7 @@ def rows(out: Path) -> list[dict[str, Any]]:
             "expected_batch_size": mechanisms[-1]["batch_size"] if mechanisms else "",
             "num_steps": sum(line["planned_steps"] for line in mechanisms),
             "gpu": (out / "gpu.txt").read_text().strip() if (out / "gpu.txt").exists() else "",
+            "reference": REFERENCES[values.suffixes[-2][1:] if len(values.suffixes) > 1 else ""],
             "commit": " ".join(experiment.get("commit") or []),
         }
         metrics = json.loads(values.read_text())
