@@ -47,6 +47,9 @@ MORE = {
         "divergence": "commands.redaction.divergence:divergence",
         "perturb": "commands.redaction.perturb:perturb",
     },
+    "Labelled samples": {
+        "label-accuracy": "commands.quality.labels:label_accuracy",
+    },
     "Tables": {
         "metadata": "commands.privacy.metadata:metadata",
         "fill": "commands.data.fill:fill",

@@ -1,4 +1,4 @@
-"""Peak memory of a full training step, private against ordinary, and the arithmetic that predicts it.
+"""Peak memory of a full training step, private against ordinary.
 
     python -m benchmarks.memory --sizes cpu-256 --lengths 64 --micro-batch 16 --check-rss
     python -m benchmarks.memory --device cuda --precision fp16 --sizes gpt2 gpt2-large --lengths 128 --micro-batch 16
@@ -19,14 +19,12 @@ from dataclasses import replace
 from functools import cache
 
 import torch
-from transformers import GPT2Config
 
 from benchmarks._harness import ALLOCATOR, NOT_RUN, Report, freed_memory, is_expected, reason, result_file, table
 from benchmarks._memory_meter import max_resident_bytes, peak_bytes, resident_peak
-from benchmarks._subject import SIZES, Setting, Subject
+from benchmarks._subject import Setting, Subject
 from benchmarks._training import WAYS, structures
 from benchmarks.clipping import add_common_arguments, choose_rows
-from benchmarks.memory_arithmetic import Prediction, predict
 
 #: (way of training, baseline).
 ROWS = (
@@ -48,23 +46,10 @@ COLUMNS = (
     "its peak MB",
     "ratio",
     "ratio without model and optimizer",
-    "predicted MB",
-    "predicted / measured",
 )
 NOTES = (
     "without model and optimizer: less 16 bytes a parameter (weights, gradients, Adam's state; 12 with one micro-batch "
     "a step), which nothing here can save",
-)
-
-#: Settings of the arithmetic for one 32 GB card: (rows, tokens, checkpointing, rank of adapters).
-PREDICTED = (
-    (16, 64, False, None),
-    (16, 128, False, None),
-    (32, 128, False, None),
-    (32, 128, True, None),
-    (128, 128, True, None),
-    (32, 128, False, 8),
-    (64, 128, True, 8),
 )
 
 
@@ -91,23 +76,6 @@ def fixed_bytes(setting: Setting, tied: bool) -> int:
     return subject.num_parameters * (16 if setting.num_micro_batches > 1 else 12)
 
 
-def predicted(setting: Setting, way: str) -> Prediction | None:
-    """The arithmetic for a way of training, if it has one."""
-    if way.startswith(("Opacus", "Hugging")):
-        return None
-    return predict(
-        GPT2Config(**SIZES[setting.size]),
-        setting.rows,
-        setting.length,
-        setting.precision,
-        private=way.startswith("Doppel"),
-        checkpointing=setting.checkpointing,
-        head_loss="HeadLoss" in way,
-        first_micro_batch=setting.num_micro_batches == 1,
-        device=setting.device,
-    )
-
-
 def run(setting: Setting, rows: Sequence[tuple[str, str]], report: Report) -> None:
     """Measure the rows of one table."""
     lines, remarks = [], []
@@ -121,12 +89,10 @@ def run(setting: Setting, rows: Sequence[tuple[str, str]], report: Report) -> No
                 remarks.append(f"- {way} does not run{'' if tied else ' untied either'}: {reason(error)}")
                 continue
             structure = ("" if tied else ", untied") + (", Linear layers" if linear else "")
-            prediction = predicted(setting, way)
-            cells = ["", ""] if prediction is None else [_mb(prediction.total), f"{prediction.total / own:.2f}"]
             fixed = fixed_bytes(setting, tied)
             beyond = f"{(own - fixed) / (other - fixed):.3f}"
             start = [way + structure, _mb(own), baseline + structure, _mb(other)]
-            lines.append([*start, f"**{own / other:.3f}**", beyond, *cells])
+            lines.append([*start, f"**{own / other:.3f}**", beyond])
             break
     report.add(f"\n## {setting}\n")
     report.add(table(COLUMNS, lines))
@@ -158,25 +124,6 @@ def probe(setting: Setting, way: str) -> None:
     print(before, max_resident_bytes())
 
 
-def report_arithmetic(size: str, report: Report, limit: float = 32e9) -> None:
-    """What fits one 32 GB card, by arithmetic."""
-    config = GPT2Config(**SIZES[size])
-    report.add(f"\n## {size} on one card of {limit / 1e9:.0f} GB, fp16 autocast, private, HeadLoss: by arithmetic\n")
-    lines = []
-    for num_rows, length, checkpointing, rank in PREDICTED:
-        result = predict(config, num_rows, length, "fp16", checkpointing=checkpointing, lora_rank=rank)
-        trained = "all weights" if rank is None else f"LoRA of rank {rank}"
-        extra = ", checkpointing" * checkpointing
-        fits = "yes" if result.total < 0.94 * limit else "no"
-        name = f"{num_rows} rows x {length} tokens, {trained}{extra}"
-        lines.append([name, f"{result.total / 1e9:.1f}", result.moment, fits])
-    report.add(table(("micro-batch", "GB", "highest at", "fits (6 % left for the context and fragments)"), lines))
-    num_rows, length, checkpointing, rank = PREDICTED[1]
-    detail = predict(config, num_rows, length, "fp16", checkpointing=checkpointing, lora_rank=rank)
-    report.add(f"Parts for {num_rows} rows x {length} tokens, all weights:\n")
-    report.add(detail.markdown())
-
-
 def _mb(size: float) -> str:
     return f"{size / 1e6:,.1f}"
 
@@ -188,7 +135,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.set_defaults(micro_batches=2)
     parser.add_argument("--no-checkpointing", action="store_true", help="leave activation checkpointing out")
     parser.add_argument("--check-rss", action="store_true", help="also resident memory of fresh processes (CPU)")
-    parser.add_argument("--predict", choices=tuple(SIZES), default="gpt2-large", help="size of the arithmetic")
     parser.add_argument("--probe", metavar="WAY", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
@@ -210,10 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not options.no_checkpointing:
             run(replace(setting, checkpointing=True), [r for r in rows if not r[0].startswith("Opacus")], report)
         if options.check_rss and options.device == "cpu":
-            ways = [way for way, _ in rows if predicted(setting, way) is not None]
+            ways = [way for way, _ in rows if not way.startswith(("Opacus", "Hugging"))]
             check_resident(setting, list(dict.fromkeys(["ordinary", *ways])), report)
         peak.cache_clear()
-    report_arithmetic(options.predict, report)
 
 
 if __name__ == "__main__":

@@ -202,7 +202,9 @@ def _in_own_process(name: str, rows: Path, num_rows: int) -> list[str]:
         return [title, f"failed: {last[:80]}", ""]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     about = "≈ " if found["scale"] > 1 else ""
-    return [title, f"{about}{found['seconds'] * found['scale']:,.2f}", f"{found['peak'] / 2**30:.2f}"]
+    row = [title, f"{about}{found['seconds'] * found['scale']:,.2f}", f"{found['peak'] / 2**30:.2f}"]
+    sys.stderr.write(f"{num_rows:,} rows, {': '.join(row[:2])} s\n")  # a million of them take a while
+    return row
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.utilities import rank_zero_info
 
 from callbacks.differential_privacy import DifferentialPrivacy
-from datamodules.data_module import may_be_told
+from datamodules.data_module import is_disclosable
 
 #: Seconds after which a step has a line in any case.
 _LONG = 60.0
@@ -44,7 +44,7 @@ class ProgressLines(_WhatMayBeShown):
 
     *Privacy.* Of a private training ε, the step and the clock remain: ε follows from public numbers, and how long a
     step takes is what no ε covers (``docs/privacy.md``). Batches of private rows have no line, for they count these
-    rows: neither those of a validation nor those of a ``predict`` (:func:`~datamodules.data_module.may_be_told`).
+    rows: neither those of a validation nor those of a ``predict`` (:func:`~datamodules.data_module.is_disclosable`).
     """
 
     _is_enabled = True
@@ -86,7 +86,7 @@ class ProgressLines(_WhatMayBeShown):
     ) -> None:
         """A line for a batch."""
         num_batches = sum(trainer.num_predict_batches)
-        tells = may_be_told(trainer.datamodule)  # type: ignore[attr-defined]
+        tells = is_disclosable(trainer.datamodule)  # type: ignore[attr-defined]
         if self._is_enabled and tells and outputs and math.isfinite(num_batches):
             self._num_samples += len(outputs)
             seconds = time.perf_counter() - self._started

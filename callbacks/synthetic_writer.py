@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from callbacks.sample_metrics import cut_off_warning, missing_warning, none_will_do, sample_metrics, summary
 from callbacks.wandb_artifacts import harmless
 from datamodules.codec import Codec
-from datamodules.data_module import may_be_told
+from datamodules.data_module import is_disclosable
 from doppel.errors import UserError
 from doppel.files import parse_json, sha256_of, write_json, write_json_lines
 from doppel.lispress import is_valid
@@ -45,7 +45,7 @@ class SyntheticWriter(BasePredictionWriter):
     that exists is taken if a sampling by the same four wrote it as it is, and refused otherwise.
 
     *Privacy.* What is written of public text, or of a release, is public or a release itself, and so are its metrics.
-    Where a data module does not say that it reads such text (:func:`~datamodules.data_module.may_be_told`), such as
+    Where a data module does not say that it reads such text (:func:`~datamodules.data_module.is_disclosable`), such as
     the private utterances that a parser annotates, no count and no share is computed, logged or said, no sample goes to
     Weights & Biases, and hashes of the content are keyed (:func:`~doppel.privacy.fingerprint.keyed_fingerprint`). The
     lines themselves are then private.
@@ -62,7 +62,7 @@ class SyntheticWriter(BasePredictionWriter):
         self.stage = stage
         self.log_samples = log_samples
         self._metrics_path = Path(f"{output_path}.metrics.json")
-        self._tells = False
+        self._is_disclosable = False
         self._is_finished = False
         self._done: set[int] = set()
         self._found: list[dict[str, Any]] = []  # what the samples on disk were made by
@@ -82,7 +82,7 @@ class SyntheticWriter(BasePredictionWriter):
                 f"nothing says how many samples {self.output_path} is to have, and which may be left out: predict with "
                 "a datamodules.data_module.PredictionDataModule, which has `num_total` and `done`"
             )
-        self._tells, self._started, self._made_by = may_be_told(data), None, {}
+        self._is_disclosable, self._started, self._made_by = is_disclosable(data), None, {}
         # Rank 0 looks for all: on a network file system ranks may not see the same files at the same moment.
         found = self._look() if trainer.is_global_zero else (False, set(), [])
         self._is_finished, self._done, self._found = trainer.strategy.broadcast(found)
@@ -90,7 +90,7 @@ class SyntheticWriter(BasePredictionWriter):
             self._done = set(range(data.num_total))
             rank_zero_info(f"{self.output_path} is finished and is not sampled again; delete it to sample anew.")
         elif self._done:
-            how_many = f" after {len(self._done)} samples" if self._tells else ""
+            how_many = f" after {len(self._done)} samples" if self._is_disclosable else ""
             rank_zero_info(f"{self.output_path}: resuming{how_many}.")
         self._num_resumed = len(self._done)
         data.done = set(self._done)
@@ -208,7 +208,7 @@ class SyntheticWriter(BasePredictionWriter):
     def _digest(self) -> str:
         """That of the output, keyed where its text is private."""
         digest = sha256_of(self.output_path)
-        return digest if self._tells else keyed_fingerprint(digest)
+        return digest if self._is_disclosable else keyed_fingerprint(digest)
 
     def _parts(self) -> list[Path]:
         return sorted(self.output_path.parent.glob(f"{glob.escape(self.output_path.name)}.rank*.jsonl.part"))
@@ -239,7 +239,7 @@ class SyntheticWriter(BasePredictionWriter):
         lines = {line["index"]: line for path in self._parts() for line in _read_part(path)[1]}
         indices = range(trainer.datamodule.num_total)  # type: ignore[attr-defined]
         if any(index not in lines for index in indices):
-            how_many = f": only {len(lines)} samples are in its parts" if self._tells else ""
+            how_many = f": only {len(lines)} samples are in its parts" if self._is_disclosable else ""
             rank_zero_warn(
                 f"{self.output_path} is not written yet{how_many}. "
                 "Run the same command again, without limit_predict_batches, to sample the others."
@@ -247,7 +247,7 @@ class SyntheticWriter(BasePredictionWriter):
             return
         ordered = [lines[index] for index in indices]
         records = [line["record"] for line in ordered if not line["dropped"]]
-        metrics = sample_metrics(ordered) if self._tells else None
+        metrics = sample_metrics(ordered) if self._is_disclosable else None
         if not records:
             self._delete_parts()  # which would keep other settings of sampling from being tried
             raise UserError(none_will_do(metrics, self.output_path, pl_module))

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import WandbLogger
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.synthetic_writer import SyntheticWriter
 from callbacks.wandb_artifacts import artifact, harmless, use_artifact
-from datamodules.data_module import may_be_told
+from datamodules.data_module import is_disclosable
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
@@ -27,7 +27,7 @@ class WandbLineage(Checkpoint):
 
     *Privacy.* Artifacts are weights and samples that a model released. Training data are none, nor are their checksums,
     which tell whether a guess of the data is right, nor is what was written of private text
-    (:func:`~datamodules.data_module.may_be_told`).
+    (:func:`~datamodules.data_module.is_disclosable`).
 
     Args:
         upload: Send the files too, and not only where they are and what their checksum is.
@@ -54,7 +54,7 @@ class WandbLineage(Checkpoint):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Log the samples, which the writer has merged by now: checkpoint callbacks come after all others."""
         writer = next((c for c in trainer.callbacks if isinstance(c, SyntheticWriter)), None)  # type: ignore
-        is_told = may_be_told(trainer.datamodule)  # type: ignore[attr-defined]
+        is_told = is_disclosable(trainer.datamodule)  # type: ignore[attr-defined]
         if stage != "predict" or writer is None or not is_told or not writer.output_path.is_file():
             return
         with harmless():

@@ -15,7 +15,7 @@ class AnnotationDataModule(PredictionDataModule):
     """Every utterance of a file in batches of similar length, sharded by rank, less those already annotated.
 
     *Privacy.* Utterances that are not public are annotated in silence: nothing counts, logs or hashes them
-    (:func:`datamodules.data_module.may_be_told`). What is written holds them, and is as private as they are.
+    (:func:`datamodules.data_module.is_disclosable`). What is written holds them, and is as private as they are.
 
     Args:
         path: Whatever ``DialogueDataModule`` reads: tables, text, dialogues, ``embedded:…``; trees are not looked at.

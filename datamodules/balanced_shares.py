@@ -13,7 +13,7 @@ def share(units: Sequence[int], costs: NDArray[np.int64], rank: int, world_size:
 
     Ranks meet once a step, so a step takes as long as its slowest rank. Were each rank to draw units for itself, their
     numbers would differ, and a rank's few units would be padded to its longest. Here all ranks draw the same batch and
-    each keeps a run of it; runs hold units of similar length and cost about the same (``benchmarks.scaling`` measures
+    each keeps a run of it; runs hold units of similar length and cost about the same (docs/performance.md has
     both ways). Rank 0 gets few long units, the last rank many short ones. Where the runs end makes the dearest share as
     cheap as a cut into runs can, a share of n units costing n times its dearest unit, as padding makes it.
 

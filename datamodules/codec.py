@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from datamodules.linearisation import Linearisation, delinearise, linearise
 from datamodules.turn import Field, Turn
@@ -18,8 +18,7 @@ from doppel.lispress.slots import distinct_values, fill_tree, fill_utterance, sl
 MAX_LENGTH = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """Token ids of one example.
 
     Attributes:

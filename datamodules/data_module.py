@@ -236,7 +236,7 @@ class PredictionDataModule(DataModule, ABC):
         return self.sharded([self.make(todo[start : start + size]) for start in range(0, len(todo), size)])
 
 
-def may_be_told(data: object) -> bool:
+def is_disclosable(data: object) -> bool:
     """Whether what a data module reads for ``predict`` may be counted, shown and hashed: it is public, or a release.
 
     Of all other text a count is an exact figure of private data, and a plain hash the test of a guess. A data module

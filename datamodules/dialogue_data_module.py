@@ -147,7 +147,7 @@ class DialogueDataModule(TrainingDataModule):
         """Read and tokenise the turns of a validation or test file."""
         columns = reference_columns(self.columns)
         turns = load_encoded(path, self.require_codec(), "utterance", columns=columns, truncate=self.truncate)
-        return all_turns(turns, self.max_tokens_per_micro_batch, self.limit_val_turns, self._tells(name))
+        return all_turns(turns, self.max_tokens_per_micro_batch, self.limit_val_turns, self._is_disclosable(name))
 
     def refuse_private(self) -> None:
         """Refuse an evaluation file whose metrics may leave the process, or a file that a redaction learns of, if it is
@@ -158,19 +158,21 @@ class DialogueDataModule(TrainingDataModule):
         """
         columns, files = reference_columns(self.columns), {"val": self.val_path, "test": self.test_path}
         public: list[Named] = [
-            (f"data.{name}_path", files[name], columns) for name in self.evaluation if self._tells(name)
+            (f"data.{name}_path", files[name], columns) for name in self.evaluation if self._is_disclosable(name)
         ]
         if self._is_loaded and self.selection.redact is not None:
             public += self.selection.redact.public_files
         private: list[Source] = [] if self.is_public else [(self.train_path, self.columns)]
-        private += [(path, columns) for name, path in files.items() if path is not None and not self._tells(name)]
+        private += [
+            (path, columns) for name, path in files.items() if path is not None and not self._is_disclosable(name)
+        ]
         refuse_private(public, [*private, *self.also_private])
 
     def empty_batch(self, name: str) -> LogicalBatch:
         """Without rows."""
-        return LogicalBatch([], 0, 0.0, self._tells(name))
+        return LogicalBatch([], 0, 0.0, self._is_disclosable(name))
 
-    def _tells(self, name: str) -> bool:
+    def _is_disclosable(self, name: str) -> bool:
         return self.val_is_public if name == "val" else self.test_is_public
 
     @property

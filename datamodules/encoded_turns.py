@@ -15,6 +15,7 @@ from datamodules.columns import Columns
 from datamodules.selection import Selection
 from datamodules.tables import read_turns
 from datamodules.turn import Turn, Unit
+from doppel.console.collection import no_collection
 
 _CHUNK = 2_000
 
@@ -122,6 +123,7 @@ def load_encoded(
     return encode_turns(selection.apply(turns, path, unit or "utterance"), codec, truncate)
 
 
+@no_collection()
 def encode_turns(turns: Sequence[Turn], codec: Codec, truncate: bool = False) -> EncodedTurns:
     """Tokenise turns in batches.
 

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from datamodules.batch import PromptBatch
-from datamodules.data_module import PredictionDataModule, check_limits, may_be_told
+from datamodules.data_module import PredictionDataModule, check_limits, is_disclosable
 from doppel.errors import DataError
 from doppel.files import read_json_lines
 from doppel.privacy.fingerprint import keyed_fingerprint
@@ -76,7 +76,7 @@ class PromptDataModule(PredictionDataModule):
             raise DataError(f"no prompts at {path}: run the stage that writes them first, or correct prompts_path")
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
-        self.prompts_digest = digest if may_be_told(self) else keyed_fingerprint(digest)
+        self.prompts_digest = digest if is_disclosable(self) else keyed_fingerprint(digest)
         texts, fields = _read_prompts(path, content, self.prompt_field or codec.source, codec.source == "parse")
         self._prompts, self._fields = list(texts[: self.num_samples]), fields[: self.num_samples]
         self._input_ids = codec.encode_prompts(self._prompts)

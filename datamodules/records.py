@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -119,10 +119,7 @@ def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) 
     names = [name.strip() for name in header]
     while names and not names[-1]:
         names.pop()
-    twice = [name for name, count in Counter(names).items() if name and count > 1]
-    if twice:
-        places = [str(place) for place, name in enumerate(names, 1) if name == twice[0]]
-        raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=f"{path}:1")
+    _refuse_twice(names, f"{path}:1")
     while True:
         start = reader.line_num + 1
         try:
@@ -142,6 +139,14 @@ def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) 
             continue
         if any(row):
             yield f"{path}:{start}", {name: cell or None for name, cell in zip(names, row, strict=False) if name}
+
+
+def _refuse_twice(names: Sequence[str], about: str) -> None:
+    """Refuse columns of one name; the name, which may be somebody's cell, is not quoted."""
+    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
+    if twice is not None:
+        places = [str(place) for place, name in enumerate(names, 1) if name == twice]
+        raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=about)
 
 
 def _delimiter(first: str, usual: str) -> str:
@@ -191,10 +196,7 @@ def _arrow(path: str, content: bytes) -> Iterator[Record]:
 
 def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
     """Rows of Arrow tables; the classes of a Hugging Face data set by their names."""
-    twice = [name for name, count in Counter(schema.names).items() if count > 1]
-    if twice:
-        places = [str(place) for place, name in enumerate(schema.names, 1) if name == twice[0]]
-        raise DataError(f"columns {' and '.join(places)} have one name: give every column its own", about=path)
+    _refuse_twice(schema.names, path)
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
     classes = {name: f["names"] for name, f in described.items() if isinstance(f, dict) and f.get("names")}
     written: dict[str, Any] = {"halffloat": np.float16, "float": np.float32, "decimal128": str, "decimal256": str}

@@ -12,6 +12,7 @@ from datamodules.records import Record, head_of, kind, read_records
 from datamodules.sources import embedded_turns, is_embedded, state_of
 from datamodules.turn import Field, Placed, Turn, Unit, unit_name
 from datamodules.utterances import Utterances, noted, remembered
+from doppel.console.collection import no_collection
 from doppel.errors import DataError
 from doppel.files import kind_of
 from doppel.lispress import first_error
@@ -28,6 +29,7 @@ _WAYS_OUT = {
 _IN_DIALOGUES = {"utterance": "original_text", "parse": "lispress", "label": "domain"}
 
 
+@no_collection()
 def read_turns(
     path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
 ) -> list[Turn]:

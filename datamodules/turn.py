@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from doppel.files import kind_of
 
@@ -32,8 +32,7 @@ class Turn:
     label: str | None = None
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """A turn and where it stands, such as ``reviews.csv:7``; None for a row without text, which is no turn.
 
     ``owner`` is the column of the file that seems to say whose a row is.

@@ -228,7 +228,7 @@ class UnitDataModule(DataModule):
         seed = row if step is None else self._secret.derive("row", step, row)
         words = [seed >> (32 * i) & 0xFFFFFFFF for i in range(4)]
         torch.default_generator.manual_seed(words[0] | words[1] << 32)
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():  # as it is by the first row, which was read, if rows draw on a GPU
             torch.cuda.manual_seed_all(words[0] | words[1] << 32)
         np.random.seed(words)
         random.seed(repr(words))

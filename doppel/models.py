@@ -17,6 +17,8 @@ from doppel.made_models import how_to_make
 
 #: Most tokens of a text that is judged.
 MAX_LENGTH = 1024
+#: Rows of each batch of texts that must not change one another.
+_ROWS = 16
 _BETWEEN_DOCUMENTS = "<|endoftext|>"
 
 
@@ -190,6 +192,7 @@ class TextFeaturizer:
         self.name = str(model)
         self.tokens_per_batch, self.pooling, self.max_length = tokens_per_batch, pooling, max_length
         self._features: dict[str, Tensor] = {}
+        self._shown: dict[int, bool] = {}
         self._loaded: tuple[Any, Any] | None = None
 
     def load(self) -> tuple[Any, Any]:
@@ -219,22 +222,58 @@ class TextFeaturizer:
         return torch.stack([self._features[text] for text in texts]) if texts else torch.empty(0, 0)
 
     def read(self, texts: Sequence[str], independent: bool = False) -> Tensor:
-        """As a call, but nothing is remembered, and texts may go through the model one by one.
+        """As a call, but nothing is remembered.
+
+        Formal guarantees:
+            Where ``independent``, the features of a text are a function of this text and of the model to the last bit,
+            whichever other texts there are. Texts of one length go through the model in batches of constant size, the
+            last one filled up, so every product has the same form whatever the texts; and this machine shows, for each
+            length before it is used, that in this form the bits of a row depend neither on its neighbours nor on its
+            place (:meth:`_is_independent`, on random ids). Texts of a length for which they do, and all texts on a GPU,
+            go one by one.
 
         Args:
             texts: At least one.
-            independent: Whether no text changes a bit of another's features, so each goes by itself; and there is no
-                bar, which would count them. For private texts.
+            independent: Whether no text may change a bit of another's features; there is no bar, which would count
+                them. For private texts.
         """
         rows, features_ND = self._rows(texts), torch.empty(0)
+        batches = (
+            self._batches_of_one_length(rows) if independent else by_length(rows, self.tokens_per_batch, "features")
+        )
         with torch.inference_mode():
-            for places in by_length(
-                rows, 1 if independent else self.tokens_per_batch, None if independent else "features"
-            ):
+            for places in batches:
                 found_BD = self._pooled([rows[place] for place in places])
                 features_ND = features_ND if len(features_ND) else found_BD.new_empty(len(rows), found_BD.shape[1])
                 features_ND[places] = found_BD
         return features_ND
+
+    def _batches_of_one_length(self, rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Places of rows, as many in each batch of a length; a place may come again to fill the last one up."""
+        of_length: dict[int, list[int]] = {}
+        for place, row in enumerate(rows):
+            of_length.setdefault(len(row), []).append(place)
+        for length, places in of_length.items():
+            size = _ROWS if self._is_independent(length) else 1
+            for start in range(0, len(places), size):
+                batch = places[start : start + size]
+                yield batch + batch[:1] * (size - len(batch))
+
+    def _is_independent(self, length: int) -> bool:
+        """Whether rows of a batch of this length keep their bits where half of the others change and all move on."""
+        model, _ = self.load()
+        if model.device.type != "cpu":
+            return False
+        if length not in self._shown:
+            draw = torch.Generator().manual_seed(length)
+            ids_BT, others_BT = torch.randint(model.config.vocab_size, (2, _ROWS, length), generator=draw)
+            expected_BD, shown = self._pooled(ids_BT.tolist()).roll(1, 0), True
+            for half in (0, 1):
+                moved_BT = ids_BT.roll(1, 0)
+                moved_BT[half::2] = others_BT[half::2]
+                shown &= torch.equal(self._pooled(moved_BT.tolist())[1 - half :: 2], expected_BD[1 - half :: 2])
+            self._shown[length] = shown
+        return self._shown[length]
 
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
         model, tokenizer = self.load()

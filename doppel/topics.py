@@ -5,7 +5,7 @@ others do (class-based TF-IDF: Grootendorst, 2022, arXiv 2203.05794), in the ord
 
 Formal guarantees:
     A codebook is made of texts that are public, or samples of a private model. The topic of a private text is a
-    function of this text and of the codebook alone, if its embedding is computed by itself (`nearest`).
+    function of this text and of the codebook alone, if its embedding depends on no other text (`nearest`).
 """
 
 from __future__ import annotations

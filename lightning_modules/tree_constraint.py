@@ -111,8 +111,8 @@ def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstr
         return None
     if codec.target != "parse":
         raise UserError(
-            f"sampling.grammar is for models that write parse trees, and this one writes the {codec.target}: set it to "
-            "null, or give it to the parse-tree model alone"
+            f"sampling.grammar is for models that write parse trees, and this one writes the {codec.target}: "
+            "set it to null, or give it to the parse-tree model alone"
         )
     tables = (grammar,) if isinstance(grammar, str) else tuple(grammar)
     return _constraint(tables, codec.linearisation == "spaced", codec.tokenizer, codec.eos_id)

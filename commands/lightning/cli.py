@@ -29,7 +29,7 @@ from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_priv
 from commands.lightning.prompts import check_prompts
 from commands.runs.private_files import of_runs
 from commands.runs.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
-from datamodules.data_module import TrainingDataModule, may_be_told
+from datamodules.data_module import TrainingDataModule, is_disclosable
 from datamodules.overlap import Source
 from doppel.allocator import keep_freed_memory
 from doppel.errors import UserError
@@ -234,7 +234,7 @@ class DoppelCLI(LightningCLI):
         """
         data = self.datamodule
         if self.subcommand == "predict":
-            return not may_be_told(data)
+            return not is_disclosable(data)
         if self._get(self.config_init, "not_private"):
             return False
         name = "test" if self.subcommand == "test" else "val"

@@ -10,7 +10,7 @@ from typing import Any
 from commands.runs.manifest import FILE, Manifest, ManifestError
 from commands.runs.steps import RELEASED, Role
 from datamodules.columns import Columns, reference_columns
-from datamodules.data_module import may_be_told
+from datamodules.data_module import is_disclosable
 from datamodules.overlap import Source, refuse_private
 from doppel.errors import DataError, UserError
 
@@ -50,7 +50,7 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
     elif path is not None and getattr(data, "is_public", False):
         name = "data.path" if prompts is None else "data.prompts_path"
         refuse_private_lines(name, str(path), getattr(data, "columns", None), private())
-    if may_be_told(data) or (prompts is None and not hasattr(model, "sampling")):
+    if is_disclosable(data) or (prompts is None and not hasattr(model, "sampling")):
         return
     raise UserError(
         f"these prompts would stand in what is written, and nothing says that they are a release: {why}. Give the "

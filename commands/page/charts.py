@@ -119,7 +119,7 @@ def draw_curves(axes: Axes, lines: pd.DataFrame) -> None:
     """
     from commands.quality.tables import OF_PAPER  # pandas, which the page of one run does not wait for
 
-    levels, names = list(dict.fromkeys(lines["ε"])), list(dict.fromkeys(lines["line"]))
+    levels, names = list(dict.fromkeys(lines["ε"])), sorted(set(lines["line"]))
     places = {name: place for place, name in enumerate(dict.fromkeys(name.removesuffix(OF_PAPER) for name in names))}
     for number, name in enumerate(names):
         own, place = lines[lines["line"] == name].groupby("ε", sort=False), places[name.removesuffix(OF_PAPER)]
@@ -137,7 +137,7 @@ def draw_curves(axes: Axes, lines: pd.DataFrame) -> None:
     axes.set_xticks(range(len(levels)), levels)
     axes.set_xlabel("ε")
     axes.set(ylabel="", ylim=(0, None))
-    axes.legend()
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=2)  # below, where it hides no line
 
 
 def _axes() -> tuple[Figure, Axes]:

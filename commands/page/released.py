@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
+from scipy.stats import binomtest
+
 from commands.privacy.counted import CLUSTERS
 from commands.privacy.coverage import ledger_of
 from commands.runs.manifest import Entry, Manifest
@@ -151,7 +153,5 @@ def sampling_interval(count: int, total: int) -> tuple[float, float]:
     """Where a share lies with 95 % confidence of which ``count`` of ``total`` samples were drawn (Wilson, 1927)."""
     if not total:
         return 0.0, 1.0
-    share, spread = count / total, Z * Z / total
-    middle = (share + spread / 2) / (1 + spread)
-    half = Z * (share * (1 - share) / total + spread / 4 / total) ** 0.5 / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    interval = binomtest(count, total).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)

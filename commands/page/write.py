@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from commands.page.tree_paths import tree_paths
 from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
+from commands.quality.measures import Measure
 from commands.runs.manifest import Entry, enter_report
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import in_order, system
@@ -69,76 +71,142 @@ def write_page(
         UserError: The run has no samples; ``supported`` or ``names`` cannot be read, or nothing that ``supported``
             names occurs.
     """
-    made, released = record.manifest.samples(), record.manifest.released()
-    wrong = {entry.path: own for entry in released if (own := _not_as_made(record, entry))}
-    systems = [name for name in in_order(made) if made[name].path not in wrong]
-    if not systems:
-        why = "; ".join(text for own in wrong.values() for text in own)
-        raise UserError(
-            f"{record.folder} has no samples{f' ({why})' if why else ''}: give the folder of a run that came so far, "
-            "or of several runs"
-        )
     metrics = {name: values for name, values in ((report or {}).get("metrics") or {}).items() if values}
-    measured = {name: _samples(record, made[name]) for name in systems}
-    systems, ordered_by = quality.best_first(sorted(systems, key=lambda name: _rank(name, measured[name])), metrics)
-    metrics = {name: metrics[name] for name in [*systems, *metrics] if name in metrics}
-    later = [entry for entry in released if entry.role in ("more", "examples") and entry.path not in wrong]
-    files = {name: [made[name], *(e for e in later if (e.role, e.system) == ("more", name))] for name in systems}
-    asked_for = {name: [e for e in later if (e.role, e.system) == ("examples", name)] for name in systems}
-    files |= {f"{name}, examples": own for name, own in asked_for.items() if own}
-    shown = {name: [s for entry in own for s in _samples(record, entry)] for name, own in files.items()}
-    samples = {name: shown[name] for name in systems}
-    measured = {name: measured[name] for name in systems}
-    main = next((name for name in systems if any(sample.names for sample in samples[name])), systems[0])
+    drawn = _drawn(record, metrics)
     called = read_names(names if names is not None else record.experiment.get("names"))
-    trees = [sample.tree for sample in samples[main] if sample.tree and sample.label is None]
-    release = read_release(record, main, trees)
-    occurring = {name for sample in samples[main] for name in sample.names}
-    occurring |= set() if release is None or trees else set(release.shares)  # labels that no sample has
-    support = find_support(record, supported, called, occurring)
-    known = support.supported
-    asked = ask(samples[main], known, release, called)
-    human, no_human = quality.reference(record)
-    path = out or record.folder / PAGE
+    asked, support = _requests(record, drawn, called, supported)
     html = render(
         "report.html",
         run=record.folder.resolve().name,
-        asked=asked,
-        is_topics=main == "topics",
-        has_attributes=system(main).has_attributes,
-        main=system(main).label,
-        supported=known,
-        support=support,
-        sampled_of=sampled_of(record, made[main].path),
-        called=called,
-        branches=_hierarchy(samples[main], called, support, asked, is_whole=False),
-        whole=_hierarchy(samples[main], called, support, asked, is_whole=True),
-        commands=_commands(record, made[main].path),
-        ordered_by=ordered_by if len(systems) > 1 else None,
-        fewest=FEWEST,
-        systems={name: system(name).label for name in systems},
-        headings=_headings(files),
-        abouts={name: system(name).about for name in systems},
-        samples={name: own[:_MOST] for name, own in shown.items()},
-        totals={name: len(own) for name, own in shown.items()},
-        files={name: ", ".join(entry.path for entry in own) for name, own in files.items()},
-        lacks={s.label or s.tree or "": _lacks(s, called, support) for own in shown.values() for s in own},
+        systems={name: system(name).label for name in drawn.systems},
+        main=system(drawn.main).label,
         privacy=privacy(record, card),
         hidden=hidden(record),
-        figures=quality.figures(metrics, with_private),
-        measured=[system(name).label for name in metrics],
-        notes=[*sum(wrong.values(), []), *_notes(metrics, with_private), *_later_notes(later)],
-        frequency=quality.frequency_picture(human, measured[main], called) if human else None,
-        lengths=quality.length_picture(human, measured) if human else None,
-        no_human=no_human,
-        warnings=[sentence for name in systems for sentence in run_numbers.warnings(record, name)],
-        num_human=len(human),
+        commands=_commands(record, drawn.made[drawn.main].path),
         provenance=_provenance(record, report),
+        **asked,
+        **_lists(drawn, called, support),
+        **_quality(record, drawn, metrics, called, with_private),
     )
+    path = out or record.folder / PAGE
     write_text(path, record.without_folders(html))
     if path.resolve() == (record.folder / PAGE).resolve():
         enter_report(record.folder, [PAGE], ["page", ".", *(["--private"] if with_private else [])])
     return path, support.notes
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The samples of which a page tells; a list of them is called as its system, and has what was sampled later too."""
+
+    made: Mapping[str, Entry]  # of each system
+    systems: Sequence[str]  # that are shown, the best first
+    ordered_by: Measure | None
+    own: Mapping[str, list[Sample]]  # of a system, as they were measured
+    files: Mapping[str, list[Entry]]  # of a list
+    shown: Mapping[str, list[Sample]]  # in a list
+    later: Sequence[Entry]
+    wrong: Sequence[str]  # why some are not shown: they may be others than those that the run has made
+
+    @property
+    def main(self) -> str:
+        """The first system whose samples have trees or labels: what people ask for is counted in these."""
+        return next((n for n in self.systems if any(sample.names for sample in self.shown[n])), self.systems[0])
+
+
+def _drawn(record: RunRecord, metrics: Mapping[str, Mapping[str, Any]]) -> _Drawn:
+    """The samples of a run that are as its steps have made them.
+
+    Raises:
+        UserError: There are none.
+    """
+    manifest = record.manifest
+    made, released = manifest.samples(), manifest.released()
+    stale = {entry.path: why for entry in released if (why := manifest.stale_inputs(entry.path, may_be_gone=True))}
+    wrong = [f"{path} is not shown: {text}" for path, texts in stale.items() for text in texts]
+    systems = [name for name in in_order(made) if made[name].path not in stale]
+    if not systems:
+        why = f" ({'; '.join(wrong)})" if wrong else ""
+        raise UserError(f"{record.folder} has no samples{why}: give a run that came so far, or several runs")
+    own = {name: _samples(record, made[name]) for name in systems}
+    systems, ordered_by = quality.best_first(sorted(systems, key=lambda name: _rank(name, own[name])), metrics)
+    later = [entry for entry in released if entry.role in ("more", "examples") and entry.path not in stale]
+    files = {name: [made[name], *(e for e in later if (e.role, e.system) == ("more", name))] for name in systems}
+    asked_for = {name: [e for e in later if (e.role, e.system) == ("examples", name)] for name in systems}
+    files |= {f"{name}, examples": entries for name, entries in asked_for.items() if entries}
+    shown = {name: [s for entry in entries for s in _samples(record, entry)] for name, entries in files.items()}
+    return _Drawn(made, systems, ordered_by, {name: own[name] for name in systems}, files, shown, later, wrong)
+
+
+def _requests(
+    record: RunRecord, drawn: _Drawn, called: Names, supported: Sequence[str] | None
+) -> tuple[dict[str, Any], Support]:
+    """What people ask for, and how requests are built; and what the assistant supports."""
+    main = drawn.main
+    samples = drawn.shown[main]
+    trees = [sample.tree for sample in samples if sample.tree and sample.label is None]
+    release = read_release(record, main, trees)
+    occurring = {name for sample in samples for name in sample.names}
+    occurring |= set() if release is None or trees else set(release.shares)  # labels that no sample has
+    support = find_support(record, supported, called, occurring)
+    asked = ask(samples, support.supported, release, called)
+    values = {
+        "asked": asked,
+        "is_topics": main == "topics",
+        "has_attributes": system(main).has_attributes,
+        "supported": support.supported,
+        "support": support,
+        "sampled_of": sampled_of(record, drawn.made[main].path),
+        "called": called,
+        "fewest": FEWEST,
+        "branches": _hierarchy(samples, called, support, asked, is_whole=False),
+        "whole": _hierarchy(samples, called, support, asked, is_whole=True),
+        "ordered_by": drawn.ordered_by if len(drawn.systems) > 1 else None,
+    }
+    return values, support
+
+
+def _lists(drawn: _Drawn, called: Names, support: Support) -> dict[str, Any]:
+    """The samples themselves."""
+    asked = ", asked for by a label, a topic or trees: they tell nothing of shares"
+    labels = {name: system(str(entries[0].system)).label for name, entries in drawn.files.items()}
+    is_asked = {name: entries[0].role == "examples" for name, entries in drawn.files.items()}
+    return {
+        "headings": {name: label + (asked if is_asked[name] else "") for name, label in labels.items()},
+        "abouts": {name: system(name).about for name in drawn.systems},
+        "samples": {name: own[:_MOST] for name, own in drawn.shown.items()},
+        "totals": {name: len(own) for name, own in drawn.shown.items()},
+        "files": {name: ", ".join(entry.path for entry in entries) for name, entries in drawn.files.items()},
+        "lacks": {
+            s.label or s.tree or "": [called.of(name) for name in lacks(s, called, support.supported)]
+            for own in drawn.shown.values()
+            for s in own
+        },
+    }
+
+
+def _quality(
+    record: RunRecord, drawn: _Drawn, metrics: Mapping[str, Mapping[str, Any]], called: Names, with_private: bool
+) -> dict[str, Any]:
+    """How near the samples come to human turns; figures named ``private/…`` only if they are asked for."""
+    metrics = {name: metrics[name] for name in [*drawn.systems, *metrics] if name in metrics}
+    human, no_human = quality.reference(record)
+    told = dict.fromkeys(note for values in metrics.values() for note in values.get("notes") or ())
+    notes = [*drawn.wrong, *(note for note in told if with_private or not note.startswith("private/"))]
+    if drawn.later:
+        notes.append(
+            "Metrics and pictures are of the samples that the run itself has made, not of what was sampled later."
+        )
+    return {
+        "figures": quality.figures(metrics, with_private),
+        "measured": [system(name).label for name in metrics],
+        "notes": notes,
+        "frequency": quality.frequency_picture(human, drawn.own[drawn.main], called) if human else None,
+        "lengths": quality.length_picture(human, drawn.own) if human else None,
+        "no_human": no_human,
+        "num_human": len(human),
+        "warnings": [sentence for name in drawn.systems for sentence in run_numbers.warnings(record, name)],
+    }
 
 
 def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -163,13 +231,6 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
         "card": card,
         "together": ledger_of(record).summary()["epsilon"] if len(budgets) > 1 else None,
     }
-
-
-def _not_as_made(record: RunRecord, samples: Entry) -> list[str]:
-    """Why samples are not shown: they may be others than those that the steps of the run have made."""
-    return [
-        f"{samples.path} is not shown: {why}" for why in record.manifest.stale_inputs(samples.path, may_be_gone=True)
-    ]
 
 
 def _rank(name: str, samples: Sequence[Sample]) -> tuple[bool, bool, bool]:
@@ -198,28 +259,8 @@ def _samples(record: RunRecord, made: Entry) -> list[Sample]:
     ]
 
 
-def _headings(files: Mapping[str, Sequence[Entry]]) -> dict[str, str]:
-    """What the lists of samples are called."""
-    asked = ", asked for by a label, a topic or trees: they tell nothing of shares"
-    return {
-        name: system(str(own[0].system)).label + (asked if own[0].role == "examples" else "")
-        for name, own in files.items()
-    }
-
-
-def _later_notes(later: Sequence[Entry]) -> list[str]:
-    if not later:
-        return []
-    return ["Metrics and pictures are of the samples that the run itself has made, not of what was sampled later."]
-
-
 def _text(line: Mapping[str, Any], key: str) -> str | None:
     return line[key] if isinstance(line.get(key), str) else None
-
-
-def _lacks(sample: Sample, called: Names, support: Support) -> list[str]:
-    """What people call that which a sample asks for and is not supported."""
-    return [called.of(name) for name in lacks(sample, called, support.supported)]
 
 
 def _hierarchy(
@@ -247,11 +288,6 @@ def _commands(record: RunRecord, samples: str) -> dict[str, str]:
         "names": f"python cli.py page {run} --names names.yaml",
         "reference": f"python cli.py evaluate --synthetic {run}/{samples} --reference public.txt",
     }
-
-
-def _notes(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> list[str]:
-    notes = [note for values in metrics.values() for note in values.get("notes") or ()]
-    return list(dict.fromkeys(note for note in notes if with_private or not note.startswith("private/")))
 
 
 def _provenance(record: RunRecord, report: Mapping[str, Any] | None) -> dict[str, Any]:

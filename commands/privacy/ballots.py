@@ -42,14 +42,14 @@ class Ballots:
         released, or neither. A round that was paid for is read again, and its noise is never drawn a second time. A
         round whose line was torn by a crash is spent, and lost to the population.
 
-        Each text is embedded by itself, so that no rounding in a batch lets one unit change another's ballot.
+        No text changes a bit of another's embedding (:meth:`doppel.models.TextFeaturizer.read`), nor of its ballot.
 
     Args:
         turns: The private texts, see :func:`~commands.privacy.stage_release.read_private`.
         data: Arguments of the data module: file, unit, columns, selection.
         settings: How a round is voted.
         labels: Public labels among whose candidates their texts vote; None: labels do not matter.
-        embed: Embeds texts, each by itself.
+        embed: Embeds texts, each independently of the others.
         ledger: What pays, see :meth:`open`; None: no noise, NOT PRIVATE, and nothing is written.
         privacy: Budget; None exactly where ``ledger`` is.
 

@@ -43,7 +43,7 @@ def calibrate(
     again. The weights of the samples are as near to uniform as the shares allow, up to their noise. What was done
     stands in OUT.calibration.json.
 
-    What is counted, of private turns one by one, so that no rounding in a batch lets one unit change another's:
+    What is counted of private turns, so that no rounding in a batch lets one unit change what is counted of another:
 
     - function types of the trees in the pool, which the private model wrote, and of the private trees;
     - with --parser, those of the trees that this parser reads the utterances as. It must not have learnt from the

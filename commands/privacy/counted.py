@@ -28,8 +28,9 @@ class Counted(ABC):
 
     Formal guarantees:
         What is read of a private text is a function of this text and of public things (or of samples of a private
-        model). So models read private texts one by one: in a batch, rounding could let one unit change what is read of
-        another, and no progress bar counts them.
+        model), to the last bit: in a batch, rounding could let one unit change what is read of another. So a parser
+        reads private texts one by one, and an encoder as :meth:`doppel.models.TextFeaturizer.read` does where
+        ``independent``. No progress bar counts them.
 
     Attributes:
         what: What is counted, in words.

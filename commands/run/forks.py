@@ -17,6 +17,7 @@ from contextlib import chdir
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import ModuleType
 
 from doppel.console import interrupt
 from doppel.console.parent import VARIABLE, end_with, end_with_named
@@ -66,16 +67,18 @@ class Forked(ForkServerProcess):
             UserError: What imports has ended before.
         """
         multiprocessing.set_forkserver_preload([__name__, *MODULES])
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # a script that calls `run` is not imported, and run, anew
         os.environ[VARIABLE] = str(os.getpid())
         try:
             with chdir(Path(self._words[0]).parent):  # whose modules are imported
                 forkserver.ensure_running()
-        finally:
-            del os.environ[VARIABLE]
-        try:
             super().start()
         except (EOFError, ConnectionError):
             raise UserError("what imports for all steps has ended, see above; the same command goes on") from None
+        finally:
+            sys.modules["__main__"] = main
+            del os.environ[VARIABLE]
 
     def run(self) -> None:
         """Be the command, in its process: from the first line of ``cli.py`` to what is done at the end."""

@@ -88,7 +88,7 @@ def sample(
         raise UserError("--trees writes one utterance for each tree: leave --num out")
     used = _system(run, run_dir, experiment, system, given[0] if given else None)
     label = None if label is None else plain(label)
-    wanted = Wanted(num or _NUM, seed, label, topic, trees, public)
+    wanted = Wanted(int(num or _NUM), seed, label, topic, trees, public)
     if label is not None:
         _check_label(experiment, used, label)
     if topic is not None:

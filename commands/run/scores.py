@@ -54,14 +54,14 @@ def evaluate(run: Run, system: System) -> list[Step]:
     out, parsed = f"evaluation/{system.name}.json", f"evaluation/{system.name}.parsed.jsonl"
     schema = None if experiment.attributes is None else experiment.attributes.schema
     options: Settings = {
-        "synthetic": [str(run.folder / system.synthetic)],
+        "synthetic": run.folder / system.synthetic,
         "reference": str(reference),
         "out": run.folder / out,
         "featurizer": experiment.featurizer,
         "private": private,
         "seed": experiment.seed,
         "parser": run.parser,
-        "save_parsed": run.folder / parsed if run.parser else None,
+        "parsed": run.folder / parsed if run.parser else None,
         "keep_function": experiment.data.get("keep_function"),
         "next_token_epochs": experiment.next_token_epochs or None,
         "columns": run.columns if schema is None else {**(run.columns or {}), "attributes": schema},

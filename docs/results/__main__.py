@@ -84,7 +84,8 @@ def draw_metrics(frame: pd.DataFrame) -> Figure:
     drawn = tables.lines(frame)
     names = sorted(set(drawn["metric"]), key=SHOWN.index)
     figure = Figure(figsize=(9, 3 * math.ceil(len(names) / 2)), layout="constrained")
-    for axes, name in zip(figure.subplots(math.ceil(len(names) / 2), 2, squeeze=False).flat, names, strict=False):
+    for place, name in enumerate(names, start=1):
+        axes = figure.add_subplot(math.ceil(len(names) / 2), 2, place)
         draw_curves(axes, drawn[drawn["metric"] == name])
         axes.set_title(measure(name).label)
     return figure

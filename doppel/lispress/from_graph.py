@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Container
 
+from doppel.lispress.calls import BINDERS
 from doppel.lispress.expression import (
     Expression,
     List,
@@ -16,7 +17,6 @@ from doppel.lispress.expression import (
     is_number,
     is_variable,
 )
-from doppel.lispress.forms import BINDERS
 from doppel.lispress.graph import PARAMETER, TYPE, Graph, argument_number, is_type_label
 
 CONSTANTS = frozenset(("true", "false"))

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
-from doppel.lispress.expression import (
-    Expression,
-    LispressError,
-    List,
-    ReaderLiteral,
-    Symbol,
-    TypeAnnotation,
-    is_number,
-    write,
-)
-from doppel.lispress.forms import BINDERS
+from doppel.lispress.calls import values
+from doppel.lispress.expression import Expression, LispressError, Symbol, is_number
 from doppel.lispress.graph import PARAMETER, to_graph
 from doppel.lispress.reader import read
 from doppel.lispress.validity import require_valid
@@ -79,25 +69,12 @@ def uses_function(tree: str | None, pattern: str) -> bool:
 
 
 def bare_symbols(tree: Expression) -> set[str]:
-    """The names that stand bare for a value, such as ``true``, and that no ``let`` or ``lambda`` binds.
+    """The names that stand bare for a value, such as ``true``, where no ``let`` or ``lambda`` binds them.
 
     Args:
         tree: A well-formed expression.
-
-    Returns:
-        The names; a name that is bound anywhere in the tree is not among them.
     """
-    found: set[str] = set()
-    bound: set[str] = set()
-    for node in _values(tree):
-        if isinstance(node, Symbol) and not node.is_keyword:
-            found.add(node.name)
-        elif isinstance(node, List) and (binder := _binder(node)):
-            names = node.items[1]
-            assert isinstance(names, List)
-            for name in names.items[:: 2 if binder == "let" else 1]:
-                bound.add(write(name.body if isinstance(name, TypeAnnotation) else name))
-    return found - bound
+    return {node.name for node, bound, _ in values(tree) if isinstance(node, Symbol) and node.name not in bound}
 
 
 def _discrete_labels(tree: Expression) -> list[str]:
@@ -107,33 +84,4 @@ def _discrete_labels(tree: Expression) -> list[str]:
 
 def _call_heads(tree: Expression) -> list[str]:
     require_valid(tree)
-    heads = [node.items[0] for node in _values(tree) if isinstance(node, List)]
-    return [write(head.body if isinstance(head, TypeAnnotation) else head) for head in heads]
-
-
-def _values(tree: Expression) -> Iterator[Expression]:
-    """The parts of a well-formed tree that stand for values, keywords among them, in the order of the text."""
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, TypeAnnotation):
-            todo.append(node.body)
-            continue
-        yield node
-        parts: tuple[Expression, ...] = ()
-        if isinstance(node, ReaderLiteral):
-            assert isinstance(node.body, List)
-            parts = node.body.items[1:]
-        elif isinstance(node, List):
-            parts = node.items[1:]
-            if binder := _binder(node):
-                names, body = parts
-                assert isinstance(names, List)
-                parts = (*names.items[1::2], body) if binder == "let" else (body,)
-        todo.extend(reversed(parts))
-
-
-def _binder(call: List) -> str:
-    """``let`` or ``lambda``, if that heads a call; otherwise nothing."""
-    head = call.items[0]
-    return head.name if isinstance(head, Symbol) and head.name in BINDERS else ""
+    return [call.function for _, _, call in values(tree) if call is not None]

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from doppel.lispress.calls import Call, call_of
 from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation, write
 from doppel.lispress.validity import require_valid
 
@@ -142,67 +143,53 @@ class _Builder:
             self.todo.append(_Visit(visit.ascription, None, node, TYPE, is_type=True))
 
     def _visit_list(self, visit: _Visit, expression: List) -> None:
-        head, *arguments = expression.items
-        type_arguments: tuple[Expression, ...] = ()
-        if isinstance(head, TypeAnnotation):
-            assert isinstance(head.type, List)
-            type_arguments = head.type.items
-            head = head.body
-        assert isinstance(head, Symbol)
         if visit.is_type:
-            type_arguments, arguments = tuple(arguments), []
-        elif not type_arguments and head.name in _FORMS:
-            _FORMS[head.name](self, visit, arguments)
+            head, *inner = expression.items
+            call = Call(write(head), tuple(inner), (), ())
+        else:
+            call = call_of(expression)
+        if call.function == "do" and not call.types:
+            self._visit_do(visit, expression.items[1:])
             return
-
-        node = self._add(head.name)
+        if call.parameters:
+            (self._visit_let if call.function == "let" else self._visit_lambda)(visit, call)
+            return
+        node = self._add(call.function)
         parts = [
             _Visit(argument, None, node, f":type-arg{number}", is_type=True)
-            for number, argument in enumerate(type_arguments)
+            for number, argument in enumerate(call.types)
         ]
-        keyword, num_positional = "", 0
-        for argument in arguments:
-            if not keyword and isinstance(argument, Symbol) and argument.is_keyword:
-                keyword = argument.name
-                continue
+        num_positional = 0
+        for keyword, argument, _ in call.arguments:
             parts.append(_Visit(argument, visit.scope, node, keyword or f":arg{num_positional}"))
             num_positional += not keyword
-            keyword = ""
         self.todo.extend(reversed(parts))
         self._attach(visit, node)
 
-    def _visit_let(self, visit: _Visit, arguments: list[Expression]) -> None:
-        bindings, body = arguments
-        assert isinstance(bindings, List)
+    def _visit_let(self, visit: _Visit, call: Call) -> None:
+        *inner, body = call.arguments
         parts, scope = [], visit.scope
-        for name, value in zip(bindings.items[::2], bindings.items[1::2], strict=True):
-            assert isinstance(name, Symbol)
-            variable = _Variable(name.name, scope)
-            parts.append(_Visit(value, scope, binds=(variable,)))
+        for (name, _), argument in zip(call.parameters, inner, strict=True):
+            variable = _Variable(name, scope)
+            parts.append(_Visit(argument.value, scope, binds=(variable,)))
             scope = variable
-        parts.append(visit._replace(expression=body, scope=scope))
+        parts.append(visit._replace(expression=body.value, scope=scope))
         self.todo.extend(reversed(parts))
 
-    def _visit_lambda(self, visit: _Visit, arguments: list[Expression]) -> None:
-        parameters, body = arguments
-        assert isinstance(parameters, List)
+    def _visit_lambda(self, visit: _Visit, call: Call) -> None:
         node, scope = self._add("lambda"), visit.scope
         self._attach(visit, node)
         types = []
-        for number, parameter in enumerate(parameters.items):
-            ascription = None
-            if isinstance(parameter, TypeAnnotation):
-                ascription, parameter = parameter.type, parameter.body
-            assert isinstance(parameter, Symbol)
-            scope = _Variable(parameter.name, scope, self._add(PARAMETER))
+        for number, (name, ascription) in enumerate(call.parameters):
+            scope = _Variable(name, scope, self._add(PARAMETER))
             self.edges.append((node, f":arg{number}", scope.node))
             if ascription is not None:
                 self.typed.add(scope.node)
                 types.append(_Visit(ascription, None, scope.node, TYPE, is_type=True))
-        self.todo.append(_Visit(body, scope, node, f":arg{len(parameters.items)}"))
+        self.todo.append(_Visit(call.arguments[-1].value, scope, node, f":arg{len(call.parameters)}"))
         self.todo.extend(reversed(types))
 
-    def _visit_do(self, visit: _Visit, arguments: list[Expression]) -> None:
+    def _visit_do(self, visit: _Visit, arguments: tuple[Expression, ...]) -> None:
         if not arguments:
             self._attach(visit, self._add("do"))
             return
@@ -220,9 +207,6 @@ class _Builder:
         parts = [_Visit(value, visit.scope, node, f":arg{number}") for number, value in enumerate(values)]
         self.todo.extend(reversed(parts))
         self._attach(visit, node)
-
-
-_FORMS = {"let": _Builder._visit_let, "lambda": _Builder._visit_lambda, "do": _Builder._visit_do}
 
 
 def _look_up(name: str, scope: _Variable | None) -> _Variable | None:

@@ -1,8 +1,8 @@
 """The grammar of Lispress for a decoder: a context-free grammar in the syntax of Lark, as llguidance reads it.
 
-It is the table of :mod:`doppel.lispress.forms` once more, down to the blanks: what :func:`doppel.lispress.write`
-writes. A rule has a parameter, the set of variables that are bound where it is used; with it the grammar is as strict
-as :func:`doppel.lispress.first_error` about the variables, which are ``x0`` … ``x63`` here.
+It is what :mod:`doppel.lispress.validity` accepts, down to the blanks: what :func:`doppel.lispress.write` writes. A
+rule has a parameter, the set of variables that are bound where it is used; with it the grammar is as strict as
+:func:`doppel.lispress.first_error` about the variables, which are ``x0`` … ``x63`` here.
 """
 
 from __future__ import annotations

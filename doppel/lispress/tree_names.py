@@ -9,17 +9,9 @@ from pathlib import Path
 
 from doppel.errors import DataError
 from doppel.files import read_json_lines
-from doppel.lispress.expression import (
-    Expression,
-    List,
-    ReaderLiteral,
-    Symbol,
-    TypeAnnotation,
-    is_variable,
-    write,
-)
-from doppel.lispress.forms import BINDERS
-from doppel.lispress.function_types import valid_function_types
+from doppel.lispress.calls import values
+from doppel.lispress.expression import Expression, List, ReaderLiteral, TypeAnnotation, write
+from doppel.lispress.function_types import bare_symbols, valid_function_types
 from doppel.lispress.names import ApiNames
 from doppel.lispress.reader import read
 from doppel.lispress.validity import is_valid
@@ -89,50 +81,18 @@ class _Names:
 
     def add(self, tree: Expression) -> None:
         """Names of a well-formed tree."""
-        todo: list[tuple[Expression, frozenset[str]]] = [(tree, frozenset())]
-        while todo:
-            node, bound = todo.pop()
+        self.constants |= bare_symbols(tree)
+        for node, _, call in values(tree):
             if isinstance(node, TypeAnnotation):
                 self._add_type(node.type)
-                todo.append((node.body, bound))
             elif isinstance(node, ReaderLiteral):
                 assert isinstance(node.body, List)
                 self.literals.add(write(node.body.items[0]))
-                todo += [(part, bound) for part in node.body.items[1:]]
-            elif isinstance(node, List):
-                todo += self._parts(node, bound)
-            elif isinstance(node, Symbol) and not (node.is_keyword or node.name in bound or is_variable(node.name)):
-                self.constants.add(node.name)
-
-    def _parts(self, call: List, bound: frozenset[str]) -> list[tuple[Expression, frozenset[str]]]:
-        """The values in a call, whose own names are taken up."""
-        head, *rest = call.items
-        if isinstance(head, Symbol) and head.name in BINDERS:
-            names, body = rest
-            assert isinstance(names, List)
-            step = 2 if head.name == "let" else 1
-            binders = names.items[::step]
-            inside = bound | {write(name.body if isinstance(name, TypeAnnotation) else name) for name in binders}
-            for name in binders:
-                if isinstance(name, TypeAnnotation):
-                    self._add_type(name.type)
-            values = names.items[1::2] if step == 2 else ()
-            return [(part, inside) for part in (*values, body)]
-        if isinstance(head, TypeAnnotation):
-            assert isinstance(head.type, List)
-            for part in head.type.items:
-                self._add_type(part)
-            head = head.body
-        arguments: list[str] = []
-        keyword = ""
-        for part in rest:
-            if isinstance(part, Symbol) and part.is_keyword:
-                keyword = part.name[1:]
-            else:
-                arguments.append(keyword)
-                keyword = ""
-        self.functions[write(head), tuple(arguments)] = None
-        return [(part, bound) for part in rest]
+            elif call is not None:
+                for part in (*call.types, *(of for _, of in call.parameters if of is not None)):
+                    self._add_type(part)
+                if not call.parameters:
+                    self.functions[call.function, tuple(argument.keyword[1:] for argument in call.arguments)] = None
 
     def _add_type(self, node: Expression) -> None:
         todo = [node]

@@ -1,23 +1,40 @@
-"""Is a text well-formed Lispress, and if not, where does it first go wrong?"""
+"""Is a text well-formed Lispress, and if not, where does it first go wrong?
+
+:mod:`doppel.lispress.lark` says the same to a decoder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 
-from doppel.lispress import forms
+from doppel.lispress.calls import BINDERS
 from doppel.lispress.expression import (
     Expression,
     LispressError,
     List,
-    Number,
-    String,
+    ReaderLiteral,
     Symbol,
     TypeAnnotation,
-    parts,
+    is_variable,
     write,
 )
-from doppel.lispress.forms import BINDERS, MISPLACED, OPENERS, Form, Info, Kind, Role
 from doppel.lispress.reader import read_with_starts
+
+_NAME = "a name is expected here"
+_KEYWORD = "a keyword where a value, a name or a type is expected"
+_HEAD = "the head of a call must be a function name"
+_FUNCTION = "type arguments at the head of a call must stand before a function name"
+_BINDINGS = "let needs a list of pairs, a name and a value each"
+_PARAMETERS = "lambda needs a list of parameters"
+_PARAMETER = "a parameter of a lambda must be a name, with or without a type"
+_TYPE = "a type must be a name or a list that starts with one"
+_TYPE_ARGUMENTS = "the type arguments of a function must be a list of types"
+_LITERAL = "a # literal must be a list of a type and a value"
+
+_Bound = frozenset[str]
+_Check = Callable[[Expression, _Bound], "str | list[_Part]"]
+"""What is wrong with a node at its place, where some variables are bound; or its parts that are still to check."""
+_Part = tuple[_Check, Expression, _Bound]
 
 
 def first_error(text: str) -> LispressError | None:
@@ -61,54 +78,121 @@ def require_valid(expression: Expression) -> None:
 
 def _find_fault(expression: Expression) -> tuple[int, str] | None:
     """The first faulty node: its number in preorder and what is wrong with it."""
-    open_forms = [Form(Kind.ROOT)]
-    rests: list[Iterator[Expression]] = [iter((expression,))]
+    todo: list[_Part] = [(_value, expression, frozenset())]
     number = -1
-    while True:
-        node = next(rests[-1], None)
-        info: Info = None
-        fault: str | None = None
-        if node is None:
-            form = open_forms.pop()
-            rests.pop()
-            if not open_forms:
-                return None
-            if form.kind is Kind.CALL and not forms.is_closable(form):
-                return number, "a keyword without a value"
-            info = forms.outcome(form)
-        else:
-            number += 1
-            if isinstance(node, Symbol | Number):
-                info = node.name if isinstance(node, Symbol) else node.spelling
-                fault = forms.atom_fault(open_forms[-1], info)
-            elif isinstance(node, String):
-                role = forms.role_of(open_forms[-1])
-                fault = None if role is Role.VALUE else MISPLACED[role]
-            else:
-                fault = _open(node, open_forms, rests)
-                if fault is None:
-                    continue
-        if fault is not None:
-            return number, fault
-        open_forms[-1] = forms.after_item(open_forms[-1], info)
-
-
-def _open(node: Expression, open_forms: list[Form], rests: list[Iterator[Expression]]) -> str | None:
-    """Open the form of a list, a ``^`` or a ``#``; or say what is wrong with it."""
-    mark = "(" if isinstance(node, List) else "^" if isinstance(node, TypeAnnotation) else "#"
-    items = parts(node)
-    role = forms.role_of(open_forms[-1])
-    kind = OPENERS[mark].get(role)
-    if kind is None:
-        return MISPLACED[role]
-    if kind is Kind.CALL:
-        if not items:
-            return "an empty list: a call needs a function name"
-        head = items[0]
-        if isinstance(head, Symbol) and head.name in BINDERS and not forms.holds(Kind.LET, len(items)):
-            return f"{head.name} needs a list of names and exactly one body"
-    elif mark == "(" and not forms.holds(kind, len(items)):
-        return MISPLACED[role]
-    open_forms.append(Form(kind, bound=open_forms[-1].bound))
-    rests.append(iter(items))
+    while todo:
+        check, node, bound = todo.pop()
+        number += 1
+        found = check(node, bound)
+        if isinstance(found, str):
+            return number, found
+        todo += reversed(found)
     return None
+
+
+def _value(node: Expression, bound: _Bound) -> str | list[_Part]:
+    if isinstance(node, Symbol):
+        if node.is_keyword:
+            return _KEYWORD
+        return "a variable that no let or lambda binds" if is_variable(node.name) and node.name not in bound else []
+    if isinstance(node, List):
+        return _call(node, bound)
+    if isinstance(node, TypeAnnotation):
+        return [(_type, node.type, bound), (_value, node.body, bound)]
+    return [(_literal, node.body, bound)] if isinstance(node, ReaderLiteral) else []
+
+
+def _call(node: List, bound: _Bound) -> str | list[_Part]:
+    if not node.items:
+        return "an empty list: a call needs a function name"
+    head, *rest = node.items
+    if isinstance(head, Symbol) and head.name in BINDERS:
+        if len(rest) != 2:
+            return f"{head.name} needs a list of names and exactly one body"
+        names = rest[0].items if isinstance(rest[0], List) else ()
+        if head.name == "let":
+            return [(_any, head, bound), (_bindings, rest[0], bound), (_value, rest[1], bound | _names(names[::2]))]
+        return [(_any, head, bound), (_parameters, rest[0], bound), (_value, rest[1], bound | _names(names))]
+    found: list[_Part] = [(_head, head, bound)]
+    is_keyword = False  # whether the item before is one
+    for item in rest:
+        is_keyword = not is_keyword and isinstance(item, Symbol) and item.is_keyword
+        found.append((_any if is_keyword else _value, item, bound))
+    return [*found[:-1], (_lone_keyword, rest[-1], bound)] if is_keyword else found
+
+
+def _names(binders: Iterable[Expression]) -> _Bound:
+    """The names that binders bind, of those that are well-formed."""
+    bodies = (binder.body if isinstance(binder, TypeAnnotation) else binder for binder in binders)
+    return frozenset(body.name for body in bodies if isinstance(body, Symbol))
+
+
+def _any(node: Expression, bound: _Bound) -> list[_Part]:
+    return []
+
+
+def _lone_keyword(node: Expression, bound: _Bound) -> str:
+    return "a keyword without a value"
+
+
+def _head(node: Expression, bound: _Bound) -> str | list[_Part]:
+    if isinstance(node, TypeAnnotation):
+        return [(_type_arguments, node.type, bound), (_function, node.body, bound)]
+    return _function_name(node, bound, _HEAD)
+
+
+def _function(node: Expression, bound: _Bound) -> str | list[_Part]:
+    return _function_name(node, bound, _FUNCTION)
+
+
+def _function_name(node: Expression, bound: _Bound, fault: str) -> str | list[_Part]:
+    if not isinstance(node, Symbol):
+        return fault
+    return "a variable at the head of a call" if node.name in bound or is_variable(node.name) else []
+
+
+def _name(node: Expression, bound: _Bound, fault: str = _NAME) -> str | list[_Part]:
+    if not isinstance(node, Symbol):
+        return fault
+    return _KEYWORD if node.is_keyword else []
+
+
+def _bindings(node: Expression, bound: _Bound) -> str | list[_Part]:
+    if not isinstance(node, List) or not node.items or len(node.items) % 2:
+        return _BINDINGS
+    found: list[_Part] = []
+    for place in range(0, len(node.items), 2):  # a name is bound after its value
+        name, value = node.items[place : place + 2]
+        found += [(_name, name, bound), (_value, value, bound)]
+        bound = bound | _names([name])
+    return found
+
+
+def _parameters(node: Expression, bound: _Bound) -> str | list[_Part]:
+    if not isinstance(node, List) or not node.items:
+        return _PARAMETERS
+    return [(_parameter, item, bound) for item in node.items]
+
+
+def _parameter(node: Expression, bound: _Bound) -> str | list[_Part]:
+    if isinstance(node, TypeAnnotation):
+        return [(_type, node.type, bound), (_name, node.body, bound)]
+    return _name(node, bound, _PARAMETER)
+
+
+def _type(node: Expression, bound: _Bound) -> str | list[_Part]:
+    if isinstance(node, List) and node.items:
+        return [(_name, node.items[0], bound), *((_type, item, bound) for item in node.items[1:])]
+    return _name(node, bound, _TYPE)
+
+
+def _type_arguments(node: Expression, bound: _Bound) -> str | list[_Part]:
+    if not isinstance(node, List) or not node.items:
+        return _TYPE_ARGUMENTS
+    return [(_type, item, bound) for item in node.items]
+
+
+def _literal(node: Expression, bound: _Bound) -> str | list[_Part]:
+    if not isinstance(node, List) or len(node.items) < 2:
+        return _LITERAL
+    return [(_name, node.items[0], bound), *((_value, item, bound) for item in node.items[1:])]

@@ -103,7 +103,7 @@ class GrowingGraph:
         if self._groups & _PARAMETERS:
             owner = self._sources[newest][0]
             if not self._bodies[owner]:
-                bodies = tables.argument_bits & -(1 << tables.first_argument + self._num_parameters[owner])
+                bodies = tables.argument_bits & -(1 << (tables.first_argument + self._num_parameters[owner]))
                 sources.append((owner, bodies))
             return sources
         for node in reversed(self._path[:-1]):
@@ -122,10 +122,10 @@ class GrowingGraph:
         is_deep = self._levels[node] > MAX_LEVEL
         if kind == _LAMBDA:
             number, body = self._num_parameters[node], self._bodies[node]
-            free = 1 << tables.first_argument + number
-            if groups & _PARAMETERS and (number < body or not body):
-                # The body's label must exist too.
-                bits |= free if free << bool(not body) & tables.argument_bits else 0
+            free = 1 << (tables.first_argument + number)
+            last = free if body else free << 1  # the body's label must exist too
+            if groups & _PARAMETERS and (number < body or not body) and last & tables.argument_bits:
+                bits |= free
             if number and not body and groups & (int(Group.VALUE) if is_deep else _VALUES):
                 bits |= free
             return bits | (tables.type_bit & ~used if groups & _TYPES and not is_deep else 0)

@@ -105,7 +105,7 @@ class ParserMachine:
         if action_id >= vocabulary.first_left_arc:
             nodes = self._graph.left_targets()
         else:
-            bit = 1 << action_id - vocabulary.first_right_arc
+            bit = 1 << (action_id - vocabulary.first_right_arc)
             nodes = [node for node, bits in self._graph.next_sources(self._is_finishing) if bits & bit]
         return [self._positions[node] for node in nodes]
 

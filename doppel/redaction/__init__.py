@@ -12,5 +12,5 @@ mechanisms do add noise; what their ε means is another thing than elsewhere (:m
 - `divergence`: how far two sets of vectors are apart (Rényi, KL), by their nearest neighbours, with duplicates.
 - `comparison`: the same, corrected by what the estimate misses, with its null and its intervals.
 - `neighbours`: the nearest neighbours that it asks for, each distinct vector once.
-- `shift`: normal sets as far apart as two sets are, which show what the estimate misses.
+- `gaussian_reference`: normal sets as far apart as two sets are, which show what the estimate misses.
 """

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.special import stdtrit
 from tqdm import tqdm
 
-from doppel.redaction.divergence import Direction, Pair, of_points
+from doppel.redaction.divergence import OneSidedDivergence, Pair, of_points_alone
+from doppel.redaction.gaussian_reference import GaussianReference
 from doppel.redaction.neighbours import Floats, Whole
-from doppel.redaction.shift import Shift
 
 #: Share of equal sets, of the same sizes, whose larger direction is taken for larger.
 _CHANCE = 0.01
@@ -37,16 +37,16 @@ class Comparison:
     def __init__(self, pair: Pair, references: int = 6, seed: int = 0, progress: bool = False) -> None:
         self.pair, self.seed, self.progress = pair, seed, progress
         points = self.pair.points
-        self.shift = Shift(points, self.pair.is_first) if references and len(points) else None
+        self.gaussian = GaussianReference(points, self.pair.is_first) if references and len(points) else None
         self.references: list[Pair] = []
-        if self.shift is not None:
-            drawn = self.shift.draw(references, np.random.default_rng([seed, 0]))
+        if self.gaussian is not None:
+            drawn = self.gaussian.draw(references, np.random.default_rng([seed, 0]))
             bar = tqdm(drawn, "normal pairs", references, disable=None if progress else True, leave=False)
-            self.references = [Pair(*each, pair.k, pair.estimator) for each in bar]
+            self.references = [Pair(first, second, pair.k) for first, second in bar]
 
-    def uncorrected(self, alpha: float) -> tuple[Direction, Direction]:
+    def uncorrected(self, alpha: float) -> tuple[OneSidedDivergence, OneSidedDivergence]:
         """D_α(A‖B) and D_α(B‖A) as the neighbours say."""
-        return self.pair.directions(alpha)
+        return self.pair.divergences(alpha)
 
     def corrections(self, alpha: float) -> tuple[float, float]:
         """What is added to the points' D_α(A‖B) and D_α(B‖A).
@@ -56,11 +56,11 @@ class Comparison:
         the mean: normal pairs have one divergence either way, so there the difference is chance. Without that the
         larger direction of two equal sets is far from 0.
         """
-        if self.shift is None or not self.references:
+        if self.gaussian is None or not self.references:
             return 0.0, 0.0
-        drawn = np.array([of_points(pair.directions(alpha)) for pair in self.references])
-        missed = self.shift.divergence(alpha) - drawn.mean(0)
-        ours = of_points(self.uncorrected(alpha)) + missed
+        drawn = np.array([of_points_alone(pair.divergences(alpha)) for pair in self.references])
+        missed = self.gaussian.divergence(alpha) - drawn.mean(0)
+        ours = of_points_alone(self.uncorrected(alpha)) + missed
         half, num = (ours[0] - ours[1]) / 2, len(drawn)
         by_chance = (1 + 1 / num) ** 0.5 * ((drawn[:, 0] - drawn[:, 1]) / 2).std(ddof=1)
         moved = half if abs(half) <= by_chance * stdtrit(num - 1, 1 - _CHANCE / 2) else 0.0
@@ -69,12 +69,12 @@ class Comparison:
     def divergences(self, alpha: float) -> tuple[float, float]:
         """D_α(A‖B) and D_α(B‖A) in nats, corrected, not below 0."""
         pairs = zip(self.uncorrected(alpha), self.corrections(alpha), strict=True)
-        first, second = (direction.divergence(correction) for direction, correction in pairs)
+        first, second = (each.divergence(correction) for each, correction in pairs)
         return first, second
 
     def null(self, alpha: float, num: int) -> Floats:
         """What the larger direction, uncorrected, is where both sets are one: whose row it is is drawn, [num]."""
-        rng, pair = np.random.default_rng([self.seed, 1]), self.pair.shuffled()
+        rng = np.random.default_rng([self.seed, 1])
         pool, size = self.pair.rows.counts.sum(0), int(self.pair.rows.counts[0].sum())
 
         def draws() -> Iterator[Whole]:
@@ -82,7 +82,8 @@ class Comparison:
                 first = rng.multivariate_hypergeometric(pool, size, method="marginals")
                 yield np.stack([first, pool - first])
 
-        return np.array([_larger(pair.directions(alpha, counts)) for counts in self._bar(draws(), "null", num)])
+        found = (self.pair.divergences(alpha, counts, relabelled=True) for counts in self._bar(draws(), "null", num))
+        return np.array([_larger(each) for each in found])
 
     def bootstrap(self, alpha: float, num: int) -> Floats:
         """The larger direction, corrected, of as many rows drawn with replacement, [num].
@@ -118,14 +119,14 @@ class Comparison:
         corrections, found = self.corrections(alpha), []
         for counts in draws:
             grown = 1.0
-            if self.shift is not None and self.shift.squared > 0:
-                grown = self.shift.of_rows(counts[:, self.pair.is_point], copies) / self.shift.squared
-            found.append(_larger(self.pair.directions(alpha, counts), [grown * each for each in corrections]))
+            if self.gaussian is not None and self.gaussian.squared > 0:
+                grown = self.gaussian.of_rows(counts[:, self.pair.is_point], copies) / self.gaussian.squared
+            found.append(_larger(self.pair.divergences(alpha, counts), [grown * each for each in corrections]))
         return np.array(found)
 
     def _bar(self, draws: Iterator[Whole], name: str, num: int) -> Iterator[Whole]:
         return iter(tqdm(draws, name, num, disable=None if self.progress else True, leave=False))
 
 
-def _larger(directions: Sequence[Direction], corrections: Sequence[float] = (0.0, 0.0)) -> float:
-    return max(each.divergence(correction) for each, correction in zip(directions, corrections, strict=True))
+def _larger(divergences: Sequence[OneSidedDivergence], corrections: Sequence[float] = (0.0, 0.0)) -> float:
+    return max(each.divergence(correction) for each, correction in zip(divergences, corrections, strict=True))

@@ -6,11 +6,8 @@ So a vector that both sets together hold more than once is *repeated*: its p/q i
 *points*: theirs is a ratio of densities, each k/(N ρ^m) up to a factor, where ρ is the distance of the k-th nearest
 other point of the set and m the dimension that the points fill.
 
-- ``knn``: Póczos and Schneider (2011, *On the estimation of α-divergences*). ρ^m is random, so a power of its ratio is
-  too large on average by Γ(k−α+1)Γ(k+α−1)/Γ(k)², which is finite for α < k + 1 alone, and by which it is divided.
-- ``noshad``: nearest neighbour ratios (Noshad et al., 2017, *Direct estimation of information divergence using nearest
-  neighbor ratios*): how many of the k nearest points of both sets are of P and of Q, around each point of Q. Too large
-  at zero divergence, and too small where few points of P lie near any of Q.
+Póczos and Schneider (2011, *On the estimation of α-divergences*): ρ^m is random, so a power of its ratio is too large
+on average by Γ(k−α+1)Γ(k+α−1)/Γ(k)², which is finite for α < k + 1 alone, and by which it is divided.
 
 Appendix 4.1 of Gusain and Leith prints the mean of the logarithm in place of the logarithm of the mean, which is
 negative, counts repeated vectors among the neighbours of points, although no density holds them, and takes for m the
@@ -24,23 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, logsumexp
 
 from doppel.errors import UserError
-from doppel.redaction.neighbours import Distinct, Floats, Whole, distinct, intrinsic_dimension, neighbours
-
-Estimator = Literal["knn", "noshad"]
+from doppel.redaction.neighbours import Distinct, Floats, Neighbours, Whole, distinct, intrinsic_dimension, neighbours
 
 #: Occurrences of a repeated vector in a set that does not hold it: half of one, the prior of Krichevsky and Trofimov.
 _UNSEEN = 0.5
 
 
 @dataclass(frozen=True)
-class Direction:
+class OneSidedDivergence:
     """D_α(P‖Q) in the two parts that add up: those of repeated vectors and of points.
 
     Attributes:
@@ -70,20 +64,31 @@ class Direction:
 
 
 @dataclass(frozen=True)
-class Around:
-    """What lies around each point, in either set.
+class Neighbourhood:
+    """The nearest points of one set around each point of both.
 
     Attributes:
-        radii: Distance of the k-th nearest point, or of the last one where there are fewer, [2, num_points].
-        found: How many distinct points are that near, [2, num_points].
-        weights: How many rows these are, [2, num_points].
-        shared: How many rows of either set are among the k nearest points of both, [2, num_points].
+        radii: Distance of the k-th nearest, or of the last one where there are fewer, [num_points].
+        num_points: How many distinct points are that near, [num_points].
+        num_rows: How many rows these are, [num_points].
     """
 
     radii: Floats
-    found: Whole
-    weights: Whole
-    shared: Whole
+    num_points: Whole
+    num_rows: Whole
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One set: how often it has each distinct vector and each point, and what of it is near each point."""
+
+    counts: Whole
+    of_points: Whole
+    around: Neighbourhood | None
+
+    @property
+    def size(self) -> int:
+        return int(self.counts.sum())
 
 
 class Pair:
@@ -93,7 +98,6 @@ class Pair:
         a: [num_a, d]; equal rows are one vector that occurs again.
         b: [num_b, d].
         k: Neighbours.
-        estimator: See the module.
         spare: So many times k neighbours are found, for rows that are drawn anew; 1 is enough for the rows themselves.
         progress: Show a bar.
 
@@ -103,17 +107,11 @@ class Pair:
     """
 
     def __init__(
-        self,
-        a: NDArray[np.floating],
-        b: NDArray[np.floating],
-        k: int = 40,
-        estimator: Estimator = "knn",
-        spare: int = 1,
-        progress: bool = False,
+        self, a: NDArray[np.floating], b: NDArray[np.floating], k: int = 40, spare: int = 1, progress: bool = False
     ) -> None:
         if k < 1:
             raise UserError(f"there is no {k}-th neighbour: give at least 1", about="k")
-        self.k, self.estimator = k, estimator
+        self.k = k
         self.rows: Distinct = distinct(a, b)
         single = ~self.rows.repeats
         sizes = self.rows.counts[:, single].sum(1)
@@ -125,104 +123,82 @@ class Pair:
         if self.near is not None:
             self.dimension = intrinsic_dimension(self.near, self.is_first, k, self.points.shape[1])
 
-    def directions(self, alpha: float, counts: Whole | None = None) -> tuple[Direction, Direction]:
+    def divergences(
+        self, alpha: float, counts: Whole | None = None, relabelled: bool = False
+    ) -> tuple[OneSidedDivergence, OneSidedDivergence]:
         """D_α(A‖B) and D_α(B‖A).
 
         Args:
             alpha: Order, at least 1.
             counts: How often each distinct vector is in either set, [2, num_distinct], in place of the sets' own.
+            relabelled: Whether ``counts`` give points to another set: then a list ends where it may lack one.
 
         Raises:
             UserError: See :func:`check_order`.
         """
-        check_order(alpha, self.k, self.estimator)
-        counts = self.rows.counts if counts is None else counts
-        sizes = counts.sum(1)
-        around = self._around(counts)
-        first = self._direction(alpha, counts, sizes, around)
-        turned = None if around is None else Around(*(each[::-1] for each in vars(around).values()))
-        return first, self._direction(alpha, counts[::-1], sizes[::-1], turned)
+        check_order(alpha, self.k)
+        near = self.near
+        if near is not None and relabelled:
+            ended = np.where(near.distances <= near.complete[:, None], near.distances, np.inf)
+            near = replace(near, distances=ended)
+        a, b = (self._side(own, near) for own in (self.rows.counts if counts is None else counts))
+        return self._one_sided(alpha, a, b), self._one_sided(alpha, b, a)
 
-    def shuffled(self) -> Pair:
-        """The same rows for draws that give points to another set: a list ends where it may lack one."""
-        if self.near is None:
-            return self
-        ended = np.where(self.near.distances <= self.near.complete[:, None], self.near.distances, np.inf)
-        made = object.__new__(Pair)
-        vars(made).update(vars(self) | {"near": replace(self.near, distances=ended)})
-        return made
+    def _side(self, counts: Whole, near: Neighbours | None) -> _Side:
+        of_points = counts[self.is_point]
+        return _Side(counts, of_points, None if near is None else _neighbourhood(near, of_points, self.k))
 
-    def _around(self, counts: Whole) -> Around | None:
-        """Which points are near, where each occurs so often; None without points."""
-        if self.near is None:
-            return None
-        weights = counts[:, self.is_point]
-        is_there = np.isfinite(self.near.distances)
-        parts = []
-        for own in (weights[0], weights[1], weights.sum(0)):
-            here = np.where(is_there, own[self.near.places], 0)
-            among = (here > 0) & (np.cumsum(here > 0, 1) <= self.k)
-            parts.append((here, among))
-        radii = [np.where(among, self.near.distances, 0).max(1) for _, among in parts[:2]]
-        found = [among.sum(1) for _, among in parts[:2]]
-        heavy = [(here * among).sum(1) for here, among in parts[:2]]
-        shared = [(here * parts[2][1]).sum(1) for here, _ in parts[:2]]
-        return Around(np.stack(radii), np.stack(found), np.stack(heavy), np.stack(shared))
+    def _one_sided(self, alpha: float, p: _Side, q: _Side) -> OneSidedDivergence:
+        is_repeated = ~self.is_point & (p.counts > 0)
+        in_p, in_q = p.counts[is_repeated], q.counts[is_repeated]
+        log_shares = np.log(in_p / p.size)
+        log_ratios = log_shares - np.log(np.maximum(in_q, _UNSEEN) / q.size)
+        return OneSidedDivergence(
+            alpha,
+            repeated=_moment(alpha, log_shares, log_ratios),
+            points=self._of_points(alpha, p, q),
+            share=float(p.of_points.sum() / p.size),
+            only=float(in_p[in_q == 0].sum() / p.size),
+        )
 
-    def _direction(self, alpha: float, counts: Whole, sizes: Whole, around: Around | None) -> Direction:
-        """D_α of the first set from the second."""
-        (p, q), order = counts[:, ~self.is_point], alpha - 1
-        is_in = p > 0
-        ratios = np.log(p[is_in] / sizes[0]) - np.log(np.maximum(q[is_in], _UNSEEN) / sizes[1])
-        log_shares = np.log(p[is_in] / sizes[0])
-        only = float(p[(p > 0) & (q == 0)].sum() / sizes[0])
-        share = float(counts[0, self.is_point].sum() / sizes[0])
-        points = self._points(alpha, counts[:, self.is_point], sizes, around)
+    def _of_points(self, alpha: float, p: _Side, q: _Side) -> float:
+        """The part of the points."""
+        nothing, order = np.zeros(0), alpha - 1
+        if p.around is None or q.around is None or not p.of_points.any() or not q.of_points.any():
+            return _moment(alpha, nothing, nothing)
+        has_density = (p.around.num_points > order) & (p.around.radii > 0) & (q.around.radii > 0)
+        used = (p.of_points > 0) & has_density & (q.around.num_points > 0)
+        k_p, k_q = p.around.num_points[used], q.around.num_points[used]
+        log_density_p = np.log(p.around.num_rows[used] / k_p) - self.dimension * np.log(p.around.radii[used])
+        log_density_q = np.log(q.around.num_rows[used] / k_q) - self.dimension * np.log(q.around.radii[used])
+        others = p.size * (1 - 1 / p.of_points.sum())  # a point is none of its own neighbours
+        log_ratios = log_density_p - log_density_q + np.log(q.size / others)
         if alpha == 1:
-            return Direction(alpha, float(np.exp(log_shares) @ ratios), 0.0 if points is None else points, share, only)
-        repeated = float(logsumexp(log_shares + order * ratios)) if is_in.any() else -np.inf
-        return Direction(alpha, repeated, -np.inf if points is None else points, share, only)
-
-    def _points(self, alpha: float, weights: Whole, sizes: Whole, around: Around | None) -> float | None:
-        """The part of the points; None where there is none."""
-        if around is None or not weights[0].any() or not weights[1].any():
-            return None
-        order, of = alpha - 1, 0 if self.estimator == "knn" else 1
-        is_in = weights[of] > 0
-        if self.estimator == "noshad":
-            near, far = around.shared[:, is_in]
-            if not near.any():
-                raise UserError(
-                    "the two sets do not overlap: no point of one has any of the other among its nearest neighbours, "
-                    "and noshad compares nothing else; give --estimator knn, or a larger k"
-                )
-            log_shares = np.log(weights[1, is_in] / sizes[1])
-            with np.errstate(divide="ignore"):
-                ratios = np.log(near / sizes[0]) - np.log((far + 1) / sizes[1])
-            if alpha == 1:
-                positive = near > 0
-                terms = np.exp(log_shares[positive] + ratios[positive]) * ratios[positive]
-                return float(terms.sum())
-            return float(logsumexp(log_shares + alpha * ratios))
-        is_in &= (around.found[0] > max(order, 0)) & (around.found[1] > 0) & (around.radii > 0).all(0)
-        if not is_in.any():
-            return None
-        k_p, k_q = around.found[:, is_in]
-        weighed = np.log(around.weights[0, is_in] / k_p) - np.log(around.weights[1, is_in] / k_q)
-        others = sizes[0] * (1 - 1 / weights[0].sum())  # a point is none of its own neighbours
-        volume = self.dimension * (np.log(around.radii[1, is_in]) - np.log(around.radii[0, is_in]))
-        ratios = weighed + np.log(sizes[1] / others) + volume
-        log_shares = np.log(weights[0, is_in] / weights[0, is_in].sum() * weights[0].sum() / sizes[0])
-        if alpha == 1:
-            return float(np.exp(log_shares) @ (ratios + digamma(k_p) - digamma(k_q)))
-        unbiased = gammaln(k_p) - gammaln(k_p - order) + gammaln(k_q) - gammaln(k_q + order)
-        return float(logsumexp(log_shares + order * ratios + unbiased))
+            log_ratios += digamma(k_p) - digamma(k_q)
+        else:
+            log_ratios += (gammaln(k_p) - gammaln(k_p - order) + gammaln(k_q) - gammaln(k_q + order)) / order
+        share = p.of_points.sum() / p.size
+        return _moment(alpha, np.log(p.of_points[used] / p.of_points[used].sum() * share), log_ratios)
 
 
-def of_points(directions: Sequence[Direction]) -> Floats:
+def _neighbourhood(near: Neighbours, of_points: Whole, k: int) -> Neighbourhood:
+    """The k nearest of the points that one set has, around each point."""
+    rows = np.where(np.isfinite(near.distances), of_points[near.places], 0)
+    is_among = (rows > 0) & (np.cumsum(rows > 0, 1) <= k)
+    return Neighbourhood(np.where(is_among, near.distances, 0).max(1), is_among.sum(1), (rows * is_among).sum(1))
+
+
+def _moment(alpha: float, log_shares: Floats, log_ratios: Floats) -> float:
+    """log E[ratio^(α−1)]; at α = 1 E[log ratio]."""
+    if alpha == 1:
+        return float(np.exp(log_shares) @ log_ratios)
+    return float(logsumexp(log_shares + (alpha - 1) * log_ratios)) if len(log_shares) else -np.inf
+
+
+def of_points_alone(divergences: Sequence[OneSidedDivergence]) -> Floats:
     """D_α(P‖Q) and D_α(Q‖P) of the points alone, each set's scaled to one distribution, [2]; may be below 0."""
     found = []
-    for own, other in (directions, directions[::-1]):
+    for own, other in (divergences, divergences[::-1]):
         if own.alpha == 1:
             found.append(own.points / own.share - np.log(own.share / other.share))
         else:
@@ -231,15 +207,15 @@ def of_points(directions: Sequence[Direction]) -> Floats:
     return np.array(found)
 
 
-def check_order(alpha: float, k: int, estimator: Estimator = "knn") -> None:
+def check_order(alpha: float, k: int) -> None:
     """Refuse orders for which the estimator is not defined.
 
     Raises:
-        UserError: α is below 1, or the factor that makes ``knn`` right on average is infinite.
+        UserError: α is below 1, or the factor that makes the estimate right on average is infinite.
     """
     if not alpha >= 1 or not np.isfinite(alpha):
         raise UserError(f"there is no estimate of order {alpha:g}: give a finite order of at least 1", about="alpha")
-    if estimator == "knn" and alpha >= k + 1:
+    if alpha >= k + 1:
         raise UserError(
             f"the estimate by {k} neighbours exists for orders below {k + 1} alone, and is steady up to {k / 2:g}: for "
             f"order {alpha:g} give at least {int(np.ceil(2 * alpha))} neighbours",

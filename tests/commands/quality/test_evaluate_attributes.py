@@ -66,8 +66,7 @@ def values_of(folder: Path, samples: list[dict[str, Any]], reference: list[dict[
 
 def test_samples_that_follow_their_prompts_adhere_and_others_do_so_by_chance(tmp_path: Path) -> None:
     drawn, reference = rows(200, 1), rows(200, 2)
-    parsed = write(tmp_path / "parsed.jsonl", drawn), write(tmp_path / "parsed_reference.jsonl", reference)
-    more = ["--parsed", parsed[0], "--parsed-reference", parsed[1]]
+    more = ["--parsed", write(tmp_path / "parsed.jsonl", [*drawn, *reference])]
     good = [{**row, "label": code(row)} for row in drawn]
     values = values_of(tmp_path, good, reference, *more)
     assert values["attribute_adherence_kind"] == values["attribute_adherence_length"] == 1.0

@@ -1,4 +1,4 @@
-"""``evaluate --labels``: samples that carry their labels teach them, others do not, and private figures say so."""
+"""``label-accuracy``: samples that carry their labels teach them, others do not, and private figures say so."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def table(tmp_path: Path) -> str:
 
 def values_of(out: Path, *words: str) -> dict[str, Any]:
     """Run the command and read what it wrote."""
-    assert cli.main(["evaluate", "--labels", *words, "--out", str(out)]) == 0
+    assert cli.main(["label-accuracy", *words, "--out", str(out)]) == 0
     values: dict[str, Any] = json.loads(out.read_text())
     return values
 
@@ -86,7 +86,7 @@ def test_samples_that_carry_their_labels_teach_them(
         ([{"utterance": "hello secretword", "label": "Kind: Food"}], [], "does not have the labels of --reference"),
         ([{"utterance": "hello secretword"}], [], "samples.jsonl:1"),
         ([{"utterance": "hello", "label": "Kind: a | Stars: b"}], ["--num-samples", "0"], "--num-samples"),
-        ([{"utterance": "hello", "label": "Kind: a | Stars: b"}], ["--no-mauve"], "--no-mauve"),
+        ([{"utterance": "hello", "label": "Kind: a | Stars: b"}], ["--no-mauve"], "no-mauve"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_never_quoted(
@@ -95,6 +95,6 @@ def test_what_cannot_be_used_is_named_and_never_quoted(
     path = tmp_path / "samples.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in samples))
     test = write(tmp_path / "test.jsonl", ROWS)
-    assert cli.main(["evaluate", "--labels", "--synthetic", str(path), "--reference", test, *words]) == 2
+    assert cli.main(["label-accuracy", "--synthetic", str(path), "--reference", test, *words]) == 2
     error = capsys.readouterr().err
     assert told in error and "secretword" not in error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from doppel.console.command import call
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.metrics.compare import FUNCTION_KEYS, Corpus, compare, compared_sides, function_metrics
+from lightning_modules import semantic_parser
 
 HEADS = ("Create", "Find", "Delete")
 REFERENCE = [
@@ -54,8 +56,7 @@ def test_ready_annotations_of_both_sides(sides: tuple[str, ...], tmp_path: Path)
     """Order and further lines do not matter; a parser that is always right has a perfect ground truth."""
     parsed = [{**row, "parse": "(Yield (Find (Number0)))"} for row in SYNTHETIC]
     files = {
-        "parsed": write_lines(tmp_path / "parsed.jsonl", [*reversed(parsed), {"utterance": "no sample"}]),
-        "parsed-reference": write_lines(tmp_path / "parsed_reference.jsonl", REFERENCE),
+        "parsed": write_lines(tmp_path / "parsed.jsonl", [*reversed(parsed), {"utterance": "no sample"}, *REFERENCE]),
         "out": str(tmp_path / "out.json"),
     }
     run(*sides, *(part for name, path in files.items() for part in (f"--{name}", path)))
@@ -100,37 +101,37 @@ def checkpoint(tmp_path: Path, tiny_model: str) -> str:
 def test_a_checkpoint_annotates_and_its_annotations_serve_again(
     sides: tuple[str, ...], tmp_path: Path, checkpoint: str
 ) -> None:
-    saved = {"parsed": tmp_path / "new" / "parsed.jsonl", "parsed-reference": tmp_path / "parsed_reference.jsonl"}
-    out = [tmp_path / f"{n}.json" for n in range(2)]
-    options = [part for name, path in saved.items() for part in (f"--save-{name}", str(path))]
-    run(*sides, "--num-samples", "7", "--parser", checkpoint, "--out", str(out[0]), *options)
-    ready = [part for name, path in saved.items() for part in (f"--{name}", str(path))]
-    run(*sides, "--num-samples", "7", *ready, "--out", str(out[1]))
-    first, second = (json.loads(path.read_text()) for path in out)
-    assert first.pop("parser") == checkpoint
-    assert second.pop("parser") is None
-    assert first == second
+    cache, out = tmp_path / "new" / "parsed.jsonl", [tmp_path / f"{n}.json" for n in range(3)]
+    words = [*sides, "--num-samples", "7", "--parsed", str(cache)]
+    run(*words, "--parser", checkpoint, "--out", str(out[0]))
+    kept = cache.read_bytes()
+    lines = read_lines(cache)
+    assert len(lines) == 14 and sum(line["utterance"].startswith("please ") for line in lines) == 7
+    assert all(is_valid(line["parse"]) and 0 < line["confidence"] <= 1 for line in lines)
+    with mock.patch.object(semantic_parser, "load_parser"):  # which nothing asks for
+        run(*words, "--parser", checkpoint, "--out", str(out[1]))
+    run(*words, "--out", str(out[2]))
+    first, again, without = (json.loads(path.read_text()) for path in out)
+    assert first == again and without == {**first, "parser": None} and cache.read_bytes() == kept
     assert all(first[key] is not None for key in PARSED_KEYS)
-    for name, rows in (("parsed", SYNTHETIC), ("parsed-reference", REFERENCE)):
-        lines = read_lines(saved[name])
-        assert len(lines) == 7
-        assert {line["utterance"] for line in lines} <= {row["utterance"] for row in rows}
-        assert all(is_valid(line["parse"]) and 0 < line["confidence"] <= 1 for line in lines)
+    wrong = [{**line, "parse": "(Wrong)", "parser": "another"} for line in lines]  # of another parser: read anew
+    write_lines(cache, wrong)
+    run(*words, "--parser", checkpoint, "--out", str(out[1]))
+    assert json.loads(out[1].read_text()) == first
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--parsed", "{reference}"), "--parsed .*20 of .*20"),
-        (("--parsed-reference", "{synthetic}"), "--parsed-reference .*20 of .*20"),
-        (("--save-parsed", "here.jsonl"), "--save-parsed"),
+        (("--parsed", "{part}"), "--parsed lacks 19 of the 20"),
         (("--parser", "/no/such.ckpt"), r"/no/such.ckpt"),
         (("--parsed", "/no/such.jsonl"), "/no/such.jsonl"),
-        (("--parsed", "{synthetic}", "--save-parsed", "{synthetic}/here"), "/here"),
+        (("--parsed", "{synthetic}/here"), "/here"),
     ],
 )
-def test_bad_options(options: tuple[str, ...], message: str, sides: tuple[str, ...]) -> None:
-    options = tuple(option.format(synthetic=sides[1], reference=sides[3]) for option in options)
+def test_bad_options(options: tuple[str, ...], message: str, sides: tuple[str, ...], tmp_path: Path) -> None:
+    part = write_lines(tmp_path / "part.jsonl", SYNTHETIC[:1])
+    options = tuple(option.format(synthetic=sides[1], part=part) for option in options)
     with pytest.raises(UserError, match=message) as caught:
         run(*sides, *options)
     assert "meeting" not in str(caught.value)
@@ -160,7 +161,7 @@ def test_trees_must_be_as_many_as_the_compared_utterances() -> None:
 def test_a_reference_without_trees_has_no_parsed_values(tmp_path: Path) -> None:
     trees = write_lines(tmp_path / "trees.jsonl", REFERENCE)
     bare = write_lines(tmp_path / "bare.jsonl", [{"utterance": row["utterance"]} for row in REFERENCE])
-    ready = ("--parsed", trees, "--parsed-reference", trees)
+    ready = ("--parsed", trees)
     run("--synthetic", trees, "--reference", bare, "--no-mauve", *ready, "--out", str(tmp_path / "out.json"))
     values = json.loads((tmp_path / "out.json").read_text())
     assert {values[key] for key in PARSED_KEYS} == {None}

@@ -249,7 +249,7 @@ def run(tmp_path: Path, private: str) -> Path:
 
 
 @pytest.mark.parametrize("where", ["out", "synthetic", "columns.text"])
-@pytest.mark.parametrize("kind", [["--no-mauve"], ["--labels"]])
+@pytest.mark.parametrize("kind", [["evaluate", "--no-mauve"], ["label-accuracy"]])
 def test_an_evaluation_of_a_run_does_not_compare_with_its_private_turns(
     kind: list[str], where: str, run: Path, private: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,7 +259,7 @@ def test_an_evaluation_of_a_run_does_not_compare_with_its_private_turns(
     reference = private if where == "columns.text" else write(tmp_path / "x.jsonl", _renamed(PRIVATE))
     words = [*kind, "--synthetic", synthetic, "--reference", reference, "--out", str(out)]
     words += ["--columns.text", "said"] if where == "columns.text" else []
-    assert cli.main(["evaluate", *words]) == 2
+    assert cli.main(words) == 2
     told = capsys.readouterr()
     assert told.out == "" and f"--reference is {reference}" in told.err and private in told.err and not out.exists()
 

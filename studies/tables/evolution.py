@@ -1,7 +1,7 @@
 r"""Private evolution from four starts, beside three systems that train: one table of quality and cost.
 
-    python -m benchmarks.evolution yelp dev.csv --runs runs/evolution --out docs/results/evolution.csv
-    python -m benchmarks.evolution smcalflow TRAIN --reference VALID --runs runs/evolution \
+    python -m studies.tables evolution yelp dev.csv --runs runs/evolution --out docs/results/evolution.csv
+    python -m studies.tables evolution smcalflow TRAIN --reference VALID --runs runs/evolution \
         --out docs/results/evolution.csv
 
 Units of a public file are dealt out by a fixed seed: some play the private ones, some the texts that people have given,
@@ -63,7 +63,7 @@ _SEED = 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the cells one after the other; exit status."""
+    """Private evolution from four starts beside training, a run for each cell; goes on where it was cut short."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", choices=NAMES, help="which experiment, configs/experiments/DATA-evolution.yaml")
     parser.add_argument("turns", help="public turns, which play the private ones")
@@ -214,7 +214,3 @@ def _write(runs: Path, out: Path) -> None:
 def _named(cell: str) -> str:
     """A cell by the name of its folder."""
     return next(name for name in CELLS if name.replace(" ", "") == cell)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

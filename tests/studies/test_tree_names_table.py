@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tree_names
+from studies.tables import tree_names
 
 
 def write(path: Path, *trees: str) -> str:

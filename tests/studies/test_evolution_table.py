@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import evolution
 from commands.quality.frame import read_csv
 from commands.run.experiment import load, shipped
+from studies.tables import evolution
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Sampled trees against human ones: which functions are invented, and which are right though no reference has them.
 
-python -m benchmarks.tree_names --reference PUBLIC --humans MORE TREES.jsonl …    lines METRIC,VALUE for each file
+python -m studies.tables tree-names --reference PUBLIC --humans MORE TREES.jsonl …    lines METRIC,VALUE for each file
 
 The reference is what a grammar may have taken its names from; ``--humans`` are other turns of the same assistant, with
 which frequencies are compared, because the names of the reference would flatter. Both must be public. Beside each file
@@ -15,11 +15,12 @@ import json
 import sys
 from collections.abc import Sequence, Set
 from pathlib import Path
+from typing import Any
 
 from datamodules.sources import expand_path
 from datamodules.tables import read_turns
 from doppel.files import read_json_lines
-from doppel.lispress.forms import BINDERS
+from doppel.lispress.calls import BINDERS
 from doppel.lispress.function_types import valid_function_types
 from doppel.metrics.compare import function_metrics, tree_repetition
 
@@ -48,7 +49,8 @@ def measure(trees: Sequence[str], reference: Sequence[str], humans: Sequence[str
         return sum(bool(heads(tree) & names) for tree in trees) / len(trees)
 
     called = frozenset[str]().union(*map(heads, trees))
-    of_functions, repeated = function_metrics(trees, humans), tree_repetition(trees, humans)
+    of_functions: dict[str, Any] = function_metrics(trees, humans)
+    repeated: dict[str, Any] = tree_repetition(trees, humans)
     found = {"invented": share(called - known - real), "unseen": share((called & real) - known)}
     found |= {name: float(of_functions[name] or 0.0) for name in ("chi_square", "function_overlap")}
     return found | {name: float(repeated[name] or 0.0) for name in ("distinct_trees", "commonest_tree")}
@@ -60,8 +62,10 @@ def trees_of(path: str) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the figures of each file; of the reference itself too, thinned to as many trees."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tree_names", description=(__doc__ or "").split("\n")[0])
+    """Sampled trees against human ones: functions that are invented, and right ones that the reference lacks."""
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.tables tree-names", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("trees", nargs="+", type=Path)
     parser.add_argument("--reference", required=True)
     parser.add_argument("--humans", required=True)
@@ -78,7 +82,3 @@ def main(argv: Sequence[str] | None = None) -> None:
             content = json.loads(told.read_text(encoding="utf-8"))
             figures["malformed"] = content.get("synthetic/dropped/malformed", 0) / content["synthetic/num_drawn"]
         out.writerows([name, metric, f"{value:.4f}"] for metric, value in figures.items())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """How far private rows of attributes are from the table that they are like.
 
-    python -m benchmarks.metadata "$DOPPEL_DATA/sgd/train.dataflow_dialogues.jsonl.zip" --out docs/results/metadata.csv
+    python -m studies.tables metadata TURNS --out docs/results/metadata.csv
 
 The table has ten attributes of turns of a public file, each a function of a turn's text and tree. Rows are made of it
 by `python cli.py metadata`, with a ledger of their own; the distance is the mean over all pairs of attributes of the
@@ -66,7 +66,7 @@ ATTRIBUTES: dict[str, Callable[[Turn], str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print and write."""
+    """How far private rows of attributes are from the table that they are like."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("turns", help="public turns with trees")
     parser.add_argument("--data", default="SGD", help="what the turns are called in the table")
@@ -140,7 +140,3 @@ def _codes(folder: Path, name: str) -> Whole:
 def _sizes(folder: Path) -> tuple[int, ...]:
     _, table = Attributes(str(folder / "table.csv"), schema=folder / "schema.yaml", unit="utterance").read()
     return table.sizes
-
-
-if __name__ == "__main__":
-    main()

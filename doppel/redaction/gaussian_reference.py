@@ -15,7 +15,7 @@ _ROWS_PER_DIRECTION = 10
 _FLAT = 1e-10
 
 
-class Shift:
+class GaussianReference:
     """How far the means of two sets are apart, in standard deviations within the sets (Mahalanobis, 1936).
 
     The two normal distributions N(μ₀, Σ) and N(μ₁, Σ) have D_α = α Δ²/2 with Δ² = (μ₁−μ₀)ᵀ Σ⁻¹ (μ₁−μ₀). What samples

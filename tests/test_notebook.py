@@ -1,0 +1,63 @@
+"""`run` from Python, as the notebook of the docs calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from source_modules import ROOT
+
+from commands.run import run
+from doppel.errors import UserError
+from doppel.privacy.ledger import Ledger
+
+NOTEBOOK = json.loads((ROOT / "docs" / "first_run.ipynb").read_text(encoding="utf-8"))
+CELLS = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+#: A script that is no module to import: what it forks must not run it again.
+SCRIPT = """
+import json, sys
+cells, changes = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+space = {}
+for place, cell in enumerate(cells):
+    exec(cell, space)
+    if place == 0:
+        space["settings"] = {**space["settings"], **changes}
+first = space["first"]
+print(json.dumps([len(first.samples), sorted(first.samples), first.epsilon, first.metrics, str(first.page)]))
+"""
+
+
+def test_the_notebook_runs_and_its_record_is_that_of_the_run_folder(tmp_path: Path, tiny_model: str) -> None:
+    """In a script of its own, at the size of the tests."""
+    tiny = {"data.train_path": "embedded:train?num=60&seed=7", "data.batch_size": 10, "epochs.one_stage": 1}
+    tiny |= {"model.base_model": tiny_model, "sampling.max_new_tokens": 6, "sampling.redraws": None}
+    tiny |= {"trainer.accelerator": "cpu", "trainer.logger": False, "privacy.accountant": "rdp"}
+    changes = {"num_samples": 9, "reference": "embedded:test?num=30&seed=9", "set": tiny}
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    words = [sys.executable, "script.py", json.dumps(CELLS), json.dumps(changes)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("one_stage (1 of") == 1
+    num, columns, epsilon, metrics, page = json.loads(done.stdout.splitlines()[-1])
+    folder = tmp_path / "runs" / "first"
+    assert (num, columns, page) == (9, ["system", "utterance"], str(folder / "report.html"))
+    assert epsilon == pytest.approx(Ledger(folder / "ledger.jsonl").summary()["epsilon"])
+    assert metrics["one_stage"]["num_compared"] == 9
+
+
+def test_a_setting_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="num_sample"):
+        run(ROOT / "configs/experiments/quickstart.yaml", tmp_path / "run", num_sample=3)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_notebook_shows_what_its_cells_gave() -> None:
+    code = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] for cell in code[1:]) and [cell["execution_count"] for cell in code] == [*range(1, 7)]
+    assert len(json.dumps(NOTEBOOK)) < 8000 and str(ROOT) not in json.dumps(NOTEBOOK)
