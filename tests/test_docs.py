@@ -37,11 +37,21 @@ from lightning_modules.semantic_parser import SemanticParser
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "slurm/*.md", "configs/**/*.md", "models/**/*.md", "studies/**/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "notes/*.md",
+        "slurm/*.md",
+        "configs/**/*.md",
+        "models/**/*.md",
+        "studies/**/*.md",
+    )
     for page in ROOT.glob(pattern)
 )
 COMMENTED = sorted(file for file in (ROOT / "configs").rglob("*.yaml") if "python cli.py" in file.read_text("utf-8"))
-ROOMS = "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning_modules|models|slurm|studies|tests"
+ROOMS = (
+    "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning_modules|models|notes|slurm|studies|tests"
+)
 TARGETS = {name: target for group in (cli.COMMANDS | cli.MORE).values() for name, target in group.items()}
 TARGETS |= {f"step {name}": target for name, target in cli.STEPS.items()}
 TRAINERS = ("fit", "validate", "test", "predict", "audit")
