@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datamodules.columns import Columns
 from datamodules.sources import content_digest, expand_path
@@ -14,8 +15,10 @@ from datamodules.turn import Turn
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.lispress import is_valid
-from doppel.models import TextFeaturizer, minilm
 from doppel.topics import Codebook, Floats, make_codebook
+
+if TYPE_CHECKING:
+    from doppel.models import TextFeaturizer
 
 #: What votes are for; nobody reads them on a page.
 CLUSTERS = "clusters of samples"
@@ -189,4 +192,6 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floa
 
 @lru_cache(maxsize=2)
 def _encoder(name: str) -> TextFeaturizer:
+    from doppel.models import TextFeaturizer, minilm  # imported here: a page reads names of this module without torch
+
     return TextFeaturizer(minilm() if name == "minilm" else name, pooling="mean", max_length=_MAX_LENGTH)
