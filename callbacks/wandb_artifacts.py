@@ -8,6 +8,8 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from doppel.files import run_of
+
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from wandb import Artifact
@@ -50,11 +52,12 @@ def never_fatal(logger: Logger) -> None:
 def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upload: bool = False) -> Artifact:
     """The artifact of a file: its place and its checksum, or its content too.
 
-    It is named PIPELINE-NAME after the folder of the pipeline, and its version follows from the content alone, so that
-    the runs which write and read a file speak of one artifact.
+    It is named RUN-NAME after the run folder and the file's place in it, and its version follows from the content
+    alone, so that the runs which write and read a file speak of one artifact.
 
     Args:
-        path: A checkpoint PIPELINE/STAGE/checkpoints/….ckpt, or a file PIPELINE/NAME; a page is named after its kind.
+        path: A checkpoint RUN/…/STAGE/checkpoints/….ckpt, which is named after its stage, or another file; a page is
+            named after its kind.
         kind: What it is.
         metadata: Public facts about it.
         upload: Whether W&B gets the content; otherwise it stays where it is.
@@ -62,8 +65,9 @@ def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upl
     import wandb
 
     path, entry = path.absolute(), f"{kind}{path.suffix}"
-    folder, name = (path.parents[2], path.parents[1].name) if kind == "model" else (path.parent, path.stem)
-    name = f"{folder.name}-{kind if kind == 'page' else name}"
+    named = path.parents[1] if kind == "model" else path.with_suffix("")
+    folder = run_of(named)
+    name = f"{folder.name}-{kind if kind == 'page' else named.relative_to(folder)}"
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:128]  # W&B takes no other letters
     made = wandb.Artifact(name, type=kind, metadata=metadata)
     if upload:

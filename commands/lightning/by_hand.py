@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from commands.runs.yaml_files import ROOT, read_yaml
+from doppel.files import run_of
 
 
 def predict_command(stage: Path, writes_texts: bool = True) -> str:
@@ -15,7 +16,7 @@ def predict_command(stage: Path, writes_texts: bool = True) -> str:
         stage: Folder of the training, with its config.yaml.
         writes_texts: Whether the model writes texts; else it is a parser, which reads given utterances.
     """
-    run = stage.parent
+    run = run_of(stage)
     out = run.with_name(f"{run.name}-samples")
     overlay = ROOT / "configs" / "overlays" / ("sample.yaml" if writes_texts else "annotate.yaml")
     words = ["python cli.py predict --config", f"{stage / 'config.yaml'}", "--config", _short(overlay), "--ckpt_path"]

@@ -33,6 +33,7 @@ from datamodules.data_module import TrainingDataModule, is_disclosable
 from datamodules.overlap import Source
 from doppel.allocator import keep_freed_memory
 from doppel.errors import UserError
+from doppel.files import run_of
 from doppel.privacy.checkpoint import read_checkpoint
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
@@ -309,7 +310,7 @@ class DoppelCLI(LightningCLI):
                 init.name = init.name or run_dir.name
                 sweep_run = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
                 init.id = init.id or sweep_run or wandb_id(run_dir, job)
-                names = {"group": run_dir.parent.name, "job_type": run_dir.name, "resume": "allow"}
+                names = {"group": run_of(run_dir).name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
         for callback in _listed(trainer.callbacks):
             if callback.class_path == PREEMPTION and config.save_every is not None:

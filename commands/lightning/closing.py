@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.lightning.by_hand import predict_command
 from commands.runs.yaml_files import ROOT
+from doppel.files import run_of
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
@@ -29,10 +30,10 @@ def close(trainer: Trainer) -> None:
             rank_zero_info(line)
         return
     if any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks):  # type: ignore[attr-defined]
-        rank_zero_info(f"all that was spent: python cli.py ledger {stage.parent}")
+        rank_zero_info(f"all that was spent: python cli.py ledger {run_of(stage)}")
     if not (stage / "config.yaml").is_file():
         return
-    run = stage.parent
+    run = run_of(stage)
     if (run / "experiment.yaml").is_file():
         rank_zero_info(
             f"next: python cli.py run {run / 'experiment.yaml'} {run}; more samples: python cli.py sample {run}"
@@ -54,7 +55,7 @@ def _next_of_measured(trainer: Trainer, stage: Path, model: Path) -> list[str]:
     config, data, lines = stage / "config.yaml", trainer.datamodule, []  # type: ignore[attr-defined]
     is_private = any(isinstance(callback, DifferentialPrivacy) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     if is_private:
-        lines.append(f"all that was spent: {call} ledger {stage.parent}")
+        lines.append(f"all that was spent: {call} ledger {run_of(stage)}")
     if not config.is_file():
         return lines
     for verb, name in {"validate": "val", "test": "test"}.items():

@@ -13,6 +13,7 @@ from datamodules.columns import Columns, reference_columns
 from datamodules.data_module import is_disclosable
 from datamodules.overlap import Source, refuse_private
 from doppel.errors import DataError, UserError
+from doppel.files import run_of
 
 #: Roles of lines that a model wrote, or that were drawn from such or by released shares.
 PROMPTS: tuple[Role, ...] = ("prompts", "candidates", "pool", *RELEASED)
@@ -54,8 +55,8 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
         return
     raise UserError(
         f"these prompts would stand in what is written, and nothing says that they are a release: {why}. Give the "
-        "prompts of a run as its step made them, such as RUN/trees.jsonl; or, where anybody may see them, add "
-        "--data.init_args.is_public=true",
+        "prompts of a run as its step made them, such as RUN/two_stage/trees.jsonl; or, where anybody may see them, "
+        "add --data.init_args.is_public=true",
         about="" if path is None else path,
     )
 
@@ -75,8 +76,8 @@ def refuse_private_lines(name: str, path: str, columns: Columns | None, private:
 def why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:
     """Why a file is no release of a run; None where it is."""
     file = Path(path).resolve()
-    run = next((folder for folder in file.parents if (folder / FILE).is_file()), None)
-    if run is None or not file.is_file():
+    run = run_of(file)
+    if not (run / FILE).is_file() or not file.is_file():
         return f"no {FILE} of a run stands above it"
     try:
         manifest = Manifest.read(run)

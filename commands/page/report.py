@@ -148,9 +148,10 @@ def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
         return {"data": data}
     values, left_out = run_numbers.values(record, "parser-metrics")
     fingerprint = hashlib.sha256(json.dumps([split[name] for name in SPLIT_FIELDS]).encode()).hexdigest()
+    trained = [made for made in record.manifest.find("checkpoint") if made.step in ("full-parser", "parser_full")]
     shown = ("public_share", "by", "num_public", "num_private", "num_test", "num_test_with_function")
     return {
-        **({"parser": "parser_full"} if record.manifest.find("checkpoint", step="parser_full") else {}),
+        **({"parser": "parser_full"} if trained else {}),
         "missing_function": split["missing_function"],
         "parser_metrics": values,
         "parsers_left_out": left_out,

@@ -61,8 +61,8 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
 
 def _logged(record: RunRecord) -> tuple[Literal["online", "offline"], str, str | None] | None:
     """Whether the stages logged to W&B online, to which project, and whose; None: they did not log."""
-    online = any(record.folder.glob("*/wandb/run-*"))
-    if not online and not any(record.folder.glob("*/wandb/offline-run-*")):
+    online = any(record.folder.rglob("wandb/run-*"))
+    if not online and not any(record.folder.rglob("wandb/offline-run-*")):
         return None
     loggers = (logger for config in record.trainings for logger in config.of_trainer("logger", "WandbLogger"))
     first = next(loggers, {})

@@ -295,7 +295,8 @@ def _provenance(record: RunRecord, report: Mapping[str, Any] | None) -> dict[str
     experiment, told = dict(record.experiment), report or {}
     commits = [word for word in experiment.get("commit") or () if word]
     epsilon = experiment.get("epsilon")
-    ids = {path.parent.name: path.read_text("utf-8").strip() for path in sorted(record.folder.glob("*/wandb_id"))}
+    found = sorted(record.folder.rglob("wandb_id"))
+    ids = {str(path.parent.relative_to(record.folder)): path.read_text("utf-8").strip() for path in found}
     ids = {stage: name for stage, name in ids.items() if re.fullmatch(r"[\w-]{1,128}", name)}  # ours, and no text
     facts = {
         "Experiment": experiment.get("name"),

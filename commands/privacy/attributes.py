@@ -45,7 +45,7 @@ def attributes(
     written to the ledger as one Gaussian release. They are kept beside the prompts, and read instead of measured again.
 
     Args:
-        stage_dir: Folder of the trained model of attributes, RUN/attributes.
+        stage_dir: Folder of the trained model of attributes, RUN/attributes/attributes.
         out: JSON lines of prompts to write.
         num_samples: Prompts to draw.
         seed: Seed of the draw, never of the noise.

@@ -54,7 +54,8 @@ def calibrate(
       They are topics of the pool, without names.
 
     Args:
-        stage_dir: Folder of the trained model, RUN/parse_tree; of utterances RUN/one_stage or RUN/parse2utterance.
+        stage_dir: Folder of the trained model, RUN/two_stage/parse_tree; of utterances such as
+            RUN/one_stage/one_stage or RUN/two_stage/parse2utterance.
         pool: JSON lines that the model wrote; twenty times as many as are drawn is a good number.
         out: JSON lines of what is drawn to write, in the order of the pool.
         num_samples: Lines to draw.

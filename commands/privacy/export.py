@@ -11,7 +11,7 @@ from commands.runs.manifest import Manifest
 from commands.runs.run_record import RunRecord
 from commands.runs.stage_config import StageConfig
 from doppel.errors import UserError
-from doppel.files import write_text
+from doppel.files import run_of, write_text
 from doppel.privacy.card import CARD
 
 _OWN_README = """# {name}
@@ -43,7 +43,7 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     with the lines that load it.
 
     Args:
-        stage_dir: Folder of the stage that trained, RUN/STAGE.
+        stage_dir: Folder of the stage that trained, RUN/SYSTEM/STAGE.
         out: Folder to write, which must be empty or not there.
         dtype: Type of the weights; float16 and bfloat16 halve the size on disk.
 
@@ -113,7 +113,7 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     given = None if config.privacy is None else config.privacy.ledger_path
     ledger = Ledger(_ledger_path(stage_dir, given))
     scope, digest = state["scope"], sha256_of(checkpoint)
-    manifest = Manifest.read(stage_dir.parent)
+    manifest = Manifest.read(run_of(stage_dir))
     made = next((e for e in manifest.find("checkpoint") if manifest.path(e).resolve() == checkpoint.resolve()), None)
     reasons = [reason for reason in (ledger.unpaid_reason(digest, scope), *ledger.voids(scope)) if reason]
     if made is not None and not manifest.is_as_made(made):
@@ -132,7 +132,7 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     )
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
     told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps")} | {"sha256": digest}
-    run = RunRecord(stage_dir.parent)
+    run = RunRecord(run_of(stage_dir))
     taken = taken_as_given([config.model.get("base_model")], run.experiment.get("commit") or ())
     not_checked = [*([] if made is not None else [_BY_HAND]), *taken]
     return {"private": True, **told, **spent, "not_checked": not_checked}
@@ -141,5 +141,5 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
 def _ledger_path(stage_dir: Path, given: str | None) -> Path:
     """The ledger of a stage: in its folder, as of an audit, or in that of its run, which may name one that serves many
     runs; else the one that its configuration gives."""
-    own = [folder / FILE_NAME for folder in (stage_dir, stage_dir.parent)]
+    own = [folder / FILE_NAME for folder in (stage_dir, run_of(stage_dir))]
     return next((path for path in own if path.exists()), Path(os.path.expandvars(given)) if given else own[-1])

@@ -38,7 +38,7 @@ def histogram(
     the prompts, and read instead of released again.
 
     Args:
-        stage_dir: Folder of the trained model of labels, RUN/labels.
+        stage_dir: Folder of the trained model of labels, RUN/labels/labels.
         labels: File of all labels there are, one a line; a public list.
         out: JSON lines of prompts to write.
         num_samples: Prompts to draw.

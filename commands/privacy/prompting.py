@@ -17,7 +17,7 @@ from datamodules.attribute_codes import codes_of
 from datamodules.columns import Columns
 from datamodules.turn import Field
 from doppel.errors import UserError
-from doppel.files import read_json_lines
+from doppel.files import read_json_lines, run_of
 from doppel.lispress import is_valid
 from lightning_modules.sampling import SamplingArguments, generation_config
 
@@ -80,11 +80,12 @@ class Prompting:
             target = "parse"
         if kind == "Parse2Utterance":
             source = source or "parse"
-        run = stage_dir.resolve().parent
+        stage_dir = stage_dir.resolve()
+        run = run_of(stage_dir)
         codes = codes_of(Columns.from_config(config.data)) if source == "label" else None
         example = _label(run) if source == "label" else _tree(run) if source == "parse" else None
         example = example if codes is None else codes.write([0] * len(codes.names))
-        given = _sampled(run, stage_dir.name) or config.model.get("sampling") or {}
+        given = _sampled(run, str(stage_dir.relative_to(run))) or config.model.get("sampling") or {}
         known = {field.name for field in dataclasses.fields(SamplingArguments)}
         arguments = SamplingArguments(**{name: value for name, value in given.items() if name in known})
         return cls(source, target, example, arguments)
@@ -132,7 +133,7 @@ class Prompting:
 
 
 def _sampled(run: Path, stage: str) -> Mapping[str, Any] | None:
-    """How the run has sampled from a stage; None where it has not."""
+    """How the run has sampled from a stage, by its place there; None where it has not."""
     checkpoint = f"{stage}/checkpoints/last.ckpt"
     for entry in Manifest.read(run).find(verb="predict"):
         if checkpoint in entry.inputs and entry.folder and (run / entry.folder / "predict.yaml").is_file():

@@ -14,7 +14,7 @@ from commands.privacy.coverage import check_budget
 from commands.privacy.marginals import Marginals
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import sha256_of, whole_file, write_json
+from doppel.files import run_of, sha256_of, whole_file, write_json
 from doppel.privacy.ledger import Ledger
 from doppel.tables.marginals import Whole
 from doppel.tables.schema import OTHER, Schema
@@ -106,7 +106,7 @@ def check_rows(rows: Path) -> tuple[str, list[str]]:
         mechanism = str(json.loads(card_of(rows).read_text(encoding="utf-8"))["mechanism"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError("has no card: only rows that `metadata` has drawn are verified", about=rows) from None
-    ledger = Ledger(rows.parent / FILE_NAME)
+    ledger = Ledger(run_of(rows) / FILE_NAME)
     if not ledger.exists():
         raise UserError(
             f"there is no {FILE_NAME} beside the rows: verify them beside the one that has paid", about=rows

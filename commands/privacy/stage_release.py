@@ -17,6 +17,7 @@ from datamodules.tables import read_turns
 from datamodules.turn import Field, Turn, Unit
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
+from doppel.files import run_of
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan
@@ -81,7 +82,7 @@ class StageRelease:
         num_units = len({turn.unit for turn in turns})
         if privacy is None:
             return cls(turns, unit, num_units, None, None, "")
-        own = stage_dir.parent / FILE_NAME
+        own = run_of(stage_dir) / FILE_NAME
         ledger, sigma = Ledger(own if own.exists() else privacy.ledger_path or own), privacy.histogram_noise(num_units)
         if sigma is None:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)

@@ -113,6 +113,8 @@ def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
     reasons += [text for made in released for text in gaps(manifest, ledger, made)]
     reasons += manifest.stale_inputs(*(made.path for made in released))
     reasons += manifest.stale_inputs(*(made.path for made in there), may_be_gone=True)  # the rest may be deleted
+    if not manifest.is_synthetic_as_made():
+        reasons.append("synthetic.jsonl is no longer what a system has sampled: delete it, and give `run` again")
     covered: list[dict[str, Any]] = []
     not_covered: dict[str, str] = {}
     for made in there:

@@ -28,24 +28,27 @@ def adaptation(run: Run, task: Adaptation, steps_of_system: Callable[[Run, Syste
 
     ==============================  ===============================================================================
     ``data/``                       public part (lacks the function), private part (utterances alone), test
-    ``parser_none/``                the parser that the public part alone teaches
+    ``none/parser/``                the parser that the public part alone teaches
     ``data/private_annotated``      the private part with the trees that it gives
+    ``full/parser/``                the high-resource parser, which stands in for people
     ``one_stage/``, …               private models of that file, and their samples
-    ``annotated_SYSTEM.jsonl``      samples with the trees of the high-resource parser, which stands in for people
-    ``parser_SYSTEM/``              the parser that the public part and these samples teach
-    ``parser_metrics/SYSTEM.json``  its accuracy on the test, with and without the function
+    ``SYSTEM/annotated.jsonl``      samples with the trees of the high-resource parser
+    ``SYSTEM/parser/``              the parser that the public part and these samples teach
+    ``SYSTEM/parser_metrics.json``  its accuracy on the test, with and without the function
     ==============================  ===============================================================================
     """
     experiment, data = run.experiment, run.folder / "data"
     sampled = [system for system in systems_of(experiment) if system.learns]
-    low = run.checkpoint("parser_none")
-    steps = [_partition(run, task), fit_parser(run, "parser_none", "parser_low", [str(data / "public.jsonl")])]
+    low = run.checkpoint("none/parser")
+    public = [str(data / "public.jsonl")]
+    steps = [_partition(run, task), fit_parser(replace(run, place="none"), "parser", "parser_low", public)]
     run = replace(run, columns=None, train_path=str(run.folder / ANNOTATED))  # what the split writes has usual columns
     steps += _score(run, task, "none", low)
     steps.append(annotate_private(run, low, str(data / "private.jsonl"), "dialogue"))
     if run.parser is None:
-        steps.append(fit_parser(run, "parser_full", "parser_full", [str(data / "full.jsonl")]))
-        run = replace(run, parser=run.checkpoint("parser_full"))
+        whole = [str(data / "full.jsonl")]
+        steps.append(fit_parser(replace(run, place="full"), "parser", "parser_full", whole))
+        run = replace(run, parser=run.checkpoint("full/parser"))
     if "full" in experiment.systems:
         steps += _score(run, task, "full", str(run.parser))
     for system in sampled:
@@ -68,34 +71,31 @@ def _partition(run: Run, task: Adaptation) -> Step:
 
 def _score(run: Run, task: Adaptation, name: str, parser: str) -> list[Step]:
     """Accuracy of a parser on the test."""
-    test, predicted, out = (
-        run.folder / "data" / "test.jsonl",
-        f"parsed_test/{name}.jsonl",
-        f"parser_metrics/{name}.json",
-    )
+    run = replace(run, place=name)
+    test, predicted, out = run.folder / "data/test.jsonl", run.at("parsed_test.jsonl"), run.at("parser_metrics.json")
     options = {"predicted": run.folder / predicted, "function": [task.missing], "gold": test, "out": run.folder / out}
     writes, reads = [File(out, "metrics", name)], [run.folder / predicted, test]
     return [
-        annotate(run, f"test_{name}", test, parser, predicted),
-        run.step(f"score_{name}", "parser-metrics", options, writes=writes, reads=reads),
+        annotate(run, "annotate_test", test, parser, predicted),
+        run.step("score", "parser-metrics", options, writes=writes, reads=reads),
     ]
 
 
 def _retrain(run: Run, task: Adaptation, system: System) -> list[Step]:
     """Annotate the samples as experts would, all or those that are worth most, and teach them to a new parser."""
-    name, samples, steps = system.name, run.folder / system.synthetic, []
+    run, name, steps = replace(run, place=system.name), system.name, []
+    samples, annotated = run.folder / run.at("samples.jsonl"), run.at("annotated.jsonl")
     if task.num_annotated is not None and system.has_trees:
-        chosen = run.folder / f"chosen_{name}.jsonl"
+        chosen = run.folder / run.at("chosen.jsonl")
         options: Settings = {"file": samples, "num": task.num_annotated, "method": task.annotate_by, "out": chosen}
         options["seed"] = run.experiment.seed
-        writes = [file_of(system, chosen.name, "release")]
-        steps = [run.step(f"diverse_{name}", "choose", options, writes=writes, reads=[samples])]
+        writes = [file_of(system, run.at("chosen.jsonl"), "release")]
+        steps = [run.step("diverse", "choose", options, writes=writes, reads=[samples])]
         samples = chosen
-    annotated = f"annotated_{name}.jsonl"
     files = [str(run.folder / "data" / "public.jsonl"), str(run.folder / annotated)]
     return [
         *steps,
-        annotate(run, name, samples, str(run.parser), annotated, system),
-        fit_parser(run, f"parser_{name}", "parser_augmented", files),
-        *_score(run, task, name, run.checkpoint(f"parser_{name}")),
+        annotate(run, "annotate", samples, str(run.parser), annotated, system),
+        fit_parser(run, "parser", "parser_augmented", files),
+        *_score(run, task, name, run.checkpoint(run.at("parser"))),
     ]

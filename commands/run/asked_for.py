@@ -24,7 +24,7 @@ def topic_of(run: Path, system: System, given: str) -> str:
     Raises:
         UserError: There is none, or several.
     """
-    names = Codebook.load(run / system.model("one_stage") / "codebook.jsonl").names
+    names = Codebook.load(run / system.scope / "one_stage" / "codebook.jsonl").names
     found = [name for name in names if name == given] or [name for name in names if given.lower() in name.lower()]
     if len(found) == 1:
         return found[0]
@@ -35,7 +35,7 @@ def topic_of(run: Path, system: System, given: str) -> str:
 
 def oversample_of(run: Path, system: System, topic: str) -> int:
     """Texts to write for each that is of a topic, by its released share."""
-    told = read_shares(run / system.model("one_stage") / "marginals.json")
+    told = read_shares(run / system.scope / "one_stage" / "marginals.json")
     share = told["sums"].get(topic, 0.0) / told["num_units"]
     return min(_MOST, math.ceil(_MARGIN / share)) if share > 0 else _MOST
 
@@ -67,7 +67,7 @@ def check_trees(run: Path, path: Path, is_public: bool) -> int:
     if why is not None and not is_public:
         raise UserError(
             f"trees stand beside what is written for them, and nothing says that these may be seen: {why}. Give trees "
-            "of this run, such as RUN/trees.jsonl; or, where anybody may see them, add --public",
+            "of this run, such as RUN/two_stage/trees.jsonl; or, where anybody may see them, add --public",
             about=path,
         )
     if why is not None:

@@ -22,6 +22,8 @@ from doppel.privacy.ledger import Ledger
 #: Former name of a system and its stage → its name.
 RENAMED = {"domain": "labels"}
 
+#: Folders of a run that are no system's.
+_FOLDERS = ("annotate_private", "code", "configs", "data", "report", "slurm")
 #: Of the field ``evolution``: what changes neither votes nor texts.
 _FREE_OF_EVOLUTION = ("limits", "key_variable", "batch_size")
 #: Keys that say how is logged, and how is sampled.
@@ -69,6 +71,8 @@ def _names(experiment: Experiment) -> Iterator[str]:
     for name in [*experiment.systems, *experiment.variants]:
         if re.fullmatch(r"[A-Za-z0-9_][\w.-]*", name) is None:  # folders and files are called after it
             yield f"a system is called {name!r}: take letters, digits, _, . and - alone"
+        if name in _FOLDERS:
+            yield f"a system is called {name!r}, which is another folder of the run: give another name"
     known = [*MODEL_FILES, "parser_full", "parser_augmented"]
     for field in ("stages", "epochs"):
         for name in getattr(experiment, field):
@@ -174,7 +178,7 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
     voted = (
         record.kind == NoisyVotes.kind for record in Ledger(run / FILE_NAME).mechanisms.values() if record.done_steps
     )
-    is_chosen = any(voted) or (run / "synthetic_evolution.jsonl").exists()
+    is_chosen = any(voted) or (run / "evolution" / "samples.jsonl").exists()
     free_of_evolution = _FREE_OF_EVOLUTION + (() if is_chosen else _OF_TEXTS)
     begun = {*old.systems, *(stage for system in systems_of(old) for stage in system.stages)}
     for key, was, now in differences(ours, theirs):

@@ -22,12 +22,12 @@ def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
     spent = (report.get("privacy") or {"systems": {}})["systems"]
     for step in work.steps if is_verbose else []:
         if step.kind == "fit":
-            say(f"   model    {work.run / step.name / 'checkpoints' / 'last.ckpt'}")
+            say(f"   model    {work.run / str(step.folder) / 'checkpoints' / 'last.ckpt'}")
     for used in systems_of(work.experiment):
         if used.learns:
             epsilon = spent.get(used.scope, {}).get("epsilon")
             cost = "NOT PRIVATE" if epsilon is None else f"ε {epsilon:.4g}"
-            say(f"   samples  {work.run / used.synthetic} ({used.name}, {cost})")
+            say(f"   samples  {work.run / used.name / 'samples.jsonl'} ({used.name}, {cost})")
             for sentence in sampling_warnings(record, used.name):
                 say(f"   warning  {sentence}")
     if (work.run / "report.html").is_file():
@@ -42,7 +42,7 @@ def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
 def next_commands(work: Work) -> list[list[str]]:
     """Commands for what people do with a finished run, each as it can be copied."""
     run = work.run
-    trained = [step.name for used in systems_of(work.experiment) for step in trainings_of(used, work.steps)]
+    trained = [str(step.folder) for used in systems_of(work.experiment) for step in trainings_of(used, work.steps)]
     words = [["page", str(run)]] if (run / "report.html").is_file() else []
     if work.experiment.is_private:
         words.append(["verify", str(run)])

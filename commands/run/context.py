@@ -61,6 +61,8 @@ class Run:
         columns: What the columns of the user's files are called; None: the usual names.
         parser: Checkpoint of the parser that annotates for the evaluation; None: there is none.
         train_path: The private file in place of the experiment's, once its trees are written.
+        place: Folder of the steps in the run folder: a system's, or that of a later draw of it; "" of the whole run.
+        draw: 1 for the run's own samples, more for what is sampled later (:mod:`commands.run.sample`).
         wanted: What a later draw asks for.
     """
 
@@ -70,6 +72,8 @@ class Run:
     columns: Settings | None = None
     parser: str | None = None
     train_path: str | None = None
+    place: str = ""
+    draw: int = 1
     wanted: Wanted = Wanted()
 
     @classmethod
@@ -79,8 +83,18 @@ class Run:
         return cls(experiment, folder, overlays, columns, experiment.parser)
 
     def of(self, system: System) -> Run:
-        """With the experiment as one system has it."""
-        return replace(self, experiment=self.experiment.of(system.name))
+        """In the folder of a system, with the experiment as that has it."""
+        place = system.name if self.draw == 1 else f"{system.name}/draws/{self.draw}"
+        return replace(self, experiment=self.experiment.of(system.name), place=place)
+
+    def at(self, name: str) -> str:
+        """A file or a folder of the steps, by its place in the run folder."""
+        return f"{self.place}/{name}" if self.place else name
+
+    @property
+    def role(self) -> Role:
+        """Of the samples."""
+        return "release" if self.draw == 1 else self.wanted.role
 
     @property
     def private_file(self) -> str | None:
@@ -110,13 +124,15 @@ class Run:
         reads: Iterable[object],
         protected: Iterable[object] = (),
         mechanisms: Iterable[str] = (),
-        folder: str | None = None,
     ) -> Step:
         """A step; of its configuration what is None, or of a training empty, is left out."""
+        place = self.at(name)
+        folder = place if command in ("fit", "predict") else None
         config = {key: str(value) if isinstance(value, Path) else value for key, value in config.items()}
         config = {key: value for key, value in config.items() if value != (None if folder is None else {})}
         paths, private = self._places(reads), self._places(protected)
         private += tuple(path for path in paths if path in _PRIVATE and path not in private)
+        name = place.replace("/", "-")
         return Step(name, command, config, folder, True, tuple(writes), paths, private, tuple(mechanisms))
 
     def _places(self, paths: Iterable[object]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from commands.run.context import Run, file_of
 from commands.run.settings import Attributes, Topics
 from commands.run.trainings import Shares, redaction_files
 from commands.runs.steps import File, Role, Step
-from commands.runs.system import System, pool_of
+from commands.runs.system import System
 from commands.runs.yaml_files import Settings
 from doppel.errors import UserError
 
@@ -30,19 +30,19 @@ _ROWS_FILE = "rows.csv"
 
 def histogram(run: Run, system: System, stage: str) -> Step:
     """Prompts of a model of labels, from a noised histogram of the private ones."""
-    experiment, prompts = run.experiment, str(system.prompts)
-    shares = _shares(run, "labels.histogram.json", system)
-    releases = system.draw == 1
+    experiment, prompts, model = run.experiment, run.at("labels.jsonl"), f"{system.scope}/{stage}"
+    shares = _shares(run, f"{system.name}/labels.histogram.json", system)
+    releases = run.draw == 1
     train = run.private_file if releases else None
     again = {} if releases else {"shares": run.folder / shares.path, "only": run.wanted.only}
     options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, "labels": experiment.labels}
     return run.step(
-        "histogram" if releases else f"histogram_{system.part(stage)}",
         "histogram",
-        {"stage_dir": run.folder / system.model(stage), **_exact(run), **options, **again, "seed": experiment.seed},
+        "histogram",
+        {"stage_dir": run.folder / model, **_exact(run), **options, **again, "seed": experiment.seed},
         writes=[file_of(system, prompts, "prompts"), *([shares] if releases else [])],
         reads=[
-            run.checkpoint(system.model(stage)),
+            run.checkpoint(model),
             *([] if releases else [shares.path]),
             experiment.labels,
             train,
@@ -54,19 +54,19 @@ def histogram(run: Run, system: System, stage: str) -> Step:
 
 def marginals(run: Run, system: System, stage: str, attributes: Attributes) -> Step:
     """Prompts of a model of attributes, from noised marginals of the private table of them."""
-    experiment, prompts = run.experiment, str(system.prompts)
-    released = _shares(run, f"{system.name}.releases.jsonl", system)
-    releases = system.draw == 1
+    experiment, prompts, model = run.experiment, run.at("labels.jsonl"), f"{system.scope}/{stage}"
+    released = _shares(run, f"{system.name}/labels.releases.jsonl", system)
+    releases = run.draw == 1
     train = run.private_file if releases else None
     again = {} if releases else {"releases": run.folder / released.path, "only": run.wanted.only}
     options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, **again, "seed": experiment.seed}
     return run.step(
-        "marginals" if releases else f"marginals_{system.part(stage)}",
+        "marginals",
         "attributes",
-        {"stage_dir": run.folder / system.model(stage), **_exact(run), **options},
+        {"stage_dir": run.folder / model, **_exact(run), **options},
         writes=[file_of(system, prompts, "prompts"), *([released] if releases else [])],
         reads=[
-            run.checkpoint(system.model(stage)),
+            run.checkpoint(model),
             *([] if releases else [released.path]),
             attributes.schema,
             train,
@@ -76,9 +76,9 @@ def marginals(run: Run, system: System, stage: str, attributes: Attributes) -> S
     )
 
 
-def calibrate(run: Run, system: System, stage: str, writes: str, shares: Shares) -> Step:
+def calibrate(run: Run, system: System, stage: str, shares: Shares) -> Step:
     """Draw from an over-sample; a system that samples from another's models reads what that released."""
-    experiment, folder, options = run.experiment, system.model(stage), Settings()
+    experiment, folder, options = run.experiment, f"{system.scope}/{stage}", Settings()
     if isinstance(shares, Topics):
         texts = shares.public_texts(experiment.reference)
         options = {"num_topics": shares.num_topics, "texts": texts, "encoder": shares.encoder}
@@ -86,18 +86,19 @@ def calibrate(run: Run, system: System, stage: str, writes: str, shares: Shares)
         options = {"num_clusters": shares.clusters, "encoder": shares.encoder}
     elif shares.of == "utterances":
         options = {"parser": experiment.public_parser}
-    role: Role = system.role if writes == system.synthetic else "prompts"
+    role: Role = "prompts" if shares.draws_trees else run.role
+    pool, writes = run.at("pool.jsonl"), run.at("trees.jsonl" if shares.draws_trees else "samples.jsonl")
     made = [file_of(system, writes, role), file_of(system, f"{writes}.calibration.json", "metrics")]
     released = [_shares(run, f"{folder}/marginals.json", system)]
     if isinstance(shares, Topics) or shares.of == "votes":
         released.append(file_of(system, f"{folder}/codebook.jsonl", "data"))
-    releases = system.models_of is None and system.draw == 1
+    releases = system.models_of is None and run.draw == 1
     train = run.private_file if releases else None
-    files = {"pool": run.folder / pool_of(writes), "out": run.folder / writes}
-    again = {"shares": run.folder / folder / "marginals.json", "only": run.wanted.only} if system.draw > 1 else {}
+    files = {"pool": run.folder / pool, "out": run.folder / writes}
+    again = {"shares": run.folder / folder / "marginals.json", "only": run.wanted.only} if run.draw > 1 else {}
     options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
     return run.step(
-        f"calibrate_{system.part(stage)}",
+        "calibrate",
         "calibrate",
         {"stage_dir": run.folder / folder, **_exact(run), **files, **options},
         writes=[*made, *(released if releases else [])],
@@ -120,12 +121,12 @@ def rows(run: Run, system: System, attributes: Attributes) -> Step:
     if privacy is not None:
         privacy |= {"histogram_share": attributes.share}
     ranked, hidden = redaction_files(data)
-    out = f"{system.name}/{_ROWS_FILE}"
+    out = run.at(_ROWS_FILE)
     released = [(f"{out}.releases.jsonl", "metrics"), (f"{out}.card.json", "metrics")] if privacy is not None else []
     files = [(out, "prompts" if privacy is not None else "private"), *released]
     options = {"schema": attributes.schema, "num_rows": experiment.num_samples, "data": data, "privacy": privacy}
     return run.step(
-        f"rows_{system.name}",
+        "rows",
         "rows",
         {"out": run.folder / out, **options, "seed": experiment.seed},
         writes=[file_of(system, path, cast("Role", role)) for path, role in files],
@@ -142,25 +143,25 @@ def evolve(run: Run, system: System) -> Step:
         UserError: A later draw is asked for: it would need votes of its own.
     """
     experiment, settings = run.experiment, run.experiment.evolving
-    if system.draw > 1:
+    if run.draw > 1:
         raise UserError("evolution has no model to sample from: more samples need more votes, which spend on top")
     data, privacy = _voters(run), _budget(run, system)
     if privacy is not None and settings.per_label:
         given = experiment.privacy
         sizes = {name: given[name] for name in _OF_SIZES if given.get(name) is not None}
         privacy |= sizes or {"histogram_noise_multiplier": _SIZES}
-    folder, train = system.name, data.get("train_path")
+    train, out = data.get("train_path"), run.at("samples.jsonl")
     ranked, hidden = redaction_files(data)
     if settings.measures_rows:
-        settings = dataclasses.replace(settings, rows=str(run.folder / folder / _ROWS_FILE))
+        settings = dataclasses.replace(settings, rows=str(run.folder / run.at(_ROWS_FILE)))
     is_folder = settings.generator != GRAMMAR and not settings.is_server
     labels = experiment.labels if settings.per_label else None
     return run.step(
-        system.name,
+        "evolve",
         "evolve",
         {
-            "folder": run.folder / folder,
-            "out": run.folder / system.synthetic,
+            "folder": run.folder / run.place,
+            "out": run.folder / out,
             "num_samples": experiment.num_samples,
             "data": data,
             "settings": dataclasses.asdict(settings),
@@ -170,9 +171,9 @@ def evolve(run: Run, system: System) -> Step:
             "seed": experiment.seed,
         },
         writes=[
-            file_of(system, system.synthetic, system.role),
-            file_of(system, f"{system.synthetic}.evolution.json", "metrics"),
-            file_of(system, f"{folder}/answers.jsonl", "data"),
+            file_of(system, out, run.role),
+            file_of(system, f"{out}.evolution.json", "metrics"),
+            file_of(system, run.at("answers.jsonl"), "data"),
         ],
         reads=[
             train,

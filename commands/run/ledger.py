@@ -11,13 +11,14 @@ from commands.run.slurm import load_site
 from commands.runs.run_record import RunRecord
 from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
+from doppel.files import run_of
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import Ledger
 
 
 def of_runs(folder: Path) -> str | None:
     """ε of each run of a folder, and of all together if they are of the same people; None where it holds no runs."""
-    if not folder.is_dir() or (folder / FILE_NAME).is_file() or (folder.parent / FILE_NAME).is_file():
+    if not folder.is_dir() or (folder / FILE_NAME).is_file() or (run_of(folder) / FILE_NAME).is_file():
         return None
     summaries = {
         record.folder: Ledger(record.folder / FILE_NAME).summary()

@@ -80,7 +80,7 @@ def norms(
         config = stage.config
         assert config is not None
         if run_dir is not None:
-            config["model"]["init_args"]["init_weights"] = str(run_dir / stage.name)
+            config["model"]["init_args"]["init_weights"] = str(run_dir / str(stage.folder))
         data, model = config["data"]["init_args"], build(config["model"])
         sizes, lengths = measure(model, micro_batches(model, data, path, num_units))
         where = f"the weights in {run_dir}" if run_dir else "the weights that training starts from"

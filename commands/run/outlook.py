@@ -63,7 +63,7 @@ def outlook(
     Raises:
         CalibrationError: No noise keeps the ε.
     """
-    step = next((step for step in steps if step.command == "evolve" and step.name == system.name), None)
+    step = next((step for step in steps if step.command == "evolve" and step.writes[0].system == system.name), None)
     if step is None:
         return None
     data, settings = step.config["data"], experiment.evolving

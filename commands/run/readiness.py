@@ -222,10 +222,10 @@ def _bins(experiment: Experiment, system: System) -> tuple[int, str]:
 
 def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:
     """The trainings of a system on private turns, of the steps of a run."""
-    own = {system.model(stage) for stage in system.stages}
+    own = {f"{system.name}/{stage}" for stage in system.stages}
     if not system.learns or system.models_of is not None:
         return []
-    return [step for step in steps if step.kind == "fit" and step.name in own]
+    return [step for step in steps if step.kind == "fit" and step.folder in own]
 
 
 def private_file(experiment: Experiment, training: Step) -> str:

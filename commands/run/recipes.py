@@ -18,14 +18,14 @@ from commands.run.scores import evaluate, keep_best, report
 from commands.run.settings import Attributes, Calibration, Experiment, Topics, systems_of
 from commands.run.trainings import Shares, annotate_private, fit, fit_parser, predict, public_trees
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, Step, linked
-from commands.runs.system import System, candidates_of, pool_of
+from commands.runs.system import System
 from commands.runs.yaml_files import Settings
 
 
 def one_stage(run: Run, system: System) -> list[Step]:
     """p(x): utterances by themselves."""
     shares = _calibration(run, system)
-    return [fit(run, system, "one_stage", shares), *_utterances(run, system, "one_stage", shares)]
+    return [fit(run, system, "one_stage", shares), *_utterances(run, system, "one_stage", None, shares)]
 
 
 def by_label(run: Run, system: System) -> list[Step]:
@@ -34,7 +34,7 @@ def by_label(run: Run, system: System) -> list[Step]:
     return [
         fit(run, system, "labels", changes=settings),
         histogram(run, system, "labels"),
-        *_utterances(run, system, "labels", keeps_best=True, changes=settings),
+        *_utterances(run, system, "labels", "labels.jsonl", changes=settings),
     ]
 
 
@@ -44,14 +44,14 @@ def by_attributes(run: Run, system: System) -> list[Step]:
     return [
         fit(run, system, "attributes", attributes, settings),
         marginals(run, system, "attributes", attributes),
-        *_utterances(run, system, "attributes", keeps_best=True, changes=settings),
+        *_utterances(run, system, "attributes", "labels.jsonl", changes=settings),
     ]
 
 
 def by_topics(run: Run, system: System) -> list[Step]:
     """p(x), of whose samples each topic gets its noised share."""
     topics = run.experiment.topics or Topics()
-    return [fit(run, system, "one_stage", topics), *_utterances(run, system, "one_stage", topics)]
+    return [fit(run, system, "one_stage", topics), *_utterances(run, system, "one_stage", None, topics)]
 
 
 def evolution(run: Run, system: System) -> list[Step]:
@@ -79,7 +79,7 @@ def unconstrained(run: Run, system: System) -> list[Step]:
 
 def parser(run: Run, system: System) -> list[Step]:
     """A semantic parser, which learns from public turns without privacy."""
-    return [fit_parser(run, system.name, system.stages[0])]
+    return [fit_parser(replace(run, place=""), system.name, system.stages[0])]
 
 
 _RECIPES: dict[str, Callable[[Run, System], list[Step]]] = {
@@ -139,8 +139,8 @@ def draw(experiment: Experiment, folder: Path, system: System, number: int, want
     changed = replace(experiment, num_samples=wanted.num, seed=seed)
     if wanted.topic is not None:
         changed = replace(changed, topics=replace(experiment.topics or Topics(), oversample=wanted.oversample))
-    run = replace(Run.make(changed, folder, overlays(changed)), wanted=wanted)
-    steps = _recipe(system)(run.of(system), replace(system, draw=number, role=wanted.role))
+    run = replace(Run.make(changed, folder, overlays(changed)), draw=number, wanted=wanted)
+    steps = _recipe(system)(run.of(system), system)
     kept = [step for step in steps if step.kind != "fit"]
     assert not any(step.protected for step in kept), "a later draw reads nothing private"
     return linked(kept)
@@ -184,7 +184,7 @@ def _trees_then_utterances(run: Run, system: System, changes: Settings | None) -
     shares = _calibration(run, system)
     return [
         *_trees(run, system, "parse_tree", shares, changes),
-        *_utterances(run, system, "parse2utterance", shares, keeps_best=True, changes=changes),
+        *_utterances(run, system, "parse2utterance", "trees.jsonl", shares, changes),
     ]
 
 
@@ -197,19 +197,19 @@ def _trees(
     """
     if run.wanted.trees is not None:
         return []
-    writes = str(system.prompts)
     if shares is None or not shares.draws_trees:
-        return [predict(run, system, stage, file_of(system, writes, "prompts"), shares, changes)]
-    pool = file_of(system, pool_of(writes), "pool")
-    return [predict(run, system, stage, pool, shares, changes), calibrate(run, system, stage, writes, shares)]
+        trees = file_of(system, run.at("trees.jsonl"), "prompts")
+        return [predict(run, system, stage, trees, None, shares, changes)]
+    pool = file_of(system, run.at("pool.jsonl"), "pool")
+    return [predict(run, system, stage, pool, None, shares, changes), calibrate(run, system, stage, shares)]
 
 
 def _utterances(
     run: Run,
     system: System,
     stage: str,
+    prompts: str | None,
     shares: Shares | None = None,
-    keeps_best: bool = False,
     changes: Settings | None = None,
 ) -> list[Step]:
     """The samples of a system; of several for each prompt one is kept, where an experiment asks for it.
@@ -218,15 +218,19 @@ def _utterances(
         run: What is run.
         system: Whose samples.
         stage: Which of its models writes them.
+        prompts: File of the system that they are written for, of whose candidates one is kept where an experiment asks
+            for several; None: they are written for nothing.
         shares: What samples are drawn by.
-        keeps_best: Whether one of several is kept where an experiment asks for candidates.
         changes: Sections of an experiment that the system sets.
     """
-    writes, number = system.synthetic, run.experiment.candidates
-    if keeps_best and number > 1:
-        candidates = file_of(system, candidates_of(writes), "candidates")
-        return [predict(run, system, stage, candidates, shares, changes, number), keep_best(run, system, stage)]
+    given = None if prompts is None else str(run.wanted.trees or run.folder / run.at(prompts))
+    number = run.experiment.candidates
+    if given is not None and number > 1:
+        candidates = file_of(system, run.at("candidates.jsonl"), "candidates")
+        sampled = predict(run, system, stage, candidates, given, shares, changes, number)
+        return [sampled, keep_best(run, system, given)]
     if shares is not None and not shares.draws_trees:
-        pool = file_of(system, pool_of(writes), "pool")
-        return [predict(run, system, stage, pool, shares, changes), calibrate(run, system, stage, writes, shares)]
-    return [predict(run, system, stage, file_of(system, writes, system.role), shares, changes)]
+        pool = file_of(system, run.at("pool.jsonl"), "pool")
+        return [predict(run, system, stage, pool, given, shares, changes), calibrate(run, system, stage, shares)]
+    samples = file_of(system, run.at("samples.jsonl"), run.role)
+    return [predict(run, system, stage, samples, given, shares, changes)]

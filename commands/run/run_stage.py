@@ -19,6 +19,7 @@ from commands.run.forks import Forked
 from commands.runs.manifest import enter
 from doppel.console.parent import VARIABLE
 from doppel.errors import UserError
+from doppel.files import run_of
 from doppel.privacy.ledger import Ledger
 
 
@@ -111,7 +112,7 @@ class _Failures:
 
     def __init__(self, words: Sequence[str]) -> None:
         run_dir = Path(words[words.index("--run_dir") + 1])
-        self._file, self._ledger = run_dir / ".failed", Ledger(run_dir.parent / "ledger.jsonl").path
+        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / "ledger.jsonl").path
         last = run_dir / "checkpoints" / "last.ckpt"
         config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
         content = config + (last.resolve().name if last.exists() else "").encode()

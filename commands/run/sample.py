@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from commands.run.local import minutes, run_here
 from commands.run.recipes import draw as draw_steps
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.runs import systems
-from commands.runs.manifest import Manifest, declaration, declare, is_declared
+from commands.runs.manifest import Manifest, declare, is_declared, refuse_old
 from commands.runs.run_folder import hold
 from commands.runs.run_record import RunRecord, read_json
 from commands.runs.steps import Step
@@ -29,6 +29,7 @@ from commands.runs.yaml_files import dump, read_yaml
 from datamodules.attribute_codes import check_schema
 from doppel.console.say import say
 from doppel.errors import UserError
+from doppel.files import run_of
 from doppel.tables.schema import plain
 
 #: Samples where nobody says how many.
@@ -48,9 +49,9 @@ def sample(
 ) -> int:
     """Draw more samples of a finished run, free of ε.
 
-    They are written to RUN_DIR/samples/SYSTEM-2.jsonl, then -3, … and nothing is overwritten. They follow the law of
-    the run's own samples: same settings, same grammar, same released shares, another seed. `verify` covers them with
-    the run, and the page counts them. Metrics stay those of the run's own samples.
+    They are written to RUN_DIR/SYSTEM/draws/2/samples.jsonl, then to 3, … and nothing is overwritten. They follow the
+    law of the run's own samples: same settings, same grammar, same released shares, another seed. `verify` covers them
+    with the run, and the page counts them. Metrics stay those of the run's own samples.
 
     With --label, --topic or --trees they are what you asked for: the page shows them as examples and counts them in no
     share.
@@ -66,7 +67,7 @@ def sample(
         topic: Samples of this topic alone, as the page calls it: many are drawn, and those of the topic are kept.
         trees: JSON lines with "parse": trees that a step of this run has made, or public ones (see --public).
         public: Say that anybody may see the trees of --trees. Trees of private text stay refused.
-        seed: Seed of the draw. By default it follows from the run's seed and the number of the file, so that no file
+        seed: Seed of the draw. By default it follows from the run's seed and the number of the draw, so that none
             repeats another.
 
     Returns:
@@ -99,13 +100,14 @@ def sample(
         )
     if trees is not None:
         wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
+    refuse_old(run)
     with hold(run):
         draw, steps = _place(experiment, run, used, wanted)
         seconds = _seconds(experiment, run, used, wanted)
         if seconds is not None:
             say(f"── about {minutes(seconds)} of sampling, at the pace of the run's own samples")
         status = _local(experiment, run, steps)
-    return status or _tell(RunRecord(run), replace(used, draw=draw), run_dir, wanted)
+    return status or _tell(RunRecord(run), used, f"{used.name}/draws/{draw}/samples.jsonl", run_dir, wanted)
 
 
 def _experiment(run: Path, named: Path) -> Experiment:
@@ -118,8 +120,8 @@ def _experiment(run: Path, named: Path) -> Experiment:
         return load(run / "experiment.yaml")
     if not run.is_dir():
         raise UserError(f"there is no folder {named}: give that of a finished run")
-    if (run.parent / "experiment.yaml").is_file():
-        raise UserError(f"{named} is a part of a run: give {named.parent}")
+    if (run_of(run) / "experiment.yaml").is_file():
+        raise UserError(f"{named} is a part of a run: give {run_of(run)}")
     stages = [run] if (run / "checkpoints" / "last.ckpt").is_file() else []
     stages += sorted(path.parents[1] for path in run.glob("*/checkpoints/last.ckpt"))
     stages = [stage for stage in stages if (stage / "config.yaml").is_file()]
@@ -188,50 +190,34 @@ def _check_label(experiment: Experiment, used: System, label: str) -> None:
 
 
 def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> tuple[int, list[Step]]:
-    """Number and steps of the draw: of the one that this command has begun before and not finished, else a new one.
+    """Number and steps of the draw: the next one, or one that this very command has begun and not finished.
 
     Raises:
         UserError: The seed would repeat texts that are there.
     """
-    for draw, steps in _draws(experiment, run, used, wanted):
-        plain = draw_steps(experiment, run, used, draw, Wanted(1))
-        begun = [step for step in plain if declaration(run, step.name).exists()]
-        own = replace(used, draw=draw).synthetic
-        if not begun:
-            _refuse_seed(run, used, draw, wanted)
-            return draw, steps
-        if own in Manifest.read(run).files:
-            continue
-        if len(begun) == len(steps) and all(_is_begun(step, run) for step in steps):
-            say(f"── {own} was begun: going on")
-            return draw, steps
-        say(f"── note: {own} was begun with other words and is not finished; the command that began it goes on with it")
-    raise AssertionError
-
-
-def _draws(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> Iterator[tuple[int, list[Step]]]:
-    draw = 2
-    while True:
-        yield draw, draw_steps(experiment, run, used, draw, wanted)
-        draw += 1
+    numbers = sorted(int(folder.name) for folder in (run / used.name / "draws").glob("[0-9]*"))
+    made = Manifest.read(run).files
+    for number in numbers:
+        steps = draw_steps(experiment, run, used, number, wanted)
+        if f"{used.name}/draws/{number}/samples.jsonl" not in made and all(_is_begun(step, run) for step in steps):
+            say(f"── {used.name}/draws/{number} was begun: going on")
+            return number, steps
+    _refuse_seed(run, used, wanted)
+    number = max(numbers, default=1) + 1
+    (run / used.name / "draws" / str(number)).mkdir(parents=True)
+    return number, draw_steps(experiment, run, used, number, wanted)
 
 
 def _is_begun(step: Step, run: Path) -> bool:
     """Whether a step was begun as it would be now."""
     path = run / "configs" / f"{step.name}.yaml"
-    is_same = step.config is None or (path.is_file() and path.read_text(encoding="utf-8") == dump(step.config))
-    return is_same and is_declared(step, run)
+    return path.is_file() and path.read_text(encoding="utf-8") == dump(step.config) and is_declared(step, run)
 
 
-def _refuse_seed(run: Path, used: System, draw: int, wanted: Wanted) -> None:
+def _refuse_seed(run: Path, used: System, wanted: Wanted) -> None:
     """One seed draws the same texts again."""
-    if wanted.seed is None:
-        return
-    parts = [replace(used, draw=number).part(stage) for number in range(1, draw) for stage in used.stages]
-    for part in parts:
-        path = run / "configs" / f"sample_{part}.yaml"
-        model = read_yaml(path)["model"] if path.is_file() else {}
-        if path.is_file() and model["init_args"]["sampling"].get("seed", 0) == wanted.seed:
+    for path in (run / "configs").glob(f"{used.name}-*sample_*.yaml") if wanted.seed is not None else ():
+        if read_yaml(path)["model"]["init_args"]["sampling"].get("seed", 0) == wanted.seed:
             raise UserError(f"--seed {wanted.seed} has drawn samples of this run before: give another, or leave it out")
 
 
@@ -270,7 +256,7 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
     return run_here(run, steps)
 
 
-def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
+def _tell(record: RunRecord, used: System, drawn: str, named: Path, wanted: Wanted) -> int:
     """Renew card and page, and say what came of it; exit status."""
     from commands.page.report import build_report
     from commands.page.write import write_page  # what no --help waits for
@@ -285,18 +271,18 @@ def _tell(record: RunRecord, drawn: System, named: Path, wanted: Wanted) -> int:
         report = build_report(record)
     except UserError:  # nothing was measured
         report = None
-    num = (record.folder / drawn.synthetic).read_bytes().count(b"\n")
+    num = (record.folder / drawn).read_bytes().count(b"\n")
     page, _ = write_page(record, report, content)
-    say(f"── {named / drawn.synthetic}: {num} samples")
+    say(f"── {named / drawn}: {num} samples")
     if wanted.role == "examples":
         say("   They are what you asked for: the page shows them, and counts them in no share.")
     if content is None:
         say("   NOT PRIVATE: the run has no ledger")
     else:
-        epsilon = content["budgets"].get(drawn.scope, {}).get("epsilon")
+        epsilon = content["budgets"].get(used.scope, {}).get("epsilon")
         if epsilon is not None:
-            say(f"   ε of {drawn.scope} stays {epsilon:.4g}: samples of a trained model are free")
+            say(f"   ε of {used.scope} stays {epsilon:.4g}: samples of a trained model are free")
         say(f"   card     {'VERIFIED' if content['verified'] else 'NOT VERIFIED: ' + content['reasons'][0]}")
     say(f"   page     {named / page.name}")
-    say(f"   metrics  are those of {replace(drawn, draw=1).synthetic}")
+    say(f"   metrics  are those of {used.name}/samples.jsonl")
     return 0

@@ -6,18 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from commands.run.context import Run, file_of
-from commands.run.trainings import prompts_of
 from commands.runs.steps import File, Step
-from commands.runs.system import System, candidates_of
+from commands.runs.system import System
 from commands.runs.yaml_files import Settings
 
-#: Folders of what the report tells.
-_RESULTS = ("evaluation", "parser_metrics")
+#: Files of what the report tells.
+_RESULTS = ("evaluation.json", "parser_metrics.json")
 
 
-def keep_best(run: Run, system: System, stage: str) -> Step:
+def keep_best(run: Run, system: System, prompts: str) -> Step:
     """Keep one of the candidates of each tree, or of each label."""
-    experiment, candidates, prompts = run.experiment, candidates_of(system.synthetic), prompts_of(run, system)
+    experiment, candidates, out = run.experiment, run.at("candidates.jsonl"), run.at("samples.jsonl")
     parser = experiment.public_parser if system.has_trees else None
     reference = experiment.reference if experiment.fluent and system.has_trees else None
     schema = experiment.attributes.schema if experiment.attributes and system.has_attributes else None
@@ -25,7 +24,7 @@ def keep_best(run: Run, system: System, stage: str) -> Step:
     options: Settings = {
         "candidates": run.folder / candidates,
         "prompts": prompts,
-        "out": run.folder / system.synthetic,
+        "out": run.folder / out,
         "parser": parser,
         "reference": reference,
         "label_words": (experiment.label_words or None) if not system.has_trees else None,
@@ -33,13 +32,10 @@ def keep_best(run: Run, system: System, stage: str) -> Step:
         "columns": run.columns if reference else of_codes,
     }
     return run.step(
-        f"choose_{system.part(stage)}",
+        "choose",
         "keep-best",
         options,
-        writes=[
-            file_of(system, system.synthetic, system.role),
-            file_of(system, f"{system.synthetic}.kept.json", "metrics"),
-        ],
+        writes=[file_of(system, out, run.role), file_of(system, f"{out}.kept.json", "metrics")],
         reads=[candidates, prompts, parser, reference, schema],
     )
 
@@ -51,10 +47,10 @@ def evaluate(run: Run, system: System) -> list[Step]:
         return []
     reference = experiment.reference or run.folder / "data" / "test.jsonl"
     private = run.private_file if experiment.compare_with_private else None
-    out, parsed = f"evaluation/{system.name}.json", f"evaluation/{system.name}.parsed.jsonl"
+    samples, out, parsed = (run.at(name) for name in ("samples.jsonl", "evaluation.json", "evaluation.parsed.jsonl"))
     schema = None if experiment.attributes is None else experiment.attributes.schema
     options: Settings = {
-        "synthetic": run.folder / system.synthetic,
+        "synthetic": run.folder / samples,
         "reference": str(reference),
         "out": run.folder / out,
         "featurizer": experiment.featurizer,
@@ -67,14 +63,14 @@ def evaluate(run: Run, system: System) -> list[Step]:
         "columns": run.columns if schema is None else {**(run.columns or {}), "attributes": schema},
     }
     writes = [file_of(system, out, "metrics")] + ([file_of(system, parsed, "data")] if run.parser else [])
-    reads = [system.synthetic, reference, run.parser, private, schema]
-    return [run.step(f"evaluate_{system.name}", "evaluate", options, writes=writes, reads=reads, protected=[private])]
+    reads = [samples, reference, run.parser, private, schema]
+    return [run.step("evaluate", "evaluate", options, writes=writes, reads=reads, protected=[private])]
 
 
 def report(run: Run, steps: Iterable[Step]) -> list[Step]:
     """The report, with page and card, made anew every time, of a run that has something to tell."""
     files = [file for step in steps for file in step.writes]
-    results = [f.path for f in files if f.role == "metrics" and Path(f.path).parts[0] in _RESULTS]
+    results = [f.path for f in files if f.role == "metrics" and Path(f.path).name in _RESULTS]
     samples = [f.path for f in files if f.role == "release"]
     if not results and not samples:
         return []

@@ -8,7 +8,7 @@ from commands.run import configs
 from commands.run.context import Run, file_of
 from commands.run.settings import Attributes, Calibration, Topics
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Role, Step
-from commands.runs.system import System, pool_of
+from commands.runs.system import System
 from commands.runs.yaml_files import Settings, merge
 from datamodules.redaction import Redaction
 
@@ -27,7 +27,7 @@ def fit(
         shares: What its samples, or their prompts, are drawn by, which its budget pays for.
         changes: Sections of an experiment that the system sets.
     """
-    experiment, folder = run.experiment, system.model(stage)
+    experiment = run.experiment
     epochs = {name: _plain(experiment.epochs_of(name)) for name in system.stages}
     derived: Settings = {"trainer": {"max_epochs": epochs[stage]}, "data": {}, "privacy": {}}
     if experiment.is_private:
@@ -55,11 +55,10 @@ def fit(
     paths = [data.get("train_path"), data.get("val_path")]
     ranked, hidden = redaction_files(data)
     return run.step(
-        folder,
+        stage,
         "fit",
         config,
-        folder=folder,
-        writes=[file_of(system, f"{folder}/checkpoints/last.ckpt", "checkpoint")],
+        writes=[file_of(system, f"{run.at(stage)}/checkpoints/last.ckpt", "checkpoint")],
         reads=[
             *paths,
             start and f"{start}/checkpoints/last.ckpt",
@@ -69,7 +68,7 @@ def fit(
             hidden,
         ],
         protected=[*(paths[:1] if data.get("val_is_public") else paths), hidden],
-        mechanisms=run.paid_by(system, folder),
+        mechanisms=run.paid_by(system, stage),
     )
 
 
@@ -78,6 +77,7 @@ def predict(
     system: System,
     stage: str,
     writes: File,
+    prompts: str | None = None,
     shares: Shares | None = None,
     changes: Settings | None = None,
     candidates: int = 1,
@@ -89,6 +89,7 @@ def predict(
         system: Whose samples.
         stage: Which of its models writes them.
         writes: Where they go.
+        prompts: File of what they are written for; None: they are trees, or written for nothing.
         shares: What is drawn of an over-sample; it says how large that is.
         changes: Sections of an experiment that the system sets.
         candidates: Texts for each that is kept.
@@ -96,25 +97,19 @@ def predict(
     data: Settings = {"num_samples": run.experiment.num_samples * candidates}
     if shares is not None and (writes.role == "pool" or not shares.draws_trees):  # and what leads to these
         data["num_samples"] *= shares.oversample
-    if system.prompts is not None and writes.path not in (system.prompts, pool_of(system.prompts)):
-        data["prompts_path"] = prompts_of(run, system)
+    if prompts is not None:
+        data["prompts_path"] = prompts
         data |= {"is_public": True} if run.wanted.is_public else {}
     config = configs.sampling(run, stage, changes or {}, data)
-    checkpoint = run.checkpoint(system.model(stage))
-    overlay = configs.writing(run, "sample", writes.path, system.source(stage))
+    checkpoint = run.checkpoint(f"{system.scope}/{stage}")
+    overlay = configs.writing(run, "sample", writes.path, stage)
     return run.step(
-        f"sample_{system.part(stage)}",
+        f"sample_{stage}",
         "predict",
         merge(overlay, config, {"ckpt_path": checkpoint}),
-        folder=system.folder(stage),
         writes=[writes, file_of(system, f"{writes.path}.metrics.json", "metrics")],
-        reads=[checkpoint, data.get("prompts_path"), *configs.grammar_of(config)],
+        reads=[checkpoint, prompts, *configs.grammar_of(config)],
     )
-
-
-def prompts_of(run: Run, system: System) -> str:
-    """The trees or labels that texts are written for: those that the step before leaves, or that somebody has given."""
-    return str(run.wanted.trees or run.folder / str(system.prompts))
 
 
 def fit_parser(run: Run, name: str, layer: str, files: list[str] | None = None) -> Step:
@@ -122,15 +117,15 @@ def fit_parser(run: Run, name: str, layer: str, files: list[str] | None = None) 
 
     Args:
         run: What is run.
-        name: Its step, and its folder.
+        name: Of its folder.
         layer: Stage of the experiment whose sections win over those of ``parser``.
         files: Training files in place of the experiment's.
     """
     config = configs.parser(run, layer, files)
     data = config["data"]["init_args"]
     reads = [*data.get("train_paths", ()), data.get("val_path"), data.get("test_path")]
-    writes = [File(f"{name}/checkpoints/last.ckpt", "checkpoint")]
-    return run.step(name, "fit", config, folder=name, writes=writes, reads=reads)
+    writes = [File(f"{run.at(name)}/checkpoints/last.ckpt", "checkpoint")]
+    return run.step(name, "fit", config, writes=writes, reads=reads)
 
 
 def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) -> Step:
@@ -149,7 +144,7 @@ def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) 
         unit: Whom the guarantee protects; None: an utterance.
     """
     config = configs.annotation(run, path, unit or "utterance", run.columns, max_rows=1)
-    return _annotation(run, "private", config, parser, ANNOTATED, "private", protected=[path])
+    return _annotation(run, "annotate_private", config, parser, ANNOTATED, "private", protected=[path])
 
 
 def annotate(run: Run, name: str, path: object, parser: str, writes: str, system: System | None = None) -> Step:
@@ -157,7 +152,7 @@ def annotate(run: Run, name: str, path: object, parser: str, writes: str, system
 
     Args:
         run: What is run.
-        name: Of the step, behind ``annotate_``.
+        name: Of the step.
         path: The file.
         parser: The parser's checkpoint.
         writes: What to write, in the run folder.
@@ -192,10 +187,9 @@ def _annotation(
 ) -> Step:
     files = [writes, f"{writes}.metrics.json"]
     return run.step(
-        f"annotate_{name}",
+        name,
         "predict",
         merge(configs.writing(run, "annotate", writes, name), config, {"ckpt_path": parser}),
-        folder=f"annotate_{name}",
         writes=[File(path, role) if system is None else file_of(system, path, role) for path in files],
         reads=[config["data"]["init_args"]["path"], parser],
         protected=protected,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,12 +14,13 @@ from commands.run.checks import refuse_to_mix
 from commands.run.code_copy import version
 from commands.run.experiment import load, save
 from commands.run.recipes import steps_of
-from commands.run.settings import Experiment
+from commands.run.settings import Experiment, systems_of
 from commands.run.slurm import Site, queued
 from commands.run.sources import check_sources
-from commands.runs.manifest import declaration, declare
+from commands.runs.manifest import declaration, declare, lay_out, refuse_old
 from commands.runs.run_folder import has_begun
 from commands.runs.steps import Step
+from commands.runs.systems import main_of
 from commands.runs.yaml_files import dump
 from doppel.errors import UserError
 
@@ -69,6 +71,8 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
     jobs = {name: job for name, job in known.items() if job is not None}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
+    if not is_anew:
+        refuse_old(run)
     check_sources(experiment)
     settled, repeated = _settled(experiment, run, is_anew)
     return Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, repeated, jobs)
@@ -89,7 +93,10 @@ def write(work: Work, overwrite: bool) -> None:
     path = work.run / "experiment.yaml"
     systems = load(path).systems if path.is_file() and not work.is_anew else []
     systems += [name for name in work.experiment.systems if name not in systems]
-    save(replace(work.experiment, systems=systems), path)
+    whole = replace(work.experiment, systems=systems)
+    save(whole, path)
+    lay_out(work.run)
+    _link_samples(work.run, main_of(used.name for used in systems_of(whole) if used.learns))
     for step in work.steps:
         file = folder / f"{step.name}.yaml"
         if overwrite or not file.exists():
@@ -99,6 +106,17 @@ def write(work: Work, overwrite: bool) -> None:
         is_kept = work.is_done(step.name) or not overwrite
         if step.is_once and not (is_kept and declaration(work.run, step.name).exists()):
             declare(step, work.run)
+
+
+def _link_samples(run: Path, system: str) -> None:
+    """Let ``RUN/synthetic.jsonl`` lead to the samples of the main system, or of the only one, once they are made.
+
+    What else bears that name is left as it is: :func:`commands.privacy.verify.card` tells of it.
+    """
+    link, target = run / "synthetic.jsonl", os.path.join(system, "samples.jsonl")
+    if system and (link.is_symlink() or not link.exists()):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
 
 
 def make_folder(folder: Path) -> Path:
@@ -132,7 +150,7 @@ def _settled(experiment: Experiment, run: Path, is_anew: bool) -> tuple[Experime
             parser, digest = old.parser, old.parser_digest
         refuse_to_mix(run, old, replace(experiment, parser=parser, parser_digest=digest))
         if digest != old.parser_digest and digest is not None:
-            repeated = frozenset(mark.name for mark in (run / ".done").glob("evaluate_*"))
+            repeated = frozenset(mark.name for mark in (run / ".done").glob("*-evaluate"))
         commits = list(dict.fromkeys([*old.commit, *commits]))
     elif (run / ".done").is_dir():
         raise UserError(

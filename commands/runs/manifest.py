@@ -18,13 +18,14 @@ from commands.runs.steps import RELEASED, Role, Step
 from commands.runs.yaml_files import public_names
 from datamodules.sources import file_digest
 from doppel.errors import UserError
-from doppel.files import sha256_of, write_json
+from doppel.files import MANIFEST, sha256_of, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
 
-FILE = "manifest.json"
+FILE = MANIFEST
 #: What people read of a run.
 REPORTS = ("report.json", "report.html")
-_VERSION = 2
+_VERSION = 3
+_READ = (2, _VERSION)  # in which the files of systems lay beside one another, and in which each system has a folder
 _KEYED = "keyed:"  # begins the digest of a private file
 _PATIENCE = 120  # seconds: jobs of one run may end at the same time
 
@@ -98,10 +99,12 @@ class Manifest:
     Attributes:
         folder: The run folder.
         files: Entry of each file, by its place in the folder.
+        version: Of the layout of the folder; None where there is no manifest.
     """
 
     folder: Path
     files: Mapping[str, Entry]
+    version: int | None = _VERSION
     _digests: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -113,12 +116,13 @@ class Manifest:
         """
         path = folder / FILE
         if not path.exists():
-            return cls(folder, {})
+            return cls(folder, {}, None)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content["version"] != _VERSION:
+            if content["version"] not in _READ:
                 raise ManifestError(f"{path} has version {content['version']}, this program reads {_VERSION}")
-            return cls(folder, {name: _entry(name, **fields) for name, fields in content["files"].items()})
+            files = {name: _entry(name, **fields) for name, fields in content["files"].items()}
+            return cls(folder, files, content["version"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"{path} cannot be read as a manifest ({error}): delete no entry by hand") from None
 
@@ -171,6 +175,11 @@ class Manifest:
     def is_as_made(self, entry: Entry) -> bool:
         """Whether a file is there and has the content that its step gave it; a private file is not looked at."""
         return entry.is_private or self._digest(str(self.path(entry))) == entry.sha256
+
+    def is_synthetic_as_made(self) -> bool:
+        """Whether ``synthetic.jsonl``, a link to samples, still has the content of some, or is gone."""
+        digest = self._digest(str(self.folder / "synthetic.jsonl"))
+        return digest is None or digest in {made.sha256 for made in self.samples().values()}
 
     def changes(self, path: str, may_be_gone: bool = False) -> list[str]:
         """Why a file is not what its step made, or was made of others than those that are there now; in words.
@@ -231,7 +240,8 @@ class Manifest:
         for file in sorted(self.folder.rglob("*")):
             path = PurePosixPath(file.relative_to(self.folder))
             is_folder = file.is_dir() and not file.is_symlink()
-            if is_folder or str(path) in self.files or str(path) in _RECORD or file.resolve() in linked:
+            is_known = str(path) in self.files or str(path) in _RECORD or file.resolve() in linked
+            if is_folder or is_known or not file.exists():  # the last is a link to what is still to be made
                 continue
             place = next((folder for folder in reversed(path.parents) if folder not in folders), path)
             places[place] += 1
@@ -253,6 +263,26 @@ class Manifest:
 
 #: What vouches for the files of a run, and is none of them.
 _RECORD = {"ledger.jsonl", "ledger.jsonl.lock", FILE, f".{FILE}.lock", "privacy_card.json", "privacy_card.txt"}
+
+
+def lay_out(run: Path) -> None:
+    """Begin the manifest of a run before its first step, which marks the folder (:func:`~doppel.files.run_of`)."""
+    with _held(run):
+        if Manifest.read(run).version != _VERSION:
+            _write(run, {})
+
+
+def refuse_old(run: Path) -> None:
+    """Refuse to go on with a run whose files lie where a former version placed them.
+
+    Raises:
+        UserError: They do.
+    """
+    if Manifest.read(run).version != _VERSION:
+        raise UserError(
+            f"{run} was begun by a former version of Doppel, whose files lie elsewhere: page, verify and export read "
+            "it; to go on, check out the commit that its experiment.yaml names, or give another RUN_DIR"
+        )
 
 
 def declare(step: Step, run: Path) -> None:

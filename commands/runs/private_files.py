@@ -49,7 +49,8 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
             part = folder / "data" / f"{PRIVATE_PARTS[0]}.jsonl"
             is_split = experiment.get("adaptation") is not None and part.is_file()
             found += [(str(part), None)] if is_split else of_experiment(experiment)
-        for config in (folder / "config.yaml", *sorted(folder.glob("*/config.yaml"))):
+        trained = sorted(file for depth in ("*", "*/*") for file in folder.glob(f"{depth}/config.yaml"))
+        for config in (folder / "config.yaml", *trained):
             found += _of_data(StageConfig.read(config.parent).data) if config.is_file() else []
     return _distinct((absolute(path, "train_path"), columns) for path, columns in found)
 

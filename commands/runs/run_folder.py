@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from callbacks.slurm_job import SlurmJob
 from doppel.console.ledger import FILE_NAME, SITE
 from doppel.errors import UserError
-from doppel.files import write_text
+from doppel.files import run_of, write_text
 from doppel.privacy.ledger import Ledger, join
 
 OWNER = "owner.json"
@@ -73,7 +73,7 @@ def has_begun(run: Path) -> bool:
     ledger = Ledger(run / "ledger.jsonl")
     return (
         any((run / ".done").glob("*"))
-        or any(run.glob("*/checkpoints/*.ckpt"))
+        or any(file for depth in ("*", "*/*") for file in run.glob(f"{depth}/checkpoints/*.ckpt"))
         or any(record.done_steps for record in ledger.mechanisms.values())
     )
 
@@ -82,10 +82,10 @@ def ledger_of_run(run_dir: Path, given: str | None) -> str:
     """The ledger of a stage, which its run has joined if it serves many runs.
 
     Args:
-        run_dir: Folder of the stage, RUN/STAGE.
+        run_dir: Folder of the stage, in the run folder.
         given: What the configuration asks for; None: $DOPPEL_LEDGER where the run begins, else RUN/ledger.jsonl.
     """
-    own = run_dir.parent / FILE_NAME
+    own = run_of(run_dir) / FILE_NAME
     shared = given or (None if own.exists() else os.environ.get(SITE))
     if shared is None:
         return str(own)

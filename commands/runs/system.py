@@ -1,11 +1,21 @@
-"""A system: how it is made, what it needs, where its files lie, and how tables call it."""
+"""A system: how it is made, what it needs, and how tables call it.
+
+Its files lie in the folder of its name::
+
+    RUN/SYSTEM/STAGE/                           a trained model, of which RUN/SYSTEM/sample_STAGE/ samples
+    RUN/SYSTEM/{trees,labels}.jsonl             what it writes samples for
+    RUN/SYSTEM/{pool,candidates}.jsonl          an over-sample, and several texts for each prompt
+    RUN/SYSTEM/{samples.jsonl,evaluation.json}
+    RUN/SYSTEM/draws/2/                         the same of what is sampled later
+
+A step is called after its place in the run, with ``-`` for ``/``: ``two_stage-sample_parse_tree``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from commands.runs.steps import Role
 from commands.runs.yaml_files import PLACE
 from datamodules.turn import Field
 
@@ -35,10 +45,8 @@ class System:
         models_of: System whose models it samples from, so that it spends nothing itself: sampling is post-processing.
         needs: What an experiment must describe for it: ``""`` nothing, ``stages`` or ``variants`` an entry of its name,
             ``labels`` the list of labels, ``attributes`` which there are, ``adaptation`` that it is one.
-        is_main: Whether its figures stand for a run's where one system's are shown; its files have the plain names.
-        draw: Which samples of it these are: 1 for those of the run, more for what is sampled later
-            (:mod:`commands.run.sample`), whose files and steps have names of their own.
-        role: Of these samples in the manifest.
+        is_main: Whether its figures stand for a run's where one system's are shown, and its samples are those of
+            ``RUN/synthetic.jsonl``.
         about: What it does, in words for readers of a page; empty where it has no samples.
     """
 
@@ -49,8 +57,6 @@ class System:
     models_of: System | None = None
     needs: Literal["", "stages", "variants", "labels", "attributes", "adaptation"] = ""
     is_main: bool = False
-    draw: int = 1
-    role: Role = "release"
     about: str = ""
 
     @property
@@ -65,62 +71,5 @@ class System:
 
     @property
     def scope(self) -> str:
-        """Scope of the ledger that pays for the samples."""
+        """Scope of the ledger that pays for the samples: the system in whose folder the models lie."""
         return self.models_of.name if self.models_of else self.name
-
-    def named(self, name: str) -> str:
-        """A file or a folder by what the system calls it: the main one's have this very name."""
-        return name if self.is_main else f"{self.name}_{name}"
-
-    def source(self, stage: str) -> str:
-        """What its samples of a model call their origin."""
-        return self.named(stage) if self.has_trees else self.name
-
-    def model(self, stage: str) -> str:
-        """Folder of a model that it samples from, its own or another system's."""
-        return (self.models_of or self).source(stage)
-
-    def part(self, stage: str) -> str:
-        """What it samples from a model, as steps are called: ``trees``, ``utterances``, or the system's name."""
-        written = {"parse_tree": "trees", "parse2utterance": "utterances"}
-        if self.draw > 1:
-            return f"{self.name}-{self.draw}" + (f"_{written[stage]}" if stage in written else "")
-        return self.named(written[stage]) if stage in written else self.name
-
-    def folder(self, stage: str) -> str:
-        """Folder of the sampling of a model."""
-        return f"sample_{self.part(stage) if self.draw > 1 else self.source(stage)}"
-
-    @property
-    def synthetic(self) -> str:
-        """File of the samples, in the run folder."""
-        if self.draw > 1:
-            return f"samples/{self.name}-{self.draw}.jsonl"
-        return "synthetic.jsonl" if self.is_main else f"synthetic_{self.name}.jsonl"
-
-    @property
-    def prompts(self) -> str | None:
-        """File of the trees or labels that the samples are written from; None where there are none."""
-        written = {"parse": "trees", "label": "labels"}.get(self.learns or "")
-        if written is None:
-            return None
-        if self.draw > 1:
-            return self.synthetic.replace(".jsonl", f"_{written}.jsonl")
-        return f"{self.name}.jsonl" if written == "labels" else self.named("trees.jsonl")
-
-
-def pool_of(file: str) -> str:
-    """The over-sample that a file of trees or samples is drawn from."""
-    return _beside(file, "pool")
-
-
-def candidates_of(file: str) -> str:
-    """The several texts for each prompt, of which a file of samples keeps one."""
-    return _beside(file, "candidates")
-
-
-def _beside(file: str, what: str) -> str:
-    """A file by what it was made of; the run's own samples are called ``synthetic``."""
-    if file.startswith("synthetic"):
-        return file.replace("synthetic", what, 1)
-    return file.replace(".jsonl", f"_{what}.jsonl")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from doppel.console.table import Table
+from doppel.files import run_of
 from doppel.privacy.ledger import Ledger, LedgerError
 
 FILE_NAME = "ledger.jsonl"
@@ -55,17 +56,18 @@ def find(run_dir: Path | None, site: str | None = None) -> Path:
     for candidate in (run_dir, run_dir / FILE_NAME):
         if candidate.is_file():
             return candidate
-    beside = run_dir.parent / FILE_NAME
+    beside = run_of(run_dir) / FILE_NAME
     if beside.is_file():
-        stages = [mechanism["stage"] for mechanism in Ledger(beside).summary()["mechanisms"]]
-        if run_dir.resolve().name in stages:
+        mechanisms = Ledger(beside).summary()["mechanisms"]
+        stages = list(dict.fromkeys(mechanism["stage"] for mechanism in mechanisms))
+        if run_dir.resolve().name in {*stages, *(mechanism["scope"] for mechanism in mechanisms)}:
             return beside
         raise LedgerError(
             f"{run_dir} is in no ledger: {beside} knows the stages {', '.join(stages) or '(none)'}, and what else lies "
             "there was trained without privacy, or elsewhere."
         )
     raise LedgerError(
-        f"{run_dir}: no {FILE_NAME} here or one folder up: name the folder of a private run (one with `privacy:` set)."
+        f"{run_dir}: no {FILE_NAME} here or in a run above it: name the folder of a private run, with `privacy:` set."
     )
 
 
