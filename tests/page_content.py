@@ -88,7 +88,8 @@ def make_samples(
 ) -> Path:
     """A run folder that holds samples, and the experiment that they came from; without privacy unless it says ε."""
     folder.mkdir(exist_ok=True)
-    name = "synthetic.jsonl" if system == "two_stage" else f"synthetic_{system}.jsonl"
+    name = f"{system}/samples.jsonl"
+    (folder / system).mkdir(exist_ok=True)
     (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     end_step(folder, f"sample_{system}", ["predict"], [File(name, "release", system, system)])
     told = {"name": "mine", "systems": [system], "epsilon": float("inf"), **experiment}

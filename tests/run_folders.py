@@ -144,12 +144,12 @@ def edit_manifest(run: Path, path: str, **changes: Any) -> None:
 
 def evaluate(run: Path, name: str, values: Any) -> None:
     """Leave what the evaluation of a system leaves; ``values`` that are a text are written as they are."""
-    path = run / "evaluation" / f"{name}.json"
+    path = run / name / "evaluation.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(values if isinstance(values, str) else json.dumps(values))
     own = system(name)
-    file = File(f"evaluation/{name}.json", "metrics", name, own.scope)
-    end_step(run, f"evaluate_{name}", ["evaluate"], [file], [own.synthetic])
+    file = File(f"{name}/evaluation.json", "metrics", name, own.scope)
+    end_step(run, f"{name}-evaluate", ["evaluate"], [file], [f"{name}/samples.jsonl"])
 
 
 def sample(
@@ -178,7 +178,8 @@ def sample(
     spent = [own for own in ledger.spent(scope) if own.stage == "fit"]
     if is_paid and spent:
         ledger.release(spent[0].id, sha256=sha256_of(checkpoint))
-    output = output or system(name).synthetic
+    output = output or f"{name}/samples.jsonl"
+    (run / output).parent.mkdir(exist_ok=True)
     (run / output).write_bytes(lines)
     (run / f"{output}.metrics.json").write_text(json.dumps({"sha256": hashlib.sha256(lines).hexdigest()}))
     (run / f"sample_{name}").mkdir(exist_ok=True)

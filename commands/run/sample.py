@@ -123,7 +123,7 @@ def _experiment(run: Path, named: Path) -> Experiment:
     if (run_of(run) / "experiment.yaml").is_file():
         raise UserError(f"{named} is a part of a run: give {run_of(run)}")
     stages = [run] if (run / "checkpoints" / "last.ckpt").is_file() else []
-    stages += sorted(path.parents[1] for path in run.glob("*/checkpoints/last.ckpt"))
+    stages += sorted(path.parents[1] for depth in ("*", "*/*") for path in run.glob(f"{depth}/checkpoints/last.ckpt"))
     stages = [stage for stage in stages if (stage / "config.yaml").is_file()]
     if stages:
         raise UserError(

@@ -82,8 +82,8 @@ def test_the_page_says_who_may_read_each_file_of_an_evolution() -> None:
         for file in s.writes
     ]
     read = {file.path: reader(file.path) for file in files}
-    assert read["synthetic_evolution.jsonl"] == "anybody"
-    inside = {"evolution/answers.jsonl", "synthetic_evolution.jsonl.evolution.json"}
+    assert read["evolution/samples.jsonl"] == "anybody"
+    inside = {"evolution/answers.jsonl", "evolution/samples.jsonl.evolution.json"}
     assert {read[path] for path in inside} == {"who holds the run"} and None not in read.values()
 
 

@@ -33,17 +33,23 @@ class Job:
         match = re.fullmatch(r"JOB_(\w+)=\$\((sbatch .*)\)", text, re.DOTALL)
         assert match, text
         words = shlex.split(match[2].replace("\\\n", " "))
-        self.name = match[1]
+        self.variable = match[1]
         place = next(i for i, word in enumerate(words) if word.endswith(".sbatch"))
         self.options = words[1:place]
         self.kind, self.mark = Path(words[place]).stem, words[place + 1]
         self.command = words[place + 2 :]
         waits = [word for word in self.options if word.startswith("--dependency=afterok:")]
-        self.after = re.findall(r"\$JOB_(\w+)", "".join(waits))
+        self.after = re.findall(r"\$JOB_(\w+)", "".join(waits))  # variables, of which jobs_in makes names
         assert bool(self.after) == ("--kill-on-invalid-dep=yes" in words)
-        assert any(word.startswith("--job-name=") and word.endswith(f".{self.name}") for word in words)
+        (named,) = (word for word in words if word.startswith("--job-name="))
+        self.name = named.rpartition(".")[2]
+        assert re.sub(r"\W", "_", self.name) == self.variable
 
 
 def jobs_in(text: str) -> list[Job]:
     """The jobs of a dry run."""
-    return [Job(block) for block in re.split(r"\n(?=JOB_)", text.strip())[1:]]
+    jobs = [Job(block) for block in re.split(r"\n(?=JOB_)", text.strip())[1:]]
+    names = {job.variable: job.name for job in jobs}
+    for job in jobs:
+        job.after = [names[variable] for variable in job.after]
+    return jobs

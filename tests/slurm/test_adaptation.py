@@ -9,6 +9,7 @@ import pytest
 
 from commands.run.experiment import load
 from commands.run.recipes import steps_of
+from commands.runs.manifest import lay_out
 from commands.runs.steps import Step
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
@@ -40,6 +41,7 @@ def test_wrong_calls_are_explained(
 def test_a_run_folder_keeps_its_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "experiment.yaml").write_text((EXPERIMENTS / f"{SMALL}.yaml").read_text() + f"name: {SMALL}\n")
     (tmp_path / ".done").mkdir()
+    lay_out(tmp_path)
     (tmp_path / ".done" / "partition").touch()  # a run without any finished step may begin anew
     for words, message in (
         (["--seed=7"], "seed=1, now seed=7"),
@@ -59,7 +61,7 @@ def trainings(path: Path, **changes: object) -> dict[str, Step]:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_epochs_of_stages_are_those_that_the_budget_is_planned_for(path: Path) -> None:
     stages = {name: stage.config for name, stage in trainings(path).items() if stage.config is not None}
-    for names in (["one_stage"], ["parse_tree", "parse2utterance"]):
+    for names in (["one_stage-one_stage"], ["two_stage-parse_tree", "two_stage-parse2utterance"]):
         epochs = [stages[name]["trainer"]["max_epochs"] for name in names]
         assert all(stages[name]["privacy"]["epochs"] == epochs for name in names)
         assert all(stages[name]["data"]["init_args"]["train_path"].startswith("run/data/private") for name in names)
@@ -127,7 +129,7 @@ def test_the_pipeline_ends_with_parsers_compared_and_every_training_paid_for(
     annotated = [json.loads(line) for line in (run / "data" / "private_annotated.jsonl").read_bytes().splitlines()]
     assert [(p["utterance"], p["unit"]) for p in private] == [(a["utterance"], a["unit"]) for a in annotated]
     assert report["data"]["num_units"] == report["data"]["num_private"] == len(private)
-    assert len((run / "annotated_two_stage.jsonl").read_bytes().splitlines()) == 20
+    assert len((run / "two_stage/annotated.jsonl").read_bytes().splitlines()) == 20
 
     telling = [line["utterance"].encode() for line in private if len(line["utterance"]) > 30]
     files = [path for path in run.rglob("*") if path.is_file() and run / "data" not in path.parents]
@@ -144,13 +146,13 @@ def test_those_samples_are_annotated_that_show_most_structures() -> None:
     changes = {"systems": ["one_stage", "two_stage"], "adaptation.num_annotated": 500}
     listed = steps_of(load(EXPERIMENTS / f"{SMALL}.yaml", changes), Path("run"))
     stages = {stage.name: stage for stage in listed}
-    chosen = stages["diverse_two_stage"]
-    assert chosen.needs == ("sample_utterances",)
+    chosen = stages["two_stage-diverse"]
+    assert chosen.needs == ("two_stage-sample_parse2utterance",)
     assert chosen.command == "choose"
-    assert chosen.config.items() >= {"file": "run/synthetic.jsonl", "num": 500, "method": "uat"}.items()
-    annotate = stages["annotate_two_stage"]
-    assert (annotate.config or {})["data"]["init_args"]["path"] == "run/chosen_two_stage.jsonl"
-    assert annotate.needs[0] == "diverse_two_stage"
-    assert (stages["annotate_one_stage"].config or {})["data"]["init_args"]["path"] == "run/synthetic_one_stage.jsonl"
+    assert chosen.config.items() >= {"file": "run/two_stage/samples.jsonl", "num": 500, "method": "uat"}.items()
+    annotate = stages["two_stage-annotate"]
+    assert (annotate.config or {})["data"]["init_args"]["path"] == "run/two_stage/chosen.jsonl"
+    assert annotate.needs[0] == "two_stage-diverse"
+    assert (stages["one_stage-annotate"].config or {})["data"]["init_args"]["path"] == "run/one_stage/samples.jsonl"
     with pytest.raises(UserError, match="num_annotated is 5000.* 4000"):
         trainings(EXPERIMENTS / f"{SMALL}.yaml", adaptation__num_annotated=5000)

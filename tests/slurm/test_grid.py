@@ -62,7 +62,7 @@ def test_seed_0_is_no_other_seed(tmp_path: Path) -> None:
 def test_what_a_point_sets_wins_over_what_the_experiment_says_of_single_systems() -> None:
     experiment = load(shipped("smcalflow-best-small"), {"privacy.max_grad_norm": 2.0})
     configs = {step.name: step.config for step in steps_of(experiment, Path("run"))}
-    for name in ("one_stage", "parse_tree", "parse2utterance"):
+    for name in ("one_stage-one_stage", "two_stage-parse_tree", "two_stage-parse2utterance"):
         config = configs[name]
         assert config is not None and config["privacy"]["max_grad_norm"] == 2.0
 

@@ -125,11 +125,11 @@ def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: P
     pipeline.behave("one_stage", "meet")
     jobs = pipeline.submit()
     assert len(jobs) == 9
-    pipeline.cluster.wait(jobs["parse_tree"], "FAILED")
-    pipeline.cluster.wait(jobs["evaluate_one_stage"], "COMPLETED")
-    for name in ("sample_trees", "sample_utterances", "evaluate_two_stage", "report"):
+    pipeline.cluster.wait(jobs["two_stage-parse_tree"], "FAILED")
+    pipeline.cluster.wait(jobs["one_stage-evaluate"], "COMPLETED")
+    for name in ("two_stage-sample_parse_tree", "two_stage-sample_parse2utterance", "two_stage-evaluate", "report"):
         pipeline.cluster.wait(jobs[name], "CANCELLED")
-    pipeline.cluster.wait(jobs["parse2utterance"], "COMPLETED")
+    pipeline.cluster.wait(jobs["two_stage-parse2utterance"], "COMPLETED")
     first, second = pipeline.log(stage="one_stage"), pipeline.log("start", "parse2utterance")
     assert {line["rank"] for line in first} == {0, 1} and "--trainer.devices 2" in first[0]["words"]
     assert second[0]["at"] < first[-1]["at"], "trainings run side by side"
@@ -137,7 +137,13 @@ def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: P
     pipeline.behave("parse_tree", "")
     again = pipeline.submit()
     assert pipeline.printed.count("done already, skipped") == 4
-    assert again.keys() == {"parse_tree", "sample_trees", "sample_utterances", "evaluate_two_stage", "report"}
+    assert again.keys() == {
+        "two_stage-parse_tree",
+        "two_stage-sample_parse_tree",
+        "two_stage-sample_parse2utterance",
+        "two_stage-evaluate",
+        "report",
+    }
     pipeline.submit()
     assert pipeline.printed.count("is in the queue already") == 5
     pipeline.cluster.wait(again["report"], "COMPLETED")
@@ -153,10 +159,12 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
         pipeline.behave(stage, "wait")
     jobs = pipeline.submit("--systems", "one_stage")
     pipeline.wait_for(2, "start", "one_stage")
-    pipeline.cluster.run("scancel", "--signal=USR1", jobs["one_stage"])  # too early to be heard: it does no harm
+    pipeline.cluster.run(
+        "scancel", "--signal=USR1", jobs["one_stage-one_stage"]
+    )  # too early to be heard: it does no harm
     pipeline.wait_for(2, "listening", "one_stage")
-    pipeline.cluster.run("scancel", "--signal=USR1", jobs["one_stage"])
-    assert pipeline.cluster.wait(jobs["one_stage"], "COMPLETED")["Restarts"] == "1"
+    pipeline.cluster.run("scancel", "--signal=USR1", jobs["one_stage-one_stage"])
+    assert pipeline.cluster.wait(jobs["one_stage-one_stage"], "COMPLETED")["Restarts"] == "1"
     resumed = [line for line in pipeline.log("start", "one_stage") if line["restart"]]
     assert len(resumed) == 2 and all("--ckpt_path last" in line["words"] for line in resumed)
     assert all("ckpt_path" not in line["words"] for line in pipeline.log("start", "one_stage")[:2])
@@ -166,7 +174,7 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
     began = time.monotonic()
     pipeline.cluster.wait(pipeline.cluster.run(*urgent).strip(), "COMPLETED")
     assert time.monotonic() - began < 50, "it goes when it is asked, not when its grace is over"
-    assert pipeline.cluster.wait(jobs["sample_one_stage"], "COMPLETED")["Restarts"] == "1"
+    assert pipeline.cluster.wait(jobs["one_stage-sample_one_stage"], "COMPLETED")["Restarts"] == "1"
     pipeline.cluster.wait(jobs["report"], "COMPLETED")
 
 
@@ -184,9 +192,9 @@ def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pip
     for job in (first, second):
         assert pipeline.cluster.wait(job, "COMPLETED")["Restarts"] == "1"
     for line in pipeline.log("start", "one_stage"):
-        folder = re.findall(r"--run_dir (\S+)/one_stage ", line["words"])[0]
+        folder = re.findall(r"--run_dir (\S+)/one_stage/one_stage ", line["words"])[0]
         assert folder in (f"{pipeline.run}/epsilon=3,seed=1", f"{pipeline.run}/epsilon=8,seed=1")
-        assert f"--config {folder}/configs/one_stage.yaml " in line["words"]
+        assert f"--config {folder}/configs/one_stage-one_stage.yaml " in line["words"]
         assert ("--ckpt_path last" in line["words"]) == bool(line["restart"])
     pipeline.submit(*words)
     assert pipeline.printed.count("finished already") == 2

@@ -198,7 +198,7 @@ def test_jobs_are_what_a_local_run_does(
     printed = capfd.readouterr().out
     expected = [" ".join(job.command[1:]).replace(f"{run}/code", str(ROOT)) for job in listed]
     assert expected == (stand_ins / "python.log").read_text().splitlines()
-    assert re.findall(r"^── (\w+) \(", printed, re.MULTILINE) == [job.name for job in listed]
+    assert re.findall(r"^── ([\w-]+) \(", printed, re.MULTILINE) == [job.name for job in listed]
     assert all(Path(job.mark).is_file() for job in listed[:-1])
     assert launch(experiment, run, "--dry-run", *words) == 0
     assert [job.name for job in jobs_in(capfd.readouterr().out)] == ["report"]
@@ -215,12 +215,12 @@ def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
     words = ("--submit", "--no-check", "--slurm", "python=python")
     assert launch(experiment, run, *words) == 0
     lines = (stand_ins / "sbatch.log").read_text().splitlines()
-    assert len(lines) == 10 and "parse2utterance: job 106" in capsys.readouterr().out
+    assert len(lines) == 10 and "two_stage-parse2utterance: job 106" in capsys.readouterr().out
     assert all(f"{run}/code/cli.py" in line and f" {ROOT}/c" not in line for line in lines)
     code = run / "code"
     assert all((code / name).is_file() for name in ("cli.py", "slurm/job.sh", "configs/trainer.yaml", "COMMIT"))
     assert not [name for name in (".git", ".venv", "runs", "models") if (code / name).exists()]
-    config = (run / "configs" / "parse_tree.yaml").read_text()
+    config = (run / "configs" / "two_stage-parse_tree.yaml").read_text()
 
     (stand_ins / "queue").write_text("somewhere in the queue\n")
     assert launch(experiment, run, *words) == 0
@@ -232,18 +232,18 @@ def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
     assert launch(experiment, run, *words) == 2
     assert "data.batch_size=125, now data.batch_size=64" in capsys.readouterr().err
     assert launch(run / "experiment.yaml", run, *words) == 0, "the run goes on with what it began with"
-    assert (run / "configs" / "parse_tree.yaml").read_text() == config
+    assert (run / "configs" / "two_stage-parse_tree.yaml").read_text() == config
 
     (stand_ins / "queue").unlink()
     (run / ".done").mkdir()
-    for name in ("public_trees", "one_stage", "sample_one_stage", "parse_tree"):
+    for name in ("public_trees", "one_stage-one_stage", "one_stage-sample_one_stage", "two_stage-parse_tree"):
         (run / ".done" / name).write_text("1\n")
     capsys.readouterr()
     assert launch(run / "experiment.yaml", run, *words) == 0
     assert capsys.readouterr().out.count("done already, skipped") == 4
     lines = (stand_ins / "sbatch.log").read_text().splitlines()[10:]
     assert len(lines) == 6
-    assert "--dependency" not in lines[0], "what evaluate_one_stage reads is there"
+    assert "--dependency" not in lines[0], "what one_stage-evaluate reads is there"
     assert [re.findall(r"afterok:(\S+)", line) for line in lines[3:5]] == [["112:113"], ["114"]]
 
 
@@ -253,7 +253,7 @@ def test_settings_of_a_run_hold_for_its_jobs_too(
     run = tmp_path / "run"
     assert launch("quickstart", run, "--submit", "--no-check", "--epsilon=3") == 0
     (run / ".done").mkdir(exist_ok=True)
-    (run / ".done" / "one_stage").touch()  # a run without any finished step or queued job may begin anew
+    (run / ".done" / "one_stage-one_stage").touch()  # a run without any finished step or queued job may begin anew
     for mode, experiment, message in (
         ("--submit", "quickstart", "epsilon=3, now epsilon=8"),
         ("--dry-run", "quickstart", "epsilon=3, now epsilon=8"),
@@ -283,7 +283,7 @@ def test_the_site_decides_where_jobs_run_and_the_command_line_wins(
     jobs = jobs_in(text)
     assert all("--account=me" in job.options and "--mail-type=FAIL" in job.options for job in jobs)
     assert not [option for job in jobs for option in job.options if "gres" in option]
-    fit, report = next(job.options for job in jobs if job.name == "one_stage"), jobs[-1].options
+    fit, report = next(job.options for job in jobs if job.name == "one_stage-one_stage"), jobs[-1].options
     assert {"--partition=mine", "--time=8:00:00", "--ntasks-per-node=2"} <= set(fit)
     assert {"--partition=cpu", "--ntasks-per-node=1", "--time=2:00:00"} <= set(report)
 
@@ -344,7 +344,7 @@ def test_tasks_of_an_array_have_a_run_folder_each(
     script += ["epsilon=inf,seed=1", "epsilon=3,seed=2", "epsilon=inf,seed=2"]
     subprocess.run(script, env=environment, cwd=ROOT, check=True, timeout=60, capture_output=True)
     calls = (stand_ins / "task.log").read_text()
-    assert f"{runs}/code/cli.py fit --config {runs}/epsilon=3,seed=2/configs/one_stage.yaml" in calls
+    assert f"{runs}/code/cli.py fit --config {runs}/epsilon=3,seed=2/configs/one_stage-one_stage.yaml" in calls
     assert f"--run_dir {runs}/epsilon=3,seed=2/one_stage --trainer.num_nodes 1 --trainer.devices 1" in calls
     config = yaml.safe_load((runs / "epsilon=3,seed=2" / "configs" / "one_stage.yaml").read_text())
     assert config["seed_everything"] == 2 and config["privacy"]["target_epsilon"] == 3

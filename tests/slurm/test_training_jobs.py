@@ -68,7 +68,8 @@ class Pipelines:
             time.sleep(0.1)
 
     def checkpoint(self, name: str, stage: str) -> dict:
-        return torch.load(self.folder / name / stage / "checkpoints" / "last.ckpt", weights_only=True)
+        (path,) = (self.folder / name).glob(f"*/{stage}/checkpoints/last.ckpt")
+        return torch.load(path, weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +99,9 @@ def test_a_pipeline_submitted_by_one_command_finishes(pipelines: Pipelines, undi
         assert pipelines.steps(undisturbed, stage) == NUM_STEPS
         assert (
             "Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/2"
-            in next((run / "slurm").glob(f"{stage}-*")).read_text()
+            in next((run / "slurm").glob(f"*-{stage}-[0-9]*")).read_text()
         )
-    assert (run / "synthetic.jsonl").read_text().count("\n") == 6
+    assert (run / "two_stage/samples.jsonl").read_text().count("\n") == 6
 
 
 @pytest.mark.slurm
@@ -111,20 +112,22 @@ def test_a_requeued_training_ends_as_an_undisturbed_one_and_a_killed_one_never_t
 ) -> None:
     cluster, name = pipelines.cluster, "disturbed"
     jobs = pipelines.submit(name)
-    pipelines.wait_for_steps(name, "one_stage", jobs["one_stage"], at_least=7)  # in the middle of an epoch of 5 steps
-    cluster.run("scancel", "--signal=USR1", jobs["one_stage"])
-    pipelines.wait_for_steps(name, "parse_tree", jobs["parse_tree"], at_least=8)
+    pipelines.wait_for_steps(
+        name, "one_stage", jobs["one_stage-one_stage"], at_least=7
+    )  # in the middle of an epoch of 5 steps
+    cluster.run("scancel", "--signal=USR1", jobs["one_stage-one_stage"])
+    pipelines.wait_for_steps(name, "parse_tree", jobs["two_stage-parse_tree"], at_least=8)
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(pipelines.folder / name / "parse_tree").encode() in words and b"fit" in words:
+        if str(pipelines.folder / name / "two_stage" / "parse_tree").encode() in words and b"fit" in words:
             os.kill(int(process.name), signal.SIGKILL)
-    cluster.wait(jobs["parse_tree"], "FAILED")
+    cluster.wait(jobs["two_stage-parse_tree"], "FAILED")
     assert 8 <= pipelines.steps(name, "parse_tree") < NUM_STEPS
 
-    requeued = cluster.wait(jobs["one_stage"], "COMPLETED")
+    requeued = cluster.wait(jobs["one_stage-one_stage"], "COMPLETED")
     assert requeued["Restarts"] == "1"
     assert pipelines.steps(name, "one_stage") == NUM_STEPS
     ours, theirs = (pipelines.checkpoint(run, "one_stage") for run in (name, undisturbed))
@@ -133,14 +136,16 @@ def test_a_requeued_training_ends_as_an_undisturbed_one_and_a_killed_one_never_t
         assert torch.equal(ours["state_dict"][key], weight), key
     assert pipelines.ledger(name).epsilon("one_stage") == pipelines.ledger(undisturbed).epsilon("one_stage")
 
-    cluster.run("scancel", *(jobs[stage] for stage in ("sample_one_stage", "evaluate_one_stage") if stage in jobs))
+    cluster.run(
+        "scancel", *(jobs[stage] for stage in ("one_stage-sample_one_stage", "one_stage-evaluate") if stage in jobs)
+    )
     again = pipelines.submit(name)
-    assert "parse_tree" in again
-    cluster.wait(again["parse_tree"], "COMPLETED")
-    output = pipelines.folder / name / "slurm" / f"parse_tree-{again['parse_tree']}.out"
+    assert "two_stage-parse_tree" in again
+    cluster.wait(again["two_stage-parse_tree"], "COMPLETED")
+    output = pipelines.folder / name / "slurm" / f"two_stage-parse_tree-{again['two_stage-parse_tree']}.out"
     assert "resuming from parse_tree/checkpoints/last.ckpt" in output.read_text()
     assert pipelines.checkpoint(name, "parse_tree")["global_step"] >= NUM_STEPS - 10
-    cluster.wait(again.get("parse2utterance", jobs["parse2utterance"]), "COMPLETED")
+    cluster.wait(again.get("two_stage-parse2utterance", jobs["two_stage-parse2utterance"]), "COMPLETED")
     spent = pipelines.ledger(name).epsilon("two_stage")
     assert pipelines.ledger(undisturbed).epsilon("two_stage") <= spent <= 8
     cluster.run("scancel", "--user=root")

@@ -17,6 +17,7 @@ from commands.run.experiment import load
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
 from commands.run.work import begin
+from commands.runs.manifest import lay_out
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from tests.run_folders import spec
@@ -52,8 +53,8 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     run = tmp_path / "run"
     assert launch(experiment, run, "--local") == 0
     told = capfd.readouterr().out
-    assert "── parse_tree (5 of 10): training" in told and "── tiny finished in " in told
-    assert f"{run}/synthetic.jsonl (two_stage, ε " in told
+    assert "── two_stage-parse_tree (5 of 10): training" in told and "── tiny finished in " in told
+    assert f"{run}/two_stage/samples.jsonl (two_stage, ε " in told
     ending = told[told.index("── tiny finished in ") :].splitlines()
     assert len([line for line in ending if not line.startswith("   warning ")]) <= 10
     report = json.loads((run / "report.json").read_text())
@@ -69,10 +70,10 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     assert (report["experiment"], report["seed"], report["epsilon"]) == ("tiny", 1, 8.0)
     assert report["data"]["num_units"] == 120
     assert report["base_model"] and report["commit"] and report["num_samples"] == 30
-    samples = [json.loads(line) for line in (run / "synthetic.jsonl").read_bytes().splitlines()]
-    trees = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_bytes().splitlines()]
+    samples = [json.loads(line) for line in (run / "two_stage/samples.jsonl").read_bytes().splitlines()]
+    trees = [json.loads(line)["parse"] for line in (run / "two_stage/trees.jsonl").read_bytes().splitlines()]
     assert [sample["parse"] for sample in samples] == trees
-    assert len((run / "synthetic_one_stage.jsonl").read_bytes().splitlines()) == 30
+    assert len((run / "one_stage/samples.jsonl").read_bytes().splitlines()) == 30
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in run.rglob("*") if not path.is_symlink())
     ledger = (run / "ledger.jsonl").read_text()
 
@@ -100,7 +101,8 @@ def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(
     (runs / "epsilon=0.5,seed=4").mkdir(parents=True)
     write_experiment(runs / "epsilon=0.5,seed=4" / "experiment.yaml", name="tiny", epsilon=7)  # fails at once
     (runs / "epsilon=0.5,seed=4" / ".done").mkdir()
-    (runs / "epsilon=0.5,seed=4" / ".done" / "one_stage").write_text("1\n")
+    (runs / "epsilon=0.5,seed=4" / ".done" / "one_stage-one_stage").write_text("1\n")
+    lay_out(runs / "epsilon=0.5,seed=4")
     words = ("--systems", "one_stage", "--grid", "epsilon=0.5,inf", "seed=4", "--set", "num_samples=8")
     assert launch(experiment, runs, "--local", *words) == 1
     failed, finished = capfd.readouterr().out.strip().splitlines()[-2:]
@@ -111,7 +113,7 @@ def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(
     assert (report["seed"], list(report["metrics"])) == (4, ["one_stage"])
     assert len(report["data"]["fingerprint"]) == 32
     assert not (runs / "epsilon=inf,seed=4" / "ledger.jsonl").exists()
-    config = yaml.safe_load((runs / "epsilon=inf,seed=4" / "one_stage" / "config.yaml").read_text())
+    config = yaml.safe_load((runs / "epsilon=inf,seed=4" / "one_stage" / "one_stage" / "config.yaml").read_text())
     assert (config["seed_everything"], config["privacy"], config["trainer"]["max_epochs"]) == (4, None, 2)
     assert config["data"]["init_args"]["sampling"] == "shuffle"
 
@@ -121,15 +123,16 @@ def test_metrics_through_another_parser_are_computed_anew(
 ) -> None:
     run, parser = tmp_path / "run", tmp_path / "parser.ckpt"
     (run / ".done").mkdir(parents=True)
-    for name in ("one_stage", "sample_one_stage", "evaluate_one_stage"):
+    lay_out(run)
+    for name in ("one_stage-one_stage", "one_stage-sample_one_stage", "one_stage-evaluate"):
         (run / ".done" / name).write_text("1\n")
     parser.write_text("one parser")
     saved = yaml.safe_load(experiment.read_text())
     file = write_experiment(run / "experiment.yaml", **{**saved, "name": "tiny", "systems": ["one_stage"]})
     for given, is_repeated in (([], False), ([f"--parser={parser}"], True)):
         assert launch(file, run, "--dry-run", *given) == 0
-        assert ("JOB_evaluate_one_stage" in capsys.readouterr().out) == is_repeated
-    assert (run / ".done" / "evaluate_one_stage").exists(), "a dry run leaves the marks"
+        assert ("JOB_one_stage_evaluate" in capsys.readouterr().out) == is_repeated
+    assert (run / ".done" / "one_stage-evaluate").exists(), "a dry run leaves the marks"
 
 
 def test_only_a_system_that_was_not_begun_may_be_described_later(
@@ -137,7 +140,8 @@ def test_only_a_system_that_was_not_begun_may_be_described_later(
 ) -> None:
     run = tmp_path / "run"
     (run / ".done").mkdir(parents=True)
-    (run / ".done" / "parse_tree").write_text("1\n")
+    (run / ".done" / "two_stage-parse_tree").write_text("1\n")
+    lay_out(run)
     write_experiment(run / "experiment.yaml", **{**yaml.safe_load(experiment.read_text()), "name": "tiny"})
     for field in ("stages.one_stage.data.batch_size", "variants.two_stage.data.batch_size"):
         assert launch(experiment, run, "--dry-run", "--set", f"{field}=3") == 2
@@ -151,13 +155,16 @@ def test_a_failed_start_binds_nobody_and_one_step_does(
 ) -> None:
     run = tmp_path / "run"
     (run / "configs").mkdir(parents=True)
+    lay_out(run)
     write_experiment(run / "experiment.yaml", **{**yaml.safe_load(experiment.read_text()), "name": "tiny"})
     ledger, terms = Ledger(run / "ledger.jsonl"), spec(8.0)
     mechanism = ledger.open(scope="one_stage", stage="one_stage", spec=terms, planned_steps=20, data_fingerprint="f00d")
     if left == "a step":
         ledger.spend(mechanism)
     elif left != "nothing":
-        file = run / ("one_stage/checkpoints/last.ckpt" if left == "a checkpoint" else ".done/one_stage")
+        file = run / (
+            "one_stage/one_stage/checkpoints/last.ckpt" if left == "a checkpoint" else ".done/one_stage-one_stage"
+        )
         file.parent.mkdir(parents=True)
         file.write_text("")
     status = launch(experiment, run, "--dry-run", "--set", "data.batch_size=3")
@@ -237,7 +244,7 @@ def test_the_old_name_of_the_command_is_kept(tmp_path: Path) -> None:
     words = ["--dry-run", str(EXPERIMENTS / "quickstart.yaml"), str(tmp_path / "run")]
     command = ["bash", str(ROOT / "slurm" / "two_stage.sh"), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PYTHON": sys.executable})
-    assert done.returncode == 0 and "JOB_parse_tree=$(sbatch" in done.stdout
+    assert done.returncode == 0 and "JOB_two_stage_parse_tree=$(sbatch" in done.stdout
 
 
 @pytest.mark.parametrize("epsilon", [3.0, float("inf")])
@@ -246,19 +253,24 @@ def test_calibrated_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsil
     changes = {"systems": systems, "calibration.noise_multiplier": 7.0, "num_samples": 100, "epsilon": epsilon}
     listed = steps_of(load(EXPERIMENTS / "smcalflow-best-small.yaml", changes), tmp_path)
     stages = {stage.name: stage for stage in listed}
-    pool, drawn = stages["sample_trees"].config, stages["calibrate_trees"]
+    pool, drawn = stages["two_stage-sample_parse_tree"].config, stages["two_stage-calibrate"]
     assert pool is not None and pool["data"]["init_args"]["num_samples"] == 2000
-    assert "trees_pool.jsonl" in str(pool["trainer"]["callbacks"])
-    assert drawn.needs == ("sample_trees",)
-    assert (drawn.command, drawn.config["stage_dir"]) == ("calibrate", str(tmp_path / "parse_tree"))
+    assert "two_stage/pool.jsonl" in str(pool["trainer"]["callbacks"])
+    assert drawn.needs == ("two_stage-sample_parse_tree",)
+    assert (drawn.command, drawn.config["stage_dir"]) == ("calibrate", str(tmp_path / "two_stage/parse_tree"))
     assert ("exact" in drawn.config) == (epsilon == float("inf"))
-    assert "calibrate_trees" in stages["sample_utterances"].needs
-    assert stages["calibrate_unconstrained_trees"].needs == ("sample_unconstrained_trees", "calibrate_trees")
-    assert "calibrate_unconstrained_trees" in stages["sample_unconstrained_utterances"].needs
-    for name, expected in {"parse_tree": 7.0, "parse2utterance": 7.0, "one_stage": None}.items():
+    assert "two_stage-calibrate" in stages["two_stage-sample_parse2utterance"].needs
+    assert stages["unconstrained-calibrate"].needs == ("unconstrained-sample_parse_tree", "two_stage-calibrate")
+    assert "unconstrained-calibrate" in stages["unconstrained-sample_parse2utterance"].needs
+    trainings = {"two_stage-parse_tree": 7.0, "two_stage-parse2utterance": 7.0, "one_stage-one_stage": None}
+    for name, expected in trainings.items():
         privacy = (stages[name].config or {}).get("privacy")
         assert privacy is None if epsilon == float("inf") else privacy.get("histogram_noise_multiplier") == expected
-    assert not any("pool" in str(stage.config) for stage in listed if "trees" not in stage.name)
+    assert not any(
+        "pool" in str(stage.config)
+        for stage in listed
+        if "parse_tree" not in stage.name and stage.command != "calibrate"
+    )
 
 
 def test_calibrated_utterances_are_drawn_after_all_passes(tmp_path: Path) -> None:
@@ -266,17 +278,20 @@ def test_calibrated_utterances_are_drawn_after_all_passes(tmp_path: Path) -> Non
     changes |= {"calibration.oversample": 5, "calibration.of": "utterances"}
     listed = steps_of(load(EXPERIMENTS / "smcalflow-best-small.yaml", changes), tmp_path)
     stages = {stage.name: stage for stage in listed}
-    for name, file in {"one_stage": "pool_one_stage", "trees": "trees", "utterances": "pool"}.items():
-        config = stages[f"sample_{name}"].config
+    files = {"one_stage-sample_one_stage": "one_stage/pool", "two_stage-sample_parse_tree": "two_stage/trees"}
+    for name, file in {**files, "two_stage-sample_parse2utterance": "two_stage/pool"}.items():
+        config = stages[name].config
         assert config is not None and config["data"]["init_args"]["num_samples"] == 500
         assert str(tmp_path / f"{file}.jsonl") in str(config["trainer"]["callbacks"])
-    one, two = stages["calibrate_one_stage"], stages["calibrate_utterances"]
-    assert one.config["stage_dir"] == str(tmp_path / "one_stage") and one.needs == ("sample_one_stage",)
-    assert two.config["stage_dir"] == str(tmp_path / "parse2utterance") and two.config["parser"] == "P"
-    assert stages["calibrate_unconstrained_utterances"].needs[-1] == "calibrate_utterances"
-    assert stages["evaluate_one_stage"].needs == ("calibrate_one_stage",)
-    assert stages["evaluate_two_stage"].needs == ("calibrate_utterances",)
-    for name in ("one_stage", "parse_tree", "parse2utterance"):
+    one, two = stages["one_stage-calibrate"], stages["two_stage-calibrate"]
+    assert one.config["stage_dir"] == str(tmp_path / "one_stage/one_stage") and one.needs == (
+        "one_stage-sample_one_stage",
+    )
+    assert two.config["stage_dir"] == str(tmp_path / "two_stage/parse2utterance") and two.config["parser"] == "P"
+    assert stages["unconstrained-calibrate"].needs[-1] == "two_stage-calibrate"
+    assert stages["one_stage-evaluate"].needs == ("one_stage-calibrate",)
+    assert stages["two_stage-evaluate"].needs == ("two_stage-calibrate",)
+    for name in ("one_stage-one_stage", "two_stage-parse_tree", "two_stage-parse2utterance"):
         assert (stages[name].config or {})["privacy"]["histogram_noise_multiplier"] == 10.0
 
 
@@ -284,20 +299,26 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
     changes = {"systems": ["topics"], "data.train_path": "private.jsonl", "reference": "public.jsonl"}
     changes |= {"num_samples": 100, "topics.num_topics": 7}
     stages = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)}
-    assert list(stages) == ["topics", "sample_topics", "calibrate_topics", "evaluate_topics", "report"]
-    training, sampling = (stages[name].config or {} for name in ("topics", "sample_topics"))
+    assert list(stages) == [
+        "topics-one_stage",
+        "topics-sample_one_stage",
+        "topics-calibrate",
+        "topics-evaluate",
+        "report",
+    ]
+    training, sampling = (stages[name].config or {} for name in ("topics-one_stage", "topics-sample_one_stage"))
     privacy = training["privacy"]
     assert (privacy["epochs"], privacy["scope"], privacy["histogram_noise_multiplier"]) == ([3], "topics", 10.0)
     assert sampling["data"]["init_args"]["num_samples"] == 500
-    assert str(tmp_path / "pool_topics.jsonl") in str(sampling["trainer"]["callbacks"])
-    drawn = stages["calibrate_topics"].config
-    assert (drawn["stage_dir"], drawn["num_topics"]) == (str(tmp_path / "topics"), 7)
+    assert str(tmp_path / "topics/pool.jsonl") in str(sampling["trainer"]["callbacks"])
+    drawn = stages["topics-calibrate"].config
+    assert (drawn["stage_dir"], drawn["num_topics"]) == (str(tmp_path / "topics/one_stage"), 7)
     assert drawn["texts"] == "public.jsonl", "the reference"
     for without in ({"topics.texts": "samples"}, {"reference": None}):
         others = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data.yaml", changes | without), tmp_path)}
-        assert "texts" not in others["calibrate_topics"].config
-    assert drawn["out"] == str(tmp_path / "synthetic_topics.jsonl")
-    assert stages["evaluate_topics"].needs == ("calibrate_topics",)
+        assert "texts" not in others["topics-calibrate"].config
+    assert drawn["out"] == str(tmp_path / "topics/samples.jsonl")
+    assert stages["topics-evaluate"].needs == ("topics-calibrate",)
 
 
 def test_a_public_parser_writes_the_trees_of_private_utterances_one_by_one(tmp_path: Path) -> None:
@@ -310,11 +331,11 @@ def test_a_public_parser_writes_the_trees_of_private_utterances_one_by_one(tmp_p
     told = {"path": "mine.csv", "unit": "user", "columns": {"text": "review", "unit": "who"}}
     assert told.items() <= annotate["data"]["init_args"].items()
     annotated = str(tmp_path / "data" / "private_annotated.jsonl")
-    for name in ("one_stage", "parse_tree", "parse2utterance"):
+    for name in ("one_stage-one_stage", "two_stage-parse_tree", "two_stage-parse2utterance"):
         assert "annotate_private" in stages[name].needs
         data = (stages[name].config or {})["data"]["init_args"]
         assert (data["train_path"], data["unit"], data.get("columns")) == (annotated, "user", None)
-    assert stages["evaluate_two_stage"].config["private"] == annotated
+    assert stages["two_stage-evaluate"].config["private"] == annotated
 
 
 @pytest.mark.parametrize(
@@ -328,9 +349,9 @@ def test_parses_are_written_for_one_file(changes: dict[str, object]) -> None:
 def test_without_a_reference_there_is_a_report_and_nothing_is_compared(tmp_path: Path) -> None:
     changes = {"systems": ["one_stage", "labels"], "data.train_path": "mine.csv", "labels": "labels.txt"}
     stages = steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)
-    assert not any(stage.name.startswith("evaluate") for stage in stages)
+    assert not any(stage.command == "evaluate" for stage in stages)
     assert (stages[-1].command, stages[-1].config) == ("page", {"runs": [str(tmp_path)]})
-    assert stages[-1].needs == ("sample_one_stage", "sample_labels")
+    assert stages[-1].needs == ("one_stage-sample_one_stage", "labels-sample_labels")
 
 
 def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

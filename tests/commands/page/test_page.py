@@ -214,8 +214,8 @@ def test_the_page_says_of_which_functions_trees_could_be_made(tmp_path: Path) ->
     def sampled_under(trees: str, *tables: str) -> str:
         (run / "public_trees.jsonl").write_text(trees)
         end_step(run, "public_trees", ["public-trees"], [File("public_trees.jsonl", "data")])
-        edit_manifest(run, "synthetic.jsonl")
-        files = [File("synthetic.jsonl", "release", "two_stage", "two_stage")]
+        edit_manifest(run, "two_stage/samples.jsonl")
+        files = [File("two_stage/samples.jsonl", "release", "two_stage", "two_stage")]
         end_step(run, "sample_two_stage", ["predict"], files, ["public_trees.jsonl", *tables])
         return page(run).words
 
@@ -267,8 +267,8 @@ def test_a_run_that_says_nothing_of_support_is_told_how(tmp_path: Path) -> None:
     read = page(run, "--supported", str(tmp_path / "api.csv"))
     assert read.all("tr", class_="lacking")[0].all("th")[0].words == "Ask"
     assert "api.csv" in read.words
-    sampled = File("synthetic.jsonl", "release", "two_stage", "two_stage")
-    (run / "synthetic.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    sampled = File("two_stage/samples.jsonl", "release", "two_stage", "two_stage")
+    (run / "two_stage/samples.jsonl").write_text(json.dumps(lines[0]) + "\n")
     end_step(run, "sample_two_stage", ["predict"], [sampled], [str(tmp_path / "api.csv")])
     assert "api.csv" in page(run).words, "a step that sampled under a table has read it"
     assert not page(run).all("tr", class_="lacking")
@@ -369,11 +369,11 @@ def test_a_run_without_privacy_says_so_first(grammar_page: Element) -> None:
 def test_samples_that_were_changed_after_their_step_are_not_shown(tmp_path: Path) -> None:
     run = make_samples(tmp_path / "run", [{"utterance": "yes"}] * 9, "one_stage")
     make_samples(run, [{"utterance": "no"}] * 9, "two_stage")
-    with (run / "synthetic.jsonl").open("a") as file:
+    with (run / "two_stage/samples.jsonl").open("a") as file:
         file.write('{"utterance": "lunch with Ana"}\n')
     text = page(run).words
     assert "Ana" not in text and "synthetic.jsonl is not shown" in text and "yes" in text
-    (run / "synthetic_one_stage.jsonl").unlink()
+    (run / "one_stage/samples.jsonl").unlink()
     assert cli.main(["page", str(run)]) == 2
 
 

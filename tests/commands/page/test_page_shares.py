@@ -39,13 +39,14 @@ def ledger_line(run: Path, scope: str) -> None:
 
 def labels(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> None:
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": sigma, "sums": sums}
-    (run / "labels.histogram.json").write_text(json.dumps(told))
-    (run / "labels.jsonl").write_text("{}\n")
-    shares = File("labels.histogram.json", "metrics", "labels", "labels")
-    end_step(run, "histogram", ["histogram"], [File("labels.jsonl", "prompts", "labels", "labels"), shares])
-    (run / "synthetic_labels.jsonl").write_text("{}\n")
-    samples = File("synthetic_labels.jsonl", "release", "labels", "labels")
-    end_step(run, "sample_labels", ["predict"], [samples], ["labels.jsonl"])
+    (run / "labels").mkdir(exist_ok=True)
+    (run / "labels/labels.histogram.json").write_text(json.dumps(told))
+    (run / "labels/labels.jsonl").write_text("{}\n")
+    shares = File("labels/labels.histogram.json", "metrics", "labels", "labels")
+    end_step(run, "histogram", ["histogram"], [File("labels/labels.jsonl", "prompts", "labels", "labels"), shares])
+    (run / "labels/samples.jsonl").write_text("{}\n")
+    samples = File("labels/samples.jsonl", "release", "labels", "labels")
+    end_step(run, "labels-sample_labels", ["predict"], [samples], ["labels/labels.jsonl"])
 
 
 def calibrated(run: Path, system: str, stage: str, told: dict[str, Any]) -> None:

@@ -119,10 +119,10 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
     folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC, "topics": SPEC}, is_sampled=False)
     (folder / "experiment.yaml").write_text("topics: {num_topics: 3}\ncandidates: 4\n")
     outputs = {
-        "trees.jsonl": ("two_stage", "prompts", ()),
-        "synthetic.jsonl": ("two_stage", "release", ("trees.jsonl",)),
-        "synthetic_one_stage.jsonl": ("one_stage", "release", ()),
-        "pool_topics.jsonl": ("topics", "pool", ()),
+        "two_stage/trees.jsonl": ("two_stage", "prompts", ()),
+        "two_stage/samples.jsonl": ("two_stage", "release", ("two_stage/trees.jsonl",)),
+        "one_stage/samples.jsonl": ("one_stage", "release", ()),
+        "topics/pool.jsonl": ("topics", "pool", ()),
     }
     for beams, (output, (system, role, reads)) in enumerate(outputs.items(), start=1):
         config: dict[str, Any] = {"model": {"init_args": {"sampling": {"num_beams": beams, "seed": 7, "max_rows": 64}}}}
@@ -130,38 +130,41 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
             config["model"]["init_args"]["sampling"]["grammar"] = [str(folder / "public_trees.jsonl")]
         (folder / f"sample_{beams}").mkdir()
         (folder / f"sample_{beams}" / "predict.yaml").write_text(yaml.safe_dump(config))
+        (folder / output).parent.mkdir(exist_ok=True)
         (folder / output).write_text("{}\n")
         (folder / f"{output}.metrics.json").write_text(json.dumps({"synthetic/num_drawn": beams, "weights": "f00d"}))
         files = [File(output, role, system, system), File(f"{output}.metrics.json", "metrics", system, system)]
         end_step(folder, f"sample_{beams}", ["predict", "--run_dir", f"{folder}/sample_{beams}"], files, reads)
-    (folder / "synthetic_topics.jsonl").write_text("{}\n")
-    (folder / "synthetic_topics.jsonl.calibration.json").write_text('{"num_drawn": 1}')
-    files = [File("synthetic_topics.jsonl", "release", "topics", "topics")]
-    files.append(File("synthetic_topics.jsonl.calibration.json", "metrics", "topics", "topics"))
-    end_step(folder, "calibrate_topics", ["calibrate"], files, ["pool_topics.jsonl"])
+    (folder / "topics/samples.jsonl").write_text("{}\n")
+    (folder / "topics/samples.jsonl.calibration.json").write_text('{"num_drawn": 1}')
+    files = [File("topics/samples.jsonl", "release", "topics", "topics")]
+    files.append(File("topics/samples.jsonl.calibration.json", "metrics", "topics", "topics"))
+    end_step(folder, "topics-calibrate", ["calibrate"], files, ["topics/pool.jsonl"])
     for system in ("one_stage", "two_stage", "topics"):
         evaluate(folder, system, {"mauve_own_base": 0.5})
     report = build_report(RunRecord(folder))
     assert report["sampling"] == {
-        "one_stage": {"synthetic_one_stage.jsonl": {"num_beams": 3}},
+        "one_stage": {"one_stage/samples.jsonl": {"num_beams": 3}},
         "two_stage": {
-            "trees.jsonl": {"num_beams": 1, "grammar": ["public_trees.jsonl"]},
-            "synthetic.jsonl": {"num_beams": 2},
+            "two_stage/trees.jsonl": {"num_beams": 1, "grammar": ["public_trees.jsonl"]},
+            "two_stage/samples.jsonl": {"num_beams": 2},
         },
-        "topics": {"synthetic_topics.jsonl": {"num_beams": 4, "topics": {"num_topics": 3}}},
+        "topics": {"topics/samples.jsonl": {"num_beams": 4, "topics": {"num_topics": 3}}},
     }
-    assert report["draws"]["topics"] == {"synthetic_topics.jsonl": {"num_drawn": 4}}
+    assert report["draws"]["topics"] == {"topics/samples.jsonl": {"num_drawn": 4}}
     assert report["calibration"] == {"topics": {"num_drawn": 1}}
 
 
 def test_numbers_of_other_samples_than_those_that_are_there_are_left_out(tmp_path: Path) -> None:
     folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC})
-    (folder / "synthetic.jsonl").write_text('{"utterance": "no"}\n')
-    end_step(folder, "sample_two_stage", ["predict"], [File("synthetic.jsonl", "release", "two_stage", "two_stage")])
+    (folder / "two_stage/samples.jsonl").write_text('{"utterance": "no"}\n')
+    end_step(
+        folder, "sample_two_stage", ["predict"], [File("two_stage/samples.jsonl", "release", "two_stage", "two_stage")]
+    )
     report = build_report(RunRecord(folder))
-    assert list(report["metrics"]) == ["one_stage"] and "synthetic.jsonl" in report["left_out"]["two_stage"]
+    assert list(report["metrics"]) == ["one_stage"] and "two_stage/samples.jsonl" in report["left_out"]["two_stage"]
     evaluate(folder, "two_stage", {"mauve_own_base": 0.7})
-    (folder / "evaluation" / "one_stage.json").write_text('{"mauve_own_base": 0.99}')
+    (folder / "one_stage" / "evaluation.json").write_text('{"mauve_own_base": 0.99}')
     report = build_report(RunRecord(folder))
     assert list(report["metrics"]) == ["two_stage"] and "one_stage.json" in report["left_out"]["one_stage"]
 
@@ -177,7 +180,7 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
 ) -> None:
     folder = pipeline(tmp_path, {"one_stage": SPEC, "two_stage": SPEC})
     (folder / "experiment.yaml").write_text("name: mine\nsystems: [one_stage, two_stage, shuffled]\nnum_samples: 3\n")
-    (folder / "evaluation" / "one_stage.json").write_text('{"mauve_own_base": ')
+    (folder / "one_stage" / "evaluation.json").write_text('{"mauve_own_base": ')
     sample(folder, "two_stage", lines=b'{"utterance": "yes"}\n{"utterance": "book lunch with Ana"}\n')
     evaluate(folder, "two_stage", {"mauve_own_base": 0.5})
     assert cli.main(["page", str(folder)]) == 0
@@ -186,8 +189,12 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     assert report["left_out"].keys() == {"one_stage", "shuffled"} and "JSON" in report["left_out"]["one_stage"]
     out = capsys.readouterr().out
     assert "left out: shuffled: " in out and "  book lunch with Ana\n" in out and "  yes\n" not in out
-    assert out.startswith("mine, seed 1: ") and "3 samples a system" in out and str(folder / "synthetic.jsonl") in out
+    assert (
+        out.startswith("mine, seed 1: ")
+        and "3 samples a system" in out
+        and str(folder / "two_stage/samples.jsonl") in out
+    )
     assert "dialogue" in out and str(folder / "report.html") in out and len(out.splitlines()) < 20
-    (folder / "evaluation" / "two_stage.json").unlink()
+    (folder / "two_stage" / "evaluation.json").unlink()
     assert cli.main(["page", str(folder)]) == 0
-    assert "evaluation/one_stage.json" in capsys.readouterr().err
+    assert "one_stage/evaluation.json" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
         {"experiment": "smcalflow-small-best"},
         {"table": None},
         {"base_model": None},
-        {"sampling": {"two_stage": {"synthetic.jsonl": {"num_beams": 5}}}},
+        {"sampling": {"two_stage": {"two_stage/samples.jsonl": {"num_beams": 5}}}},
         {"data": {}},
     ],
 )

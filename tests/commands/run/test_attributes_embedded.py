@@ -107,7 +107,7 @@ def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
             run(work, ["marginals"])
     (table,) = [record for record in ledger.mechanisms.values() if record.stage == "marginals"]
     before = list(table.releases)
-    assert len(before) > 3 and not (tmp_path / "run" / "attributes.jsonl").exists()
+    assert len(before) > 3 and not (tmp_path / "run" / "attributes/labels.jsonl").exists()
     run(work, ["marginals"])
     assert ledger.releases(table.id)[: len(before)] == before and ledger.mechanisms[table.id].done_steps == 1
 
@@ -115,9 +115,11 @@ def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
 def test_without_privacy_rows_are_as_they_are_and_their_file_is_private(tmp_path: Path, tiny_model: str) -> None:
     work = started(tmp_path, settings(tmp_path, tiny_model, epsilon=float("inf"), privacy={}))
     files = {file.path: file.role for step in work.steps for file in step.writes}
-    assert files["attributes.releases.jsonl"] == "private"
+    assert files["attributes/labels.releases.jsonl"] == "private"
     run(work, ["attributes", "marginals"])
-    lines = [json.loads(line) for line in (tmp_path / "run" / "attributes.releases.jsonl").read_bytes().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "attributes/labels.releases.jsonl").read_bytes().splitlines()
+    ]
     assert lines[0]["noise_multiplier"] is None and sum(line["count"] for line in lines[1:]) == 150
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
     out = str(tmp_path / "run" / "more.jsonl")

@@ -97,8 +97,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_texts_are_written_for_rows_of_public_values(run: Path) -> None:
-    prompts = [line["label"] for line in lines(run / "attributes.jsonl")]
-    samples = lines(run / "synthetic_attributes.jsonl")
+    prompts = [line["label"] for line in lines(run / "attributes/labels.jsonl")]
+    samples = lines(run / "attributes/samples.jsonl")
     assert len(prompts) == len(samples) == 40
     assert [sample["label"] for sample in samples] == prompts
     form = r"Topic: (music|banks|other) \| Stars: (1|2|3|other) \| Words: (under 3|3 or more|other)"
@@ -116,7 +116,7 @@ def test_one_ledger_pays_for_both_as_dp_accounting_and_a_sum_of_gaussians_say(ru
     accountant.compose(GaussianDpEvent(table["noise_multiplier"]))
     found = Ledger(run / "ledger.jsonl").epsilon("attributes")
     assert found == pytest.approx(accountant.get_epsilon(1e-4), rel=5e-3) and 2.9 < found <= 3.0
-    releases = lines(run / "attributes.releases.jsonl")
+    releases = lines(run / "attributes/labels.releases.jsonl")
     square = sum(1 / line["sigma"] ** 2 for line in releases if "marginal" in line)
     assert square < table["noise_multiplier"] ** -2
     assert get_epsilon_gaussian(1 / math.sqrt(square), 1e-4) < found
@@ -129,7 +129,7 @@ def test_what_no_public_value_names_is_other_and_stands_nowhere(run: Path) -> No
 
 def test_nothing_that_was_counted_is_on_disk_without_noise(run: Path) -> None:
     """One-way counts are whole numbers; noisy ones are multiples of a fine grid, none of them whole."""
-    for line in lines(run / "attributes.releases.jsonl")[1:]:
+    for line in lines(run / "attributes/labels.releases.jsonl")[1:]:
         counts = np.array(line.get("counts", []))
         assert not (counts == np.rint(counts)).any()
         assert "choice" in line or line["sigma"] > 1
@@ -152,11 +152,11 @@ def test_the_run_is_verified_and_its_page_has_the_released_shares(run: Path) -> 
 def test_other_counts_than_those_that_were_released_are_not_verified(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = lines(run / "attributes.releases.jsonl")
+    told = lines(run / "attributes/labels.releases.jsonl")
     exact = [line | ({"counts": [80.0, 80.0, 80.0]} if line.get("marginal") == [0] else {}) for line in told]
-    (run / "attributes.releases.jsonl").write_text("".join(json.dumps(line) + "\n" for line in exact))
+    (run / "attributes/labels.releases.jsonl").write_text("".join(json.dumps(line) + "\n" for line in exact))
     assert cli.main(["verify", str(run)]) == 1
-    assert "attributes.releases.jsonl was changed after marginals made it" in capsys.readouterr().out
+    assert "attributes/labels.releases.jsonl was changed after marginals made it" in capsys.readouterr().out
 
 
 def test_more_samples_need_neither_the_table_nor_epsilon(run: Path, finished: Path) -> None:
@@ -178,23 +178,23 @@ def test_attributes_that_there_are_not_are_refused(run: Path, capsys: pytest.Cap
 
 
 def test_the_command_again_measures_nothing_a_second_time(run: Path) -> None:
-    before, ledger = (run / "attributes.releases.jsonl").read_text(), (run / "ledger.jsonl").read_text()
+    before, ledger = (run / "attributes/labels.releases.jsonl").read_text(), (run / "ledger.jsonl").read_text()
     words = [
         "step",
         "attributes",
         str(run / "attributes"),
         "--out",
-        str(run / "attributes.jsonl"),
+        str(run / "attributes/labels.jsonl"),
         "--num-samples",
         "15",
     ]
     assert cli.main(words) == 0
-    assert (run / "attributes.releases.jsonl").read_text() == before
+    assert (run / "attributes/labels.releases.jsonl").read_text() == before
     assert (run / "ledger.jsonl").read_text() == ledger
 
 
 def test_releases_that_are_gone_are_read_from_the_ledger_and_not_measured_again(run: Path) -> None:
-    path, ledger = run / "attributes.releases.jsonl", (run / "ledger.jsonl").read_text()
+    path, ledger = run / "attributes/labels.releases.jsonl", (run / "ledger.jsonl").read_text()
     before = path.read_text()
     path.unlink()
     words = [
@@ -202,7 +202,7 @@ def test_releases_that_are_gone_are_read_from_the_ledger_and_not_measured_again(
         "attributes",
         str(run / "attributes"),
         "--out",
-        str(run / "attributes.jsonl"),
+        str(run / "attributes/labels.jsonl"),
         "--num-samples",
         "15",
     ]

@@ -120,7 +120,8 @@ def test_a_run_goes_on_under_a_higher_limit_and_not_with_another_generator(tmp_p
     mended = {"evolution.limits.max_calls": 10, "evolution.max_new_tokens": 400}
     mended_run = load(shipped("own-data"), {"systems": ["evolution"], **mended})
     refuse_to_mix(tmp_path, old, mended_run)  # as an answer that was cut off asks for
-    (tmp_path / "synthetic_evolution.jsonl").write_text("")
+    (tmp_path / "evolution").mkdir(exist_ok=True)
+    (tmp_path / "evolution/samples.jsonl").write_text("")
     with pytest.raises(UserError, match=r"max_new_tokens"):
         refuse_to_mix(tmp_path, old, mended_run)
     other = load(shipped("own-data"), {"systems": ["one_stage"]})
@@ -134,7 +135,7 @@ def test_an_adaptation_trains_its_systems() -> None:
 
 def test_the_generator_is_no_independent_judge_of_its_texts(tmp_path: Path, own_site: None) -> None:
     run = make_run(tmp_path, evolution={"generator": "models/base", "rounds": 1, "variations": 1})
-    assert bases_of(run / "synthetic_evolution.jsonl") == [str(ROOT / "models/base")] and spent(run) == 1
+    assert bases_of(run / "evolution/samples.jsonl") == [str(ROOT / "models/base")] and spent(run) == 1
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_they_write_what_the_run_writes(run: Path, tmp_path: Path, stage: str, m
     source, target = STAGES[stage]
     tokenizer, plain = trained.codec.tokenizer, trained.codec
     codec = Codec(tokenizer, source, target, 96, plain.linearisation, plain.task_prefix, plain.slots)  # type: ignore[arg-type]
-    samples = run / ("synthetic.jsonl" if source == "parse" else "synthetic_labels.jsonl")
+    samples = run / ("two_stage/samples.jsonl" if source == "parse" else "labels/samples.jsonl")
     given = [json.loads(line)[source] for line in samples.read_bytes().splitlines()] if source else [None]
     given += ["(Yield (Today))"] if source == "parse" else []  # where no released tree is of a telling length
     prompts = {tokenizer.decode(codec.encode_prompt(text)[:-1]): text for text in given}

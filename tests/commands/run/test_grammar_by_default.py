@@ -59,7 +59,7 @@ def test_names_are_those_of_the_reference_unless_something_else_is_said(
     steps = {step.name: step for step in steps_of(load(shipped("own-data"), own), Path("run"))}
     reads = "public_trees.jsonl" in (expected or [""])[0]
     assert ("public_trees" in steps) == reads
-    for name in ("parse_tree", "sample_trees"):
+    for name in ("parse_tree", "two_stage-sample_parse_tree"):
         config = steps[name].config or {}
         assert config["model"]["init_args"]["sampling"].get("grammar") == expected
         assert ("public_trees.jsonl" in steps[name].reads) == reads

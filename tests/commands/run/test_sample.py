@@ -40,26 +40,27 @@ def card(run: Path) -> dict[str, dict[str, float]]:
 @pytest.mark.parametrize("name", ["one_stage", "labels", "topics", "two_stage"])
 def test_more_samples_spend_nothing_are_others_and_are_covered(run: Path, name: str) -> None:
     before, ledger = card(run), {path: path.read_bytes() for path in run.glob("ledger.jsonl*")}
-    released = {path: path.read_bytes() for path in run.glob("*.jsonl")}
+    released = {path: path.read_bytes() for path in run.rglob("*.jsonl")}
     numbers = (2, 3) if name == "one_stage" else (2,)
     for number in numbers:
         assert draw(run, "--system", name, "--num", "9") == 0
-        assert len(texts(run / "samples" / f"{name}-{number}.jsonl")) == 9
+        assert len(texts(run / name / "draws" / str(number) / "samples.jsonl")) == 9
     assert card(run) == before
     assert {path: path.read_bytes() for path in run.glob("ledger.jsonl*")} == ledger
     assert {path: path.read_bytes() for path in released} == released, "nothing is overwritten"
-    files = [f"samples/{name}-{number}.jsonl" for number in numbers]
-    drawn = [texts(run / file) for file in (system(name).synthetic, *files)]
+    files = [f"{name}/draws/{number}/samples.jsonl" for number in numbers]
+    drawn = [texts(run / file) for file in (f"{name}/samples.jsonl", *files)]
     assert all(first[:9] != second[:9] for first, second in pairwise(drawn)), "no file repeats another"
     told = json.loads((run / "privacy_card.json").read_text())
     assert set(files) <= {covered["file"] for covered in told["covered"]}
     assert f"{12 + 9 * len(numbers)} samples" in read_html(run / "report.html").words
 
 
-@pytest.mark.parametrize("name", ["samples/mine.jsonl", "samples/one_stage-3.jsonl"])
+@pytest.mark.parametrize("name", ["one_stage/mine.jsonl", "one_stage/draws/3/samples.jsonl"])
 def test_a_file_laid_there_by_hand_is_not_covered(run: Path, name: str) -> None:
     assert draw(run, "--system", "one_stage", "--num", "4") == 0
-    shutil.copy(run / "samples" / "one_stage-2.jsonl", run / name)
+    (run / name).parent.mkdir(exist_ok=True)
+    shutil.copy(run / "one_stage/draws/2/samples.jsonl", run / name)
     assert cli.main(["verify", str(run)]) == 0
     told = json.loads((run / "privacy_card.json").read_text())
     assert name in told["not_covered"] and name not in {covered["file"] for covered in told["covered"]}
@@ -67,7 +68,7 @@ def test_a_file_laid_there_by_hand_is_not_covered(run: Path, name: str) -> None:
 
 def test_rows_put_into_more_samples_prevent_it_and_are_not_shown(run: Path) -> None:
     assert draw(run, "--system", "one_stage", "--num", "4") == 0
-    with (run / "samples" / "one_stage-2.jsonl").open("a") as file:
+    with (run / "one_stage/draws/2/samples.jsonl").open("a") as file:
         file.write('{"utterance": "lunch with Ana at her mother\'s"}\n')
     assert cli.main(["verify", str(run)]) == 1
     assert cli.main(["page", str(run)]) == 0
@@ -87,24 +88,23 @@ def test_an_interrupted_draw_goes_on_and_other_words_begin_another(
     with mock.patch.object(local, "run_stage", interrupted), mock.patch.dict(os.environ):
         assert cli.main(words) == 130
         assert "was interrupted" in capsys.readouterr().err
-        trees = (run / "samples" / "two_stage-2_trees.jsonl").read_bytes()
-        assert not (run / "samples" / "two_stage-2.jsonl").exists()
+        trees = (run / "two_stage/draws/2/trees.jsonl").read_bytes()
+        assert not (run / "two_stage/draws/2/samples.jsonl").exists()
         assert cli.main([*words[:-1], "6"]) == 0
-        assert "is not finished" in capsys.readouterr().out
-        assert len(texts(run / "samples" / "two_stage-3.jsonl")) == 6
+        assert len(texts(run / "two_stage/draws/3/samples.jsonl")) == 6
         assert cli.main(words) == 0
-    assert "samples/two_stage-2.jsonl was begun: going on" in capsys.readouterr().out
-    assert (run / "samples" / "two_stage-2_trees.jsonl").read_bytes() == trees
-    assert len(texts(run / "samples" / "two_stage-2.jsonl")) == 5 and card(run)
+    assert "two_stage/draws/2 was begun: going on" in capsys.readouterr().out
+    assert (run / "two_stage/draws/2/trees.jsonl").read_bytes() == trees
+    assert len(texts(run / "two_stage/draws/2/samples.jsonl")) == 5 and card(run)
 
 
 def test_samples_for_a_label_are_examples_that_no_share_counts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert draw(run, "--label", "weathr") == 2
-    assert "did you mean 'weather'" in capsys.readouterr().err and not (run / "samples").exists()
+    assert "did you mean 'weather'" in capsys.readouterr().err and not (run / "labels/draws").exists()
     assert draw(run, "--label", "weather", "--num", "7") == 0
-    lines = [json.loads(line) for line in (run / "samples" / "labels-2.jsonl").read_bytes().splitlines()]
+    lines = [json.loads(line) for line in (run / "labels/draws/2/samples.jsonl").read_bytes().splitlines()]
     assert [line["label"] for line in lines] == ["weather"] * 7
-    assert Manifest.read(run).files["samples/labels-2.jsonl"].role == "examples" and card(run)
+    assert Manifest.read(run).files["labels/draws/2/samples.jsonl"].role == "examples" and card(run)
     page = read_html(run / "report.html").words
     assert "7 samples" in page and "12 samples" in page and "19 samples" not in page
 
@@ -112,11 +112,11 @@ def test_samples_for_a_label_are_examples_that_no_share_counts(run: Path, capsys
 def test_samples_of_a_topic_are_those_that_the_released_codebook_calls_so(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    released = [json.loads(line)["label"] for line in (run / "synthetic_topics.jsonl").read_bytes().splitlines()]
+    released = [json.loads(line)["label"] for line in (run / "topics/samples.jsonl").read_bytes().splitlines()]
     ledger = (run / "ledger.jsonl").read_bytes()
     assert draw(run, "--topic", released[0], "--num", "6") == 0
     assert re.search(r"── about \d+ (s|min) of sampling, at the pace of the run's own samples", capsys.readouterr().out)
-    lines = [json.loads(line) for line in (run / "samples" / "topics-2.jsonl").read_bytes().splitlines()]
+    lines = [json.loads(line) for line in (run / "topics/draws/2/samples.jsonl").read_bytes().splitlines()]
     assert lines and {line["label"] for line in lines} == {released[0]}
     assert (run / "ledger.jsonl").read_bytes() == ledger and card(run)
     assert draw(run, "--topic", "no such topic") == 2
@@ -136,19 +136,20 @@ def test_the_time_is_told_by_the_pace_of_the_run(
     run: Path, name: str, wanted: Wanted, draw: float, times: float
 ) -> None:
     own = system(name)
-    for path in run.glob("*.metrics.json"):
+    for path in run.glob("*/*.metrics.json"):
         told = json.loads(path.read_text())
-        number, pace = (24, 30.0) if "topics" in path.name else (12, 1.5 if path.name.startswith("trees") else 6.0)
+        is_topics = path.parent.name == "topics"
+        number, pace = (24, 30.0) if is_topics else (12, 1.5 if path.name.startswith("trees") else 6.0)
         told |= {"synthetic/num_samples": number, "synthetic/samples_per_second": pace}
         path.write_text(json.dumps(told))
     found = sample._seconds(load(run / "experiment.yaml"), run, own, wanted)
-    assert found == pytest.approx(draw * times / len(texts(run / own.synthetic)))
+    assert found == pytest.approx(draw * times / len(texts(run / name / "samples.jsonl")))
 
 
 def test_each_tree_of_the_run_gets_an_utterance(run: Path) -> None:
-    assert draw(run, "--trees", str(run / "trees.jsonl")) == 0
-    lines = [json.loads(line) for line in (run / "samples" / "two_stage-2.jsonl").read_bytes().splitlines()]
-    given = [json.loads(line)["parse"] for line in (run / "trees.jsonl").read_bytes().splitlines()]
+    assert draw(run, "--trees", str(run / "two_stage/trees.jsonl")) == 0
+    lines = [json.loads(line) for line in (run / "two_stage/draws/2/samples.jsonl").read_bytes().splitlines()]
+    given = [json.loads(line)["parse"] for line in (run / "two_stage/trees.jsonl").read_bytes().splitlines()]
     assert [line["parse"] for line in lines] == given and card(run)
 
 
@@ -162,9 +163,9 @@ def test_private_trees_are_refused_and_public_ones_are_taken_by_name(
     public = tmp_path / "mine.jsonl"
     public.write_text('{"parse": "(Yield (Today))"}\n{"parse": "(Yield (Tomorrow))"}\n')
     assert draw(run, "--trees", str(public)) == 2
-    assert "add --public" in capsys.readouterr().err and not (run / "samples").exists()
+    assert "add --public" in capsys.readouterr().err and not (run / "two_stage/draws").exists()
     other = Path(shutil.copytree(run, tmp_path / "other"))
-    assert draw(run, "--trees", str(other / "trees.jsonl")) == 2
+    assert draw(run, "--trees", str(other / "two_stage/trees.jsonl")) == 2
     assert "another run has released them" in capsys.readouterr().err
     assert draw(run, "--trees", str(public), "--public") == 0 and card(run)
     told = json.loads((run / "privacy_card.json").read_text())
@@ -174,7 +175,9 @@ def test_private_trees_are_refused_and_public_ones_are_taken_by_name(
     assert f"{public}:1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "shares"), [("labels", "labels.histogram.json"), ("topics", "topics/marginals.json")])
+@pytest.mark.parametrize(
+    ("name", "shares"), [("labels", "labels/labels.histogram.json"), ("topics", "topics/one_stage/marginals.json")]
+)
 def test_shares_are_never_released_again(run: Path, name: str, shares: str) -> None:
     ledger = (run / "ledger.jsonl").read_bytes()
     (run / shares).unlink()
@@ -213,6 +216,7 @@ def test_what_cannot_be_sampled_says_what_to_give(run: Path, capsys: pytest.Capt
         ([str(run), "--system", "one_stage", "--label", "talk"], "--label is for"),
         ([str(run), "--label", "talk", "--topic", "x"], "exclude one another"),
         ([str(run / "one_stage")], f"give {run}"),
+        ([str(run / "one_stage/one_stage")], f"give {run}"),
         ([str(run.parent)], f"such as {run}"),
         ([str(run / "nothing")], "there is no folder"),
     ):
@@ -222,4 +226,31 @@ def test_what_cannot_be_sampled_says_what_to_give(run: Path, capsys: pytest.Capt
     assert cli.main(["sample", str(run)]) == 2
     told = capsys.readouterr().err
     assert "python cli.py predict --config" in told and f"{run}-samples/" in told
-    assert not (run / "samples").exists()
+    assert not list(run.glob("*/draws"))
+
+
+def test_a_run_of_the_former_layout_is_read_and_not_gone_on_with(
+    run: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
+    assert cli.main(["verify", str(run)]) == 0 and card(run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for words in (["sample", str(run)], ["run", str(finished.parent / "mine.yaml"), str(run), "--local"]):
+        capsys.readouterr()
+        assert cli.main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "former version" in line and "another RUN_DIR" in line
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_synthetic_leads_to_the_samples_of_the_main_system_and_a_changed_copy_is_noticed(
+    finished: Path, run: Path
+) -> None:
+    assert (finished / "synthetic.jsonl").readlink() == Path("two_stage/samples.jsonl")
+    copied = run / "synthetic.jsonl"
+    assert not copied.is_symlink(), "as many programs copy folders"
+    assert cli.main(["verify", str(run)]) == 0
+    lines = copied.read_bytes()
+    copied.write_bytes(lines + lines[: lines.index(b"\n") + 1])
+    assert cli.main(["verify", str(run)]) == 1

@@ -25,26 +25,26 @@ from doppel.privacy.spec import PrivacyArguments
 PRIVATE = "lunch with Ana at her mother's"
 #: Every file that people get or read of the run below, and what vouches for it.
 KINDS = [
-    "labels.jsonl",
-    "labels.histogram.json",
-    "candidates_labels.jsonl",
-    "synthetic_labels.jsonl",
-    "synthetic_labels.jsonl.kept.json",
-    "pool_topics.jsonl",
-    "pool_topics.jsonl.metrics.json",
-    "synthetic_topics.jsonl",
-    "synthetic_topics.jsonl.calibration.json",
+    "labels/labels.jsonl",
+    "labels/labels.histogram.json",
+    "labels/candidates.jsonl",
+    "labels/samples.jsonl",
+    "labels/samples.jsonl.kept.json",
+    "topics/pool.jsonl",
+    "topics/pool.jsonl.metrics.json",
+    "topics/samples.jsonl",
+    "topics/samples.jsonl.calibration.json",
     "topics/marginals.json",
     "topics/codebook.jsonl",
-    "trees_pool.jsonl",
-    "trees.jsonl",
-    "trees.jsonl.calibration.json",
+    "unconstrained/pool.jsonl",
+    "two_stage/trees.jsonl",
+    "two_stage/trees.jsonl.calibration.json",
     "parse_tree/marginals.json",
-    "synthetic.jsonl",
-    "synthetic.jsonl.metrics.json",
-    "chosen_two_stage.jsonl",
-    "evaluation/two_stage.json",
-    "evaluation/two_stage.parsed.jsonl",
+    "two_stage/samples.jsonl",
+    "two_stage/samples.jsonl.metrics.json",
+    "two_stage/chosen.jsonl",
+    "two_stage/evaluation.json",
+    "two_stage/evaluation.parsed.jsonl",
     "report.json",
     "report.html",
 ]
@@ -88,43 +88,47 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def leave(step: str, words: list[str], contents: dict[str, bytes | str], reads: list[str], counts: bool) -> None:
         own = "labels" if "labels" in step else "topics" if "topics" in step else "two_stage"
-        roles = {"synthetic": "release", "chosen": "release", "labels.jsonl": "prompts", "trees.jsonl": "prompts"}
+        roles = {"samples": "release", "chosen": "release", "labels.jsonl": "prompts", "trees.jsonl": "prompts"}
         files = []
         for path, content in contents.items():
             (run / path).parent.mkdir(exist_ok=True)
             (run / path).write_bytes(content if isinstance(content, bytes) else content.encode())
-            role: Any = next((r for start, r in roles.items() if path.startswith(start)), "data")
+            role: Any = next((r for start, r in roles.items() if Path(path).name.startswith(start)), "data")
             files.append(File(path, "metrics" if path.endswith(".json") else role, own, own))
         end_step(run, step, words, files, reads, private if counts else "", [f"{own}/histogram"] if counts else [])
 
     asked = texts("a") + texts("b")
     prompts = lines({"label": "a"}, {"label": "b"})
-    leave("histogram_labels", ["histogram"], {"labels.jsonl": prompts, "labels.histogram.json": shares("a")}, [], True)
-    sample(run, "labels", "candidates_labels.jsonl", "candidates", asked)
-    chosen = {"synthetic_labels.jsonl": texts("a"), "synthetic_labels.jsonl.kept.json": "{}"}
-    leave("choose_labels", ["keep-best"], chosen, ["candidates_labels.jsonl", "labels.jsonl"], False)
+    leave(
+        "histogram_labels",
+        ["histogram"],
+        {"labels/labels.jsonl": prompts, "labels/labels.histogram.json": shares("a")},
+        [],
+        True,
+    )
+    sample(run, "labels", "labels/candidates.jsonl", "candidates", asked)
+    chosen = {"labels/samples.jsonl": texts("a"), "labels/samples.jsonl.kept.json": "{}"}
+    leave("labels-choose", ["keep-best"], chosen, ["labels/candidates.jsonl", "labels/labels.jsonl"], False)
 
-    sample(run, "topics", "pool_topics.jsonl", "pool", texts("pool"))
-    drawn: dict[str, bytes | str] = {
-        "synthetic_topics.jsonl": texts("pool").replace(b'"label": "pool"', b'"label": "1"')
-    }
-    drawn |= {"synthetic_topics.jsonl.calibration.json": '{"of": "utterances"}', "topics/marginals.json": shares("1")}
+    sample(run, "topics", "topics/pool.jsonl", "pool", texts("pool"))
+    drawn: dict[str, bytes | str] = {"topics/samples.jsonl": texts("pool").replace(b'"label": "pool"', b'"label": "1"')}
+    drawn |= {"topics/samples.jsonl.calibration.json": '{"of": "utterances"}', "topics/marginals.json": shares("1")}
     drawn["topics/codebook.jsonl"] = lines({"name": "1"})
-    leave("calibrate_topics", ["calibrate"], drawn, ["pool_topics.jsonl"], True)
+    leave("topics-calibrate", ["calibrate"], drawn, ["topics/pool.jsonl"], True)
 
-    sample(run, "unconstrained", "trees_pool.jsonl", "pool", lines({"parse": "(a)"}, {"parse": "(b)"}))
-    drawn = {"trees.jsonl": lines({"parse": "(a)"}), "parse_tree/marginals.json": shares("a")}
-    drawn["trees.jsonl.calibration.json"] = '{"of": "trees"}'
-    leave("calibrate_trees_two_stage", ["calibrate"], drawn, ["trees_pool.jsonl"], True)
+    sample(run, "unconstrained", "unconstrained/pool.jsonl", "pool", lines({"parse": "(a)"}, {"parse": "(b)"}))
+    drawn = {"two_stage/trees.jsonl": lines({"parse": "(a)"}), "parse_tree/marginals.json": shares("a")}
+    drawn["two_stage/trees.jsonl.calibration.json"] = '{"of": "trees"}'
+    leave("calibrate_trees_two_stage", ["calibrate"], drawn, ["unconstrained/pool.jsonl"], True)
     sample(run, "two_stage", lines=texts("c"))
-    leave("diverse_two_stage", ["choose"], {"chosen_two_stage.jsonl": texts("c")}, ["synthetic.jsonl"], False)
+    leave("diverse_two_stage", ["choose"], {"two_stage/chosen.jsonl": texts("c")}, ["two_stage/samples.jsonl"], False)
     for name in ("labels", "topics"):
         evaluate(run, name, METRICS)
-    (run / "evaluation" / "two_stage.json").write_text(json.dumps(METRICS))
-    (run / "evaluation" / "two_stage.parsed.jsonl").write_bytes(texts("c"))
-    files = [File("evaluation/two_stage.json", "metrics", "two_stage", "two_stage")]
-    files.append(File("evaluation/two_stage.parsed.jsonl", "data", "two_stage", "two_stage"))
-    end_step(run, "evaluate_two_stage", ["evaluate"], files, ["synthetic.jsonl", public])
+    (run / "two_stage" / "evaluation.json").write_text(json.dumps(METRICS))
+    (run / "two_stage" / "evaluation.parsed.jsonl").write_bytes(texts("c"))
+    files = [File("two_stage/evaluation.json", "metrics", "two_stage", "two_stage")]
+    files.append(File("two_stage/evaluation.parsed.jsonl", "data", "two_stage", "two_stage"))
+    end_step(run, "two_stage-evaluate", ["evaluate"], files, ["two_stage/samples.jsonl", public])
     assert cli.main(["page", str(run)]) == 0
     return folder
 
@@ -174,7 +178,7 @@ def test_the_run_is_verified_with_its_report(run: Path, capsys: pytest.CaptureFi
 
 
 def test_what_was_deleted_is_not_released_and_prevents_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("evaluation/two_stage.parsed.jsonl", "topics/codebook.jsonl", "report.html"):
+    for name in ("two_stage/evaluation.parsed.jsonl", "topics/codebook.jsonl", "report.html"):
         (run / name).unlink()
     assert cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
 
@@ -184,11 +188,11 @@ def test_private_text_in_a_file_is_neither_covered_nor_shown(
     run: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     put_private_text(run / name)
-    assert re.search(rf"^- {name} was changed after \w+ made it", reasons(run, capsys), flags=re.M)
+    assert re.search(rf"^- {name} was changed after [\w-]+ made it", reasons(run, capsys), flags=re.M)
     assert PRIVATE not in shown(run, capsys)
 
 
-@pytest.mark.parametrize("name", ["pool_topics.jsonl", "candidates_labels.jsonl", "synthetic.jsonl"])
+@pytest.mark.parametrize("name", ["topics/pool.jsonl", "labels/candidates.jsonl", "two_stage/samples.jsonl"])
 def test_private_rows_put_in_between_two_steps_are_neither_covered_nor_shown(
     run: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -212,33 +216,34 @@ def test_a_table_reads_no_report_that_was_edited(run: Path) -> None:
 
 
 def by_hand(run: Path) -> None:
-    """`evaluate --out RUN/evaluation/x.json`, compared with what the attacker liked."""
-    shutil.copy(run / "evaluation" / "two_stage.json", run / "evaluation" / "one_stage.json")
+    """`evaluate --out RUN/one_stage/evaluation.json`, compared with what the attacker liked."""
+    (run / "one_stage").mkdir()
+    shutil.copy(run / "two_stage" / "evaluation.json", run / "one_stage" / "evaluation.json")
 
 
 def by_hand_in_its_place(run: Path) -> None:
-    (run / "evaluation" / "two_stage.json").write_text(json.dumps({"mauve_own_base": 0.98765, "notes": []}))
+    (run / "two_stage" / "evaluation.json").write_text(json.dumps({"mauve_own_base": 0.98765, "notes": []}))
 
 
 def another_reference(run: Path) -> None:
     """The public file changed under its name after one evaluation, and before another."""
     (run.parent / "public.jsonl").write_bytes(lines({"utterance": "else"}))
-    own = [File("evaluation/labels.json", "metrics", "labels", "labels")]
-    end_step(run, "evaluate_labels", ["evaluate"], own, ["synthetic_labels.jsonl", str(run.parent / "public.jsonl")])
+    own = [File("labels/evaluation.json", "metrics", "labels", "labels")]
+    end_step(run, "labels-evaluate", ["evaluate"], own, ["labels/samples.jsonl", str(run.parent / "public.jsonl")])
     assert cli.main(["page", str(run)]) == 0
 
 
 def another_private_file(run: Path) -> None:
     """The private file changed under its name between two calibrations."""
     path = run.parent / "private.jsonl"
-    own = [File("synthetic_labels.jsonl", "release", "labels", "labels")]
+    own = [File("labels/samples.jsonl", "release", "labels", "labels")]
     for content in (b"one", b"other"):
         path.unlink(missing_ok=True)
         path = path.with_name("private.jsonl")
         path.write_bytes(lines({"utterance": content.decode()}))
-        reads, paid = ["candidates_labels.jsonl"], ["labels/histogram"]
+        reads, paid = ["labels/candidates.jsonl"], ["labels/histogram"]
         end_step(run, f"read_{content.decode()}", ["histogram"], own, reads, str(path), paid)
-        own = [File("labels.histogram.json", "metrics", "labels", "labels")]
+        own = [File("labels/labels.histogram.json", "metrics", "labels", "labels")]
 
 
 def an_old_page(run: Path) -> None:
@@ -247,10 +252,10 @@ def an_old_page(run: Path) -> None:
 
 
 MORE = {
-    by_hand_in_its_place: r"evaluation/two_stage.json was changed",
+    by_hand_in_its_place: r"two_stage/evaluation.json was changed",
     another_reference: r"public.jsonl",
     another_private_file: r"private.jsonl was another file when",
-    an_old_page: r"report.html was made of another synthetic.jsonl .*python cli.py page",
+    an_old_page: r"report.html was made of another two_stage/samples.jsonl .*python cli.py page",
 }
 
 
@@ -274,14 +279,16 @@ def test_a_number_that_no_step_made_is_not_told(
 
 def test_what_was_compared_with_private_text_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Such figures are in report.json too, and on a page that was asked for them."""
-    own = [File("evaluation/two_stage.json", "metrics", "two_stage", "two_stage")]
-    (run / "evaluation" / "two_stage.json").write_text(json.dumps({**METRICS, "private/exact_copies": 0.25}))
-    end_step(run, "evaluate_two_stage", ["evaluate"], own, ["synthetic.jsonl"], str(run.parent / "private.jsonl"))
-    (run / "evaluation" / "two_stage.parsed.jsonl").unlink()
+    own = [File("two_stage/evaluation.json", "metrics", "two_stage", "two_stage")]
+    (run / "two_stage" / "evaluation.json").write_text(json.dumps({**METRICS, "private/exact_copies": 0.25}))
+    end_step(
+        run, "two_stage-evaluate", ["evaluate"], own, ["two_stage/samples.jsonl"], str(run.parent / "private.jsonl")
+    )
+    (run / "two_stage" / "evaluation.parsed.jsonl").unlink()
     assert cli.main(["page", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
     told = json.loads((run / "privacy_card.json").read_text())["not_covered"]
     named = {path for path, why in told.items() if why != "no step of the run made it"}
-    assert named == {"evaluation/two_stage.json", "report.json"}
+    assert named == {"two_stage/evaluation.json", "report.json"}
     assert cli.main(["page", "--private", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0
     assert "report.html" in json.loads((run / "privacy_card.json").read_text())["not_covered"]
 

@@ -252,7 +252,7 @@ def test_a_run_is_verified_and_says_what_nobody_has_checked(run: Path, capsys: p
 
 def test_samples_that_were_changed_are_not_verified(run: Path, capsys: pytest.CaptureFixture) -> None:
     """Also where the manifest was made to fit: the ledger has released others."""
-    path = "synthetic_evolution.jsonl"
+    path = "evolution/samples.jsonl"
     lines = [json.loads(line) for line in (run / path).read_bytes().splitlines()]
     lines[0]["utterance"] = f"a private text {SECRET}"
     (run / path).write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -47,7 +47,7 @@ def test_a_private_function_never_reaches_the_grammar(files: tuple[Path, Path], 
     (run / "configs" / "public_trees.yaml").write_text(dump(steps[0].config))
     assert cli.main(list(steps[0].words(run))) == 0
     assert str(private) not in steps[0].reads and "Quetzalcoatl" not in (run / "public_trees.jsonl").read_text()
-    (sampled,) = (step for step in steps if step.name == "sample_trees")
+    (sampled,) = (step for step in steps if step.name == "two_stage-sample_parse_tree")
     codec = Codec(load_tokenizer("models/base"), None, "parse", 256, "raw")
     constraint = tree_constraint(codec, (sampled.config or {})["model"]["init_args"]["sampling"]["grammar"])
     assert constraint is not None

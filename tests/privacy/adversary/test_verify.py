@@ -29,7 +29,7 @@ from doppel.privacy.spec import PrivacyArguments
 
 SECRET = "lunch with Ana at her mother's"
 WEIGHTS = "model_two_stage/checkpoints/last.ckpt"
-SAMPLES = File("synthetic.jsonl", "release", "two_stage", "two_stage")
+SAMPLES = File("two_stage/samples.jsonl", "release", "two_stage", "two_stage")
 CHOSEN = File("chosen.jsonl", "release", "two_stage", "two_stage")
 
 
@@ -97,7 +97,12 @@ def test_a_run_in_which_everything_fits_is_verified(run: Path, capsys: pytest.Ca
     (mechanism,) = own["mechanisms"]
     assert mechanism["noise_multiplier"] == spec(3.0).noise_multiplier and mechanism["steps_done"] == 20
     covered = {told["file"]: told["sha256"] for told in card["covered"]}
-    assert covered.keys() == {WEIGHTS, "synthetic.jsonl", "synthetic.jsonl.metrics.json", "evaluation/two_stage.json"}
+    assert covered.keys() == {
+        WEIGHTS,
+        "two_stage/samples.jsonl",
+        "two_stage/samples.jsonl.metrics.json",
+        "two_stage/evaluation.json",
+    }
     listed = "".join(f"{digest}  {run / name}\n" for name, digest in covered.items())
     assert subprocess.run(["sha256sum", "-c"], input=listed, text=True, capture_output=True).returncode == 0
     assert card["not_covered"].keys() == {"configs/ (3 files)", "report.json", "sample_two_stage/predict.yaml"}
@@ -145,7 +150,7 @@ def start_from(run: Path, source: str) -> None:
 
 def warm_start_from_another_budget(run: Path) -> None:
     """Those of another system, for which its own budget has paid, of the same people."""
-    sample(run, "one_stage", "pool.jsonl", "pool")
+    sample(run, "one_stage", "one_stage/pool.jsonl", "pool")
     start_from(run, "model_one_stage/checkpoints/last.ckpt")
 
 
@@ -172,7 +177,7 @@ def no_samples(run: Path) -> None:
 
 def a_stale_input(run: Path) -> None:
     """The trees were sampled anew, and the utterances are those of the trees before."""
-    trees = File("trees.jsonl", "prompts", "two_stage", "two_stage")
+    trees = File("two_stage/trees.jsonl", "prompts", "two_stage", "two_stage")
     (run / trees.path).write_text("{}\n")
     (run / SAMPLES.path).write_text("{}\n")
     end_step(run, "trees", ["predict"], [trees], [WEIGHTS])
@@ -183,9 +188,9 @@ def a_stale_input(run: Path) -> None:
 
 def prompts_of_nobody(run: Path) -> None:
     """A file that no step has made was read as the prompts."""
-    (run / "trees.jsonl").write_text(SECRET)
+    (run / "two_stage/trees.jsonl").write_text(SECRET)
     (run / SAMPLES.path).write_text("{}\n")
-    end_step(run, "sample_two_stage", ["predict"], [SAMPLES], [WEIGHTS, "trees.jsonl"])
+    end_step(run, "sample_two_stage", ["predict"], [SAMPLES], [WEIGHTS, "two_stage/trees.jsonl"])
 
 
 def private_text_unpaid(run: Path) -> None:
@@ -223,7 +228,7 @@ UNPAID: dict[Callable[[Path], None], str] = {
     another_budget: f"^{WEIGHTS}: scope 'more' has paid for it, not 'two_stage'",
     warm_start_from_another_budget: "two_stage pays for, was made of model_one_stage/.*, which one_stage pays for",
     warm_start_from_private_weights: "^parser.ckpt: parser read private text .people.jsonl., and no mechanism has paid",
-    no_weights: "^synthetic.jsonl was made of nothing that a mechanism has paid for",
+    no_weights: "^two_stage/samples.jsonl was made of nothing that a mechanism has paid for",
     private_text_unpaid: "^chosen.jsonl: choose_two_stage read private text .private.jsonl., and no mechanism has paid",
     a_histogram_pays_for_no_other_step: "^chosen.jsonl: choose_two_stage read private text .private.jsonl., and no",
     a_mechanism_that_never_ran: "^chosen.jsonl: choose_two_stage is to be paid for by two_stage/histogram, of which",
@@ -233,10 +238,10 @@ UNPAID: dict[Callable[[Path], None], str] = {
 CHANGED: dict[Callable[[Path], None], str] = {
     swapped_checkpoint: f"^{WEIGHTS} was changed after model_two_stage made it",
     no_checkpoint: f"^{WEIGHTS} is not in the run folder since model_two_stage made it",
-    an_edited_sample: "^synthetic.jsonl was changed after sample_two_stage made it",
-    no_samples: "^synthetic.jsonl is not in the run folder since sample_two_stage made it",
-    a_stale_input: "^synthetic.jsonl was made of another trees.jsonl than the one that trees has made since",
-    prompts_of_nobody: "^synthetic.jsonl was made of trees.jsonl, which no step of this run has made",
+    an_edited_sample: "^two_stage/samples.jsonl was changed after sample_two_stage made it",
+    no_samples: "^two_stage/samples.jsonl is not in the run folder since sample_two_stage made it",
+    a_stale_input: "^two_stage/samples.jsonl was made of another two_stage/trees.jsonl than the one that trees has",
+    prompts_of_nobody: "^two_stage/samples.jsonl was made of two_stage/trees.jsonl, which no step of this run has made",
 }
 
 
@@ -255,7 +260,7 @@ def test_report_ledger_and_tables_tell_no_epsilon_of_it(
 ) -> None:
     mistake(run)
     spent = Ledger(run / "ledger.jsonl").epsilon("two_stage")
-    if not (run / "evaluation" / "two_stage.json").exists():
+    if not (run / "two_stage" / "evaluation.json").exists():
         evaluate(run, "two_stage", {"mauve_own_base": 0.5})
         make_run(run.parent / "other", metrics={"two_stage": {}})
         shutil.copy(run.parent / "other" / "report.json", run / "report.json")
