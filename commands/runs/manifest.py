@@ -281,8 +281,8 @@ def refuse_old(run: Path) -> None:
     if Manifest.read(run).version != _VERSION:
         raise UserError(
             f"{run} was begun by a former version of Doppel, whose files lie elsewhere: page, verify and export read "
-            "it; to go on, check out the commit in its experiment.yaml, or give another RUN_DIR, which spends on top of "
-            "what this run has spent"
+            "it; to go on, check out the commit in its experiment.yaml, or give another RUN_DIR, which spends on top "
+            "of what this run has spent"
         )
 
 

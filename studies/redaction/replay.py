@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if _go(run, epsilon, [_with_files(field, folder) for field in fields], options, seed) != 0:
                 failed = True
                 continue
-            rows = _counted(run / "synthetic_one_stage.jsonl", people, setting, seed)
+            rows = _counted(run / "one_stage" / "samples.jsonl", people, setting, seed)
             if epsilon != "inf":
                 rows = [{**row, "epsilon": float(epsilon), "unit": "user"} for row in rows]
             _write(rows, options.out)

@@ -122,7 +122,7 @@ def _judge(run: Path, system: str, reference: str, schema: str, parser: str) -> 
     if any(name == path or name.startswith(f"{path} ") for name in read for path in (parser, Path(parser).resolve())):
         return 0
     seed = run.name.rpartition("=")[2]  # of the run's own comparison: the same human turns
-    words = ["evaluate", "--synthetic", str(run / f"synthetic_{system}.jsonl"), "--reference", reference]
+    words = ["evaluate", "--synthetic", str(run / system / "samples.jsonl"), "--reference", reference]
     words += ["--columns", json.dumps({"attributes": schema}), "--parser", parser, "--seed", seed, "--no-mauve"]
     words += ["--out", str(out)]
     return subprocess.run([sys.executable, str(ROOT / "cli.py"), *words], cwd=ROOT, check=False).returncode
@@ -197,7 +197,7 @@ def _write(runs: Path, out: Path) -> None:
         common = {"data": NAMES[run.parent.name], "num_samples": told["num_samples"], "experiment": "evolution"}
         own = {**common, "system": system, "epsilon": float(epsilon), "seed": int(seed), "setting": _named(cell)}
         values = {name: metrics[name] for name in names if metrics.get(name) is not None}
-        cost = run / f"synthetic_{system}.jsonl.evolution.json"
+        cost = run / system / "samples.jsonl.evolution.json"
         values["answers"] = json.loads(cost.read_text(encoding="utf-8"))["spent_calls"] if cost.exists() else 0
         seconds = [float(line) for line in run.with_name(f"{run.name}.cpu").read_text(encoding="utf-8").splitlines()]
         values["cpu_minutes"] = sum(seconds) / 60

@@ -166,7 +166,7 @@ def test_numbers_of_other_samples_than_those_that_are_there_are_left_out(tmp_pat
     evaluate(folder, "two_stage", {"mauve_own_base": 0.7})
     (folder / "one_stage" / "evaluation.json").write_text('{"mauve_own_base": 0.99}')
     report = build_report(RunRecord(folder))
-    assert list(report["metrics"]) == ["two_stage"] and "one_stage.json" in report["left_out"]["one_stage"]
+    assert list(report["metrics"]) == ["two_stage"] and "one_stage/evaluation.json" in report["left_out"]["one_stage"]
 
 
 def test_seed_0_is_told_as_it_is(tmp_path: Path) -> None:

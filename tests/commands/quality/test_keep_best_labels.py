@@ -132,14 +132,14 @@ def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, mo
     experiment = load(Path("configs/experiments/own-data.yaml"), changes(tmp_path))
     check_sources(experiment)  # no parser is asked for
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
-    chosen, config = stages["choose_labels"], stages["sample_labels"].config
-    assert chosen.command == "keep-best" and chosen.needs == ("sample_labels",)
-    assert stages["report"].needs == ("choose_labels",)
-    for file in ("candidates_labels.jsonl", "labels.jsonl", "synthetic_labels.jsonl"):
-        assert str(tmp_path / file) in chosen.config.values()
+    chosen, config = stages["labels-choose"], stages["labels-sample_labels"].config
+    assert chosen.command == "keep-best" and chosen.needs == ("labels-sample_labels",)
+    assert stages["report"].needs == ("labels-choose",)
+    for file in ("candidates.jsonl", "labels.jsonl", "samples.jsonl"):
+        assert str(tmp_path / "labels" / file) in chosen.config.values()
     assert chosen.config["label_words"] == {"inn": "a small hotel"}
     assert config is not None and config["data"]["init_args"]["num_samples"] == 240
-    assert str(tmp_path / "labels.jsonl") == config["data"]["init_args"]["prompts_path"]
+    assert str(tmp_path / "labels" / "labels.jsonl") == config["data"]["init_args"]["prompts_path"]
 
 
 def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None:

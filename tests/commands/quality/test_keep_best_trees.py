@@ -140,17 +140,17 @@ def test_the_stages_draw_choose_and_judge(tmp_path: Path, checkpoint: Path) -> N
     experiment = load(Path("configs/experiments/quickstart.yaml"), changes)
     check_sources(experiment)
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
-    for own, file in (("", "two_stage"), ("mine_", "mine"), ("shuffled_", "shuffled")):
-        step = stages[f"choose_{own}utterances"]
-        assert step.needs == (f"sample_{own}utterances",) and step.command == "keep-best"
-        assert str(tmp_path / f"{own}trees.jsonl") in step.config.values()
-        assert step.needs[0] in stages and stages[f"evaluate_{file}"].needs[0] == step.name
+    for name in systems[1:]:
+        step = stages[f"{name}-choose"]
+        assert step.needs == (f"{name}-sample_parse2utterance",) and step.command == "keep-best"
+        assert str(tmp_path / name / "trees.jsonl") in step.config.values()
+        assert step.needs[0] in stages and stages[f"{name}-evaluate"].needs[0] == step.name
         config = stages[step.needs[0]].config
         assert config is not None and config["data"]["init_args"]["num_samples"] == 120
         (written,) = (c["init_args"]["output_path"] for c in config["trainer"]["callbacks"] if "init_args" in c)
-        assert written in step.config.values() and written != str(tmp_path / "synthetic.jsonl")
-    assert stages["evaluate_one_stage"].needs == ("sample_one_stage",)
-    tree_config = stages["sample_trees"].config
+        assert written in step.config.values() and written != str(tmp_path / name / "samples.jsonl")
+    assert stages["one_stage-evaluate"].needs == ("one_stage-sample_one_stage",)
+    tree_config = stages["two_stage-sample_parse_tree"].config
     assert tree_config is not None and tree_config["data"]["init_args"]["num_samples"] == 30
 
 

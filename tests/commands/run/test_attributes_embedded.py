@@ -92,7 +92,7 @@ def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
     tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = started(tmp_path, settings(tmp_path, tiny_model))
-    run(work, ["attributes"])
+    run(work, ["attributes-attributes"])
     ledger, calls, fit = Ledger(tmp_path / "run" / "ledger.jsonl"), [0], Mixture.fit
 
     def cut_off(self: Mixture, *args: Any, **options: Any) -> None:
@@ -104,11 +104,11 @@ def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
     with monkeypatch.context() as patch:
         patch.setattr(Mixture, "fit", cut_off)
         with pytest.raises(CutOffError):
-            run(work, ["marginals"])
+            run(work, ["attributes-marginals"])
     (table,) = [record for record in ledger.mechanisms.values() if record.stage == "marginals"]
     before = list(table.releases)
     assert len(before) > 3 and not (tmp_path / "run" / "attributes/labels.jsonl").exists()
-    run(work, ["marginals"])
+    run(work, ["attributes-marginals"])
     assert ledger.releases(table.id)[: len(before)] == before and ledger.mechanisms[table.id].done_steps == 1
 
 
@@ -116,7 +116,7 @@ def test_without_privacy_rows_are_as_they_are_and_their_file_is_private(tmp_path
     work = started(tmp_path, settings(tmp_path, tiny_model, epsilon=float("inf"), privacy={}))
     files = {file.path: file.role for step in work.steps for file in step.writes}
     assert files["attributes/labels.releases.jsonl"] == "private"
-    run(work, ["attributes", "marginals"])
+    run(work, ["attributes-attributes", "attributes-marginals"])
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "attributes/labels.releases.jsonl").read_bytes().splitlines()
     ]
@@ -130,10 +130,13 @@ def test_without_privacy_rows_are_as_they_are_and_their_file_is_private(tmp_path
         "9",
         "--exact",
         "--releases",
-        str(tmp_path / "run/attributes.releases.jsonl"),
+        str(tmp_path / "run/attributes/labels.releases.jsonl"),
     ]
     assert (
-        cli.main(["step", "attributes", str(tmp_path / "run" / "attributes"), *words, "--only", "Area: calendar"]) == 0
+        cli.main(
+            ["step", "attributes", str(tmp_path / "run" / "attributes/attributes"), *words, "--only", "Area: calendar"]
+        )
+        == 0
     )
     assert Path(out).read_text().count("Area: calendar") == 9
 
@@ -170,7 +173,7 @@ def test_the_shipped_example_is_ready(
     assert "attributes, 300 utterances" in told
     assert re.search(r"only what \d\d% have shows above the noise of one attribute: raise attributes.share=0.1", told)
     experiment = load(Path(file), yelp(tmp_path))
-    (fit,) = [step for step in steps_of(experiment, tmp_path) if step.name == "attributes"]
+    (fit,) = [step for step in steps_of(experiment, tmp_path) if step.name == "attributes-attributes"]
     assert (fit.config or {})["privacy"]["histogram_share"] == 0.1
 
 

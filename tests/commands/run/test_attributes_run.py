@@ -156,7 +156,7 @@ def test_other_counts_than_those_that_were_released_are_not_verified(
     exact = [line | ({"counts": [80.0, 80.0, 80.0]} if line.get("marginal") == [0] else {}) for line in told]
     (run / "attributes/labels.releases.jsonl").write_text("".join(json.dumps(line) + "\n" for line in exact))
     assert cli.main(["verify", str(run)]) == 1
-    assert "attributes/labels.releases.jsonl was changed after marginals made it" in capsys.readouterr().out
+    assert "attributes/labels.releases.jsonl was changed after attributes-marginals made it" in capsys.readouterr().out
 
 
 def test_more_samples_need_neither_the_table_nor_epsilon(run: Path, finished: Path) -> None:
@@ -182,7 +182,7 @@ def test_the_command_again_measures_nothing_a_second_time(run: Path) -> None:
     words = [
         "step",
         "attributes",
-        str(run / "attributes"),
+        str(run / "attributes/attributes"),
         "--out",
         str(run / "attributes/labels.jsonl"),
         "--num-samples",
@@ -200,7 +200,7 @@ def test_releases_that_are_gone_are_read_from_the_ledger_and_not_measured_again(
     words = [
         "step",
         "attributes",
-        str(run / "attributes"),
+        str(run / "attributes/attributes"),
         "--out",
         str(run / "attributes/labels.jsonl"),
         "--num-samples",
@@ -214,7 +214,7 @@ def test_exact_rows_must_have_been_announced(run: Path, capsys: pytest.CaptureFi
     words = [
         "step",
         "attributes",
-        str(run / "attributes"),
+        str(run / "attributes/attributes"),
         "--out",
         str(run / "exact.jsonl"),
         "--num-samples",

@@ -286,7 +286,7 @@ def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Pat
     run = tmp_path / "run"
     with mock.patch.object(work_module, "check_sources"):  # which asks for a sentence encoder
         work = work_module.begin(load(shipped("own-data"), given), run, load_site(None, {}))
-    model = "parse2utterance" if name == "two_stage" else name
+    model = {"two_stage": "two_stage/parse2utterance", "labels": "labels/labels"}.get(name, f"{name}/one_stage")
     assert [words[0] for words in next_commands(work)] == ["verify", "sample", "export"]
     assert next_commands(work)[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
 

@@ -37,7 +37,7 @@ def changes(tmp_path: Path, **more: Any) -> dict[str, Any]:
 def test_every_training_and_comparison_has_them(tmp_path: Path) -> None:
     stages = steps_of(load(shipped("own-data"), changes(tmp_path)), tmp_path / "run")
     trainings = [stage for stage in stages if stage.kind == "fit" and stage.config is not None]
-    assert [stage.name for stage in trainings] == ["labels", "parse_tree", "parse2utterance"]
+    assert [stage.name for stage in trainings] == ["labels-labels", "two_stage-parse_tree", "two_stage-parse2utterance"]
     assert all((stage.config or {})["data"]["init_args"]["columns"] == COLUMNS for stage in trainings)
     parser = command_parser(evaluate, "evaluate")
     for stage in stages:

@@ -19,7 +19,11 @@ from doppel.errors import UserError
 from lightning_modules.sampling import SamplingArguments, sample_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-STAGES = {"one_stage": (None, "utterance"), "labels": ("label", "utterance"), "parse2utterance": ("parse", "utterance")}
+STAGES = {
+    "one_stage/one_stage": (None, "utterance"),
+    "labels/labels": ("label", "utterance"),
+    "two_stage/parse2utterance": ("parse", "utterance"),
+}
 
 
 def lines_of(folder: Path) -> str:
@@ -61,7 +65,7 @@ def test_they_write_what_the_run_writes(run: Path, tmp_path: Path, stage: str, m
 
 
 def test_the_lines_name_no_folder_of_the_machine(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert cli.main(["export", str(run / "parse_tree"), str(tmp_path / "out")]) == 0
+    assert cli.main(["export", str(run / "two_stage/parse_tree"), str(tmp_path / "out")]) == 0
     assert "init_weights" not in caplog.text, "a warning for trainings"
     (commit,) = load(run / "experiment.yaml").commit
     told = json.loads((tmp_path / "out" / "privacy_card.json").read_text())["not_checked"]
@@ -74,10 +78,10 @@ def test_the_lines_name_no_folder_of_the_machine(run: Path, tmp_path: Path, capl
 def test_a_base_that_was_named_from_the_checkout_is_found_from_elsewhere(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = StageConfig.read(run / "one_stage")
+    config = StageConfig.read(run / "one_stage/one_stage")
     base = Path(config.model["base_model"]).resolve()
     config.model["base_model"] = base.name
-    checkpoint = (run / "one_stage" / "checkpoints" / "last.ckpt").resolve()
+    checkpoint = (run / "one_stage/one_stage" / "checkpoints" / "last.ckpt").resolve()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="cannot load"):
         trained_model(checkpoint, config)

@@ -34,11 +34,14 @@ def test_experiments_sample_trees_under_their_grammar(
     systems = ["one_stage", "two_stage", "unconstrained"]
     stages = {stage.name: stage for stage in steps_of(load(shipped(name), {"systems": systems}), Path("run"))}
     ways = {
-        stage: (stages[f"sample_{stage}"].config or {})["model"]["init_args"]["sampling"]
-        for stage in ("trees", "utterances", "one_stage", "unconstrained_trees", "unconstrained_utterances")
+        name: (stage.config or {})["model"]["init_args"]["sampling"]
+        for name, stage in stages.items()
+        if stage.kind == "predict" and stage.folder and "sample_" in stage.folder
     }
-    assert {stage: way.get("grammar") for stage, way in ways.items()} == dict.fromkeys(ways) | {"trees": expected}
-    assert "unconstrained_parse_tree" not in stages  # it samples from the same models
+    assert {stage: way.get("grammar") for stage, way in ways.items()} == dict.fromkeys(ways) | {
+        "two_stage-sample_parse_tree": expected
+    }
+    assert len(ways) == 5 and "unconstrained-parse_tree" not in stages  # it samples from the same models
 
 
 @pytest.mark.parametrize(
@@ -59,11 +62,11 @@ def test_names_are_those_of_the_reference_unless_something_else_is_said(
     steps = {step.name: step for step in steps_of(load(shipped("own-data"), own), Path("run"))}
     reads = "public_trees.jsonl" in (expected or [""])[0]
     assert ("public_trees" in steps) == reads
-    for name in ("parse_tree", "two_stage-sample_parse_tree"):
+    for name in ("two_stage-parse_tree", "two_stage-sample_parse_tree"):
         config = steps[name].config or {}
         assert config["model"]["init_args"]["sampling"].get("grammar") == expected
         assert ("public_trees.jsonl" in steps[name].reads) == reads
-    assert not reads or "public_trees" in steps["parse_tree"].needs
+    assert not reads or "public_trees" in steps["two_stage-parse_tree"].needs
 
 
 def test_the_names_of_no_reference_are_refused() -> None:

@@ -74,8 +74,8 @@ def test_it_prints_a_table_and_a_norm_for_every_training(experiment: Path, capsy
     assert cli.main(["norms", str(experiment)]) == 0
     said = capsys.readouterr().out
     assert [line.partition(":")[0] for line in said.splitlines() if " units of " in line] == [
-        "parse_tree",
-        "parse2utterance",
+        "two_stage-parse_tree",
+        "two_stage-parse2utterance",
     ]
     assert said.count("\nlongest third") == said.count("recommended: privacy.max_grad_norm") == 2
     assert any(line.split()[0] == "7" and line.endswith("now") for line in said.splitlines() if line)

@@ -110,7 +110,7 @@ def test_every_step_that_reads_private_rows_redacts_them(tmp_path: Path, tiny_mo
         assert step.config is not None
         assert Redaction.from_config(step.config["data"]["init_args"]["redact"]) == rule
         assert given["redact"]["words"] in step.protected and given["redact"]["safe"] in step.reads
-    (evolve,) = (step for step in steps if step.name == "evolution")
+    (evolve,) = (step for step in steps if step.command == "evolve")
     data = evolve.config["data"]
     assert given["redact"]["words"] in evolve.protected
     assert {turn.utterance for turn in read_private(data, needs_label=False)} == {

@@ -30,7 +30,7 @@ def test_a_new_run_is_read_from_its_experiment(tmp_path: Path) -> None:
     evaluate(tmp_path, "two_stage", '{"mauve_own_base": ')
     found, problems = values(record, "evaluate")
     assert found == {"one_stage": {"mauve_own_base": 0.5}}
-    assert "two_stage.json" in problems["two_stage"]
+    assert "two_stage/evaluation.json" in problems["two_stage"]
     edit_manifest(tmp_path, "two_stage/evaluation.json")
     assert "half-done" in values(RunRecord(tmp_path), "evaluate")[1]["two_stage"]
 
