@@ -194,7 +194,7 @@ class _Vectors:
         Raises:
             UserError: The encoder cannot be loaded.
         """
-        from commands.privacy.counted import embed
+        from commands.privacy.feature_extractors import embed
 
         key = tuple(texts)
         if key not in self._known:
