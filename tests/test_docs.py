@@ -30,6 +30,7 @@ from commands.run.recipes import steps_of
 from commands.run.settings import SECTIONS, Experiment
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.parser_data_module import ParserDataModule
+from docs import reference
 from doppel.console.command import command_parser, reads_words
 from doppel.console.dispatch import load
 from lightning_modules.causal_lm import CausalLM
@@ -37,11 +38,21 @@ from lightning_modules.semantic_parser import SemanticParser
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "slurm/*.md", "configs/**/*.md", "models/**/*.md", "studies/**/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "notes/*.md",
+        "slurm/*.md",
+        "configs/**/*.md",
+        "models/**/*.md",
+        "studies/**/*.md",
+    )
     for page in ROOT.glob(pattern)
 )
 COMMENTED = sorted(file for file in (ROOT / "configs").rglob("*.yaml") if "python cli.py" in file.read_text("utf-8"))
-ROOMS = "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning_modules|models|slurm|studies|tests"
+ROOMS = (
+    "benchmarks|callbacks|commands|configs|datamodules|docs|doppel|lightning_modules|models|notes|slurm|studies|tests"
+)
 TARGETS = {name: target for group in (cli.COMMANDS | cli.MORE).values() for name, target in group.items()}
 TARGETS |= {f"step {name}": target for name, target in cli.STEPS.items()}
 TRAINERS = ("fit", "validate", "test", "predict", "audit")
@@ -156,6 +167,10 @@ def test_trainings_parse(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
                 getattr(train, name.replace("audit", "fit"))([*rest, "--print_config"])
             assert not end.value.code
+
+
+def test_the_reference_is_what_the_classes_say() -> None:
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.written(), "run `python -m docs.reference`"
 
 
 def _behind(options: tuple[str, ...], line: list[str]) -> Iterator[str]:

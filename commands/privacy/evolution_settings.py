@@ -25,7 +25,7 @@ ATTRIBUTES = "attributes"
 
 @dataclass(frozen=True)
 class Evolution:
-    """How the system ``evolution`` lets texts evolve by private votes: see ``docs/methods.md``.
+    """How the system ``evolution`` lets texts evolve by private votes: see ``docs/systems.md``.
 
     Args:
         generator: Who writes: ``grammar``, a folder of a causal language model, or the URL of a server that speaks

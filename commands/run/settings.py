@@ -23,7 +23,7 @@ DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
 class Adaptation:
     """A parser learns, from private utterances that nobody reads, a function that it lacks.
 
-    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/methods.md``.
+    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/systems.md``.
 
     Args:
         train: Annotated turns that are split into public and private ones.
@@ -48,7 +48,7 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Samples are drawn from an over-sample by noised shares of functions, or of clusters: see ``docs/methods.md``.
+    """Samples are drawn from an over-sample by noised shares of functions, or of clusters: see ``docs/systems.md``.
 
     Args:
         noise_multiplier: Noise over sensitivity of the shares, which every calibrated system pays for out of its ε.
@@ -112,7 +112,7 @@ class Topics:
 
 @dataclass(frozen=True)
 class Attributes:
-    """What the system ``attributes`` measures of each request, and writes for: see ``docs/methods.md``.
+    """What the system ``attributes`` measures of each request, and writes for: see ``docs/systems.md``.
 
     Args:
         schema: YAML file of attributes with their public values, as ``python cli.py metadata --schema`` takes it.

@@ -1,6 +1,6 @@
 """The guarantee, from the coins of a step to the record of what was spent.
 
-A map; `docs/privacy.md` says for each claim which test attacks it, and what is not claimed.
+A map; `docs/claims.md` says for each claim which test attacks it, `docs/privacy.md` what is not covered.
 
 - `private_step`: the mechanism: clip, sum, add noise, divide by the public B.
 - `clipping`: Σ clip(gᵤ, C) of the units of a micro-batch, from one backward pass.

@@ -1,4 +1,4 @@
-"""Every file, name and test that docs/privacy.md points to is there."""
+"""Every file, name and test that the pages on privacy point to is there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from commands.run.experiment import load, shipped
 from commands.run.recipes import steps_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+PAGES = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("privacy", "claims", "sign-off"))
 
 
 def names(file: Path) -> set[str]:
@@ -23,8 +23,8 @@ def names(file: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-def test_every_place_that_the_page_names_exists() -> None:
-    places = re.findall(r"`([\w/]+\.py)(?:::?(\w+))?`", PAGE)
+def test_every_place_that_the_pages_name_exists() -> None:
+    places = re.findall(r"`([\w/]+\.py)(?:::?(\w+))?`", PAGES)
     assert len(places) > 60
     missing = [
         f"{path}:{name}"
@@ -35,13 +35,13 @@ def test_every_place_that_the_page_names_exists() -> None:
 
 
 def test_every_claim_says_how_grave_it_is_where_it_is_made_and_what_attacks_it() -> None:
-    claims = re.findall(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", PAGE, flags=re.M)
+    claims = re.findall(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", PAGES, flags=re.M)
     assert [int(number) for number, *_ in claims] == list(range(1, len(claims) + 1)) and len(claims) > 50
     for number, _, severity, files, tests in claims:
         assert severity in ("critical", "record", "leak", "waste"), number
         assert all(re.fullmatch(r"`(?!tests/)[\w/]+\.py(:\w+)?`", file) for file in files.split(", ")), number
         assert all(re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`", test) for test in tests.split(", ")), number
-    assert {int(number) for number in re.findall(r"\(claim (\d+)\)", PAGE)} <= set(range(1, len(claims) + 1))
+    assert {int(number) for number in re.findall(r"\(claim (\d+)\)", PAGES)} <= set(range(1, len(claims) + 1))
 
 
 def test_the_map_of_the_package_names_every_file() -> None:
