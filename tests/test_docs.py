@@ -40,7 +40,7 @@ PAGES = sorted(
     page
     for pattern in (
         "*.md",
-        "docs/*.md",
+        "docs/**/*.md",
         "notes/*.md",
         "slurm/*.md",
         "configs/**/*.md",

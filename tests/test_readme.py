@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,9 +17,23 @@ from commands.run.sources import read_sources
 from commands.run.values import read_values
 from datamodules.columns import USUAL
 from doppel.grammar import generate
+from doppel.privacy.ledger import Ledger
 
 README = ROOT / "README.md"
 LINES = [words(line) for line in commands(README)]
+
+
+def test_the_program_trains_within_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the `mine.py` of the page that it names."""
+    model, texts, *_ = (b.text for b in blocks(ROOT / "docs" / "own-model.md") if b.language == "python")
+    (program,) = (block.text for block in blocks(README) if block.language == "python")
+    (tmp_path / "mine.py").write_text(model, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    exec(texts, {})
+    exec(program, {})
+    assert 2.5 < Ledger(tmp_path / "ledger.jsonl").epsilon("default") <= 3.0
 
 
 def test_make_knows_its_targets() -> None:

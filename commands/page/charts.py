@@ -48,7 +48,7 @@ def scatter(points: Mapping[str, tuple[float, float]], title: str, told: str) ->
     """Shares of functions among human and among synthetic turns, both on log axes; never is at the edge.
 
     Args:
-        points: Function → share among human turns, share among synthetic ones; one of them above 0.
+        points: Function → share among human requests, share among synthetic ones; one of them above 0.
         title: Of the picture.
         told: What it shows, for who does not see it.
     """
@@ -66,9 +66,9 @@ def scatter(points: Mapping[str, tuple[float, float]], title: str, told: str) ->
             axis.set_ticks([0, *decades], ["never", *(f"{100 * share:g} %" for share in decades)], minor=False)
             axis.set_minor_locator(NullLocator())
         axes.set(xlim=(-least / 4, 1.3), ylim=(-least / 4, 1.3))
-        axes.set(xlabel="share of human turns", ylabel="share of synthetic turns")
+        axes.set(xlabel="share of human requests", ylabel="share of synthetic requests")
         names = [
-            f"{name}: {100 * human:.2g} % of human turns, {100 * synthetic:.2g} % of synthetic ones"
+            f"{name}: {100 * human:.2g} % of human requests, {100 * synthetic:.2g} % of synthetic ones"
             for name, (human, synthetic) in points.items()
         ]
         return _inline(figure, "scatter", title, told, names)

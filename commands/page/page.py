@@ -29,7 +29,7 @@ def page(
     """Report on a run, or compare several: tables here, and one HTML file that anybody can open.
 
     Of one run: what people ask for and the assistant cannot do, how often, in synthetic examples; the privacy card;
-    how near the samples come to human turns; how to repeat it. RUN/report.json has every number. Of several: what
+    how near the samples come to human requests; how to repeat it. RUN/report.json has every number. Of several: what
     privacy costs, beside the paper's numbers. A cell is then the mean ± the unbiased standard deviation over seeds, and
     runs that differ in another setting never share one. The page asks no network for anything, and all on it is
     released with noise, post-processed or public.

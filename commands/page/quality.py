@@ -1,4 +1,4 @@
-"""How near the samples come to human turns, for a page: every figure beside what humans have."""
+"""How near the samples come to human requests, for a page: every figure beside what humans have."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Figure:
     Attributes:
         measure: What it is.
         values: One a system; None where it has none.
-        human: What human turns have; None where that was not measured.
+        human: What human requests have; None where that was not measured.
         top: The value at the right end of the line on which all of them are shown.
     """
 
@@ -87,7 +87,7 @@ def figures(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> lis
 
 
 def best_first(systems: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], Measure | None]:
-    """Systems by how near their samples come to human turns.
+    """Systems by how near their samples come to human requests.
 
     Formal guarantees:
         The order follows from public figures of released samples: post-processing. No figure ``private/…`` is read.
@@ -120,7 +120,7 @@ def _names(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def reference(record: RunRecord) -> tuple[list[Sample], str]:
-    """The human turns that the samples were compared with, and why there are none.
+    """The human requests that the samples were compared with, and why there are none.
 
     Formal guarantees:
         The reference is a file that is declared public: a run refuses one that says what its private file does
@@ -128,7 +128,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
     """
     given = record.experiment.get("reference") or str(record.folder / "data" / "test.jsonl")
     if "reference" not in record.experiment and record.split() is None:
-        return [], "the run names no reference: human turns that anybody may see"
+        return [], "the run names no reference: human requests that anybody may see"
     try:
         path = expand_path(given)
         if not is_embedded(path) and not is_on_hub(path) and not Path(path).exists():
@@ -163,7 +163,7 @@ def length_picture(human: Sequence[Sample], by_system: Mapping[str, Sequence[Sam
     """How long utterances are."""
     from commands.page.charts import lengths
 
-    sides = {"human turns": human, **{system(name).label: own for name, own in by_system.items()}}
+    sides = {"human requests": human, **{system(name).label: own for name, own in by_system.items()}}
     words = {name: [len(sample.utterance.split()) for sample in own] for name, own in sides.items()}
     means = ", ".join(f"{name} {fmean(own):.1f} words" for name, own in words.items() if own)
     return lengths(words, "How long the utterances are", f"On average: {means}")

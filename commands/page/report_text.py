@@ -87,5 +87,5 @@ def _table(report: dict[str, Any]) -> Table:
         )
         for column in columns
     }
-    table.rows.append(["human turns", None, None, *(measure(name).show(value) for name, value in human.items())])
+    table.rows.append(["human requests", None, None, *(measure(name).show(value) for name, value in human.items())])
     return table

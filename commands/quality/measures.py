@@ -1,4 +1,4 @@
-"""The one table of metrics: how readers call each, what it says, which way is better, and what human turns have."""
+"""The one table of metrics: how readers call each, what it says, which way is better, and what human requests have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JUDGES = {
     "minilm": "MiniLM",
     "smollm2_135m": "SmolLM2-135M",
     "gpt2_large": "GPT-2 large",
-    OWN_BASE: "the base's own features",
+    OWN_BASE: "generator's base",
 }
 
 
@@ -62,11 +62,15 @@ def _trees(key: str, label: str, about: str, better: str) -> tuple[Measure, ...]
 
 def _mauve(judge: str) -> Measure:
     """MAUVE in the features of one judge."""
-    about = "how alike the two sets of texts are to the generator's own base" if judge == OWN_BASE else ""
+    about = (
+        "how alike the two sets of texts are; biased, for the generator was trained from this model"
+        if judge == OWN_BASE
+        else ""
+    )
     return Measure(
         f"mauve_{judge}",
-        f"MAUVE, {_JUDGES.get(judge, judge.replace('_', ' '))}",
-        about or "how alike the two sets of texts are to a model that did not write them",
+        f"MAUVE ({_JUDGES.get(judge, judge.replace('_', ' '))} features)",
+        about or "how alike the two sets of texts are, by a model that wrote none of them",
         UP,
     )
 
@@ -76,11 +80,18 @@ MEASURES = {
     measure.name: measure
     for measure in (
         *(_mauve(name) for name in _JUDGES if name != OWN_BASE),
-        Measure("fluency", "nats a word", "how little a model of public text expects the texts", ALIKE, 2),
-        Measure("fluency_outliers", "outliers", "texts less expected than 95 % of human turns", ALIKE, 1, True),
-        Measure("word_overlap", "word overlap", "words of human turns that the samples use too", UP),
-        *_trees("chi_square", "χ²", "how far the frequencies of functions are from those of human turns", DOWN),
-        *_trees("function_overlap", "function overlap", "functions of human turns that the samples use too", UP),
+        Measure("fluency", "cross-entropy per word (nats)", "under a public language model", ALIKE, 2),
+        Measure(
+            "fluency_outliers",
+            "above human 95th percentile",
+            "share of texts whose loss is above the 95th percentile of human requests of that length",
+            ALIKE,
+            1,
+            True,
+        ),
+        Measure("word_overlap", "word overlap", "words of human requests that the samples use too", UP),
+        *_trees("chi_square", "χ²", "distance of function frequencies from those of human requests", DOWN),
+        *_trees("function_overlap", "function overlap", "functions of human requests that the samples use too", UP),
         *(
             Measure(
                 f"parsed_top_{k}_overlap",
@@ -91,41 +102,66 @@ MEASURES = {
             )
             for k in (10, 25, 50, 100)
         ),
-        Measure("parsed_own_tree_match", "own-tree match", "utterances read as the tree they were written from", UP),
+        Measure(
+            "parsed_own_tree_match", "round-trip parse match", "texts parsed as the tree they were written from", UP
+        ),
         Measure("valid_trees", "well-formed trees", "", UP, 0, True),
-        Measure("distinct", "distinct", "utterances that differ from all others", ALIKE, 0, True),
-        Measure("commonest", "commonest", "share of the one commonest utterance", ALIKE, 1, True),
-        Measure("mean_words", "mean words", "words in an utterance", ALIKE, 1),
+        Measure("distinct", "distinct", "texts that differ from all others", ALIKE, 0, True),
+        Measure("commonest", "commonest", "share of the most frequent text", ALIKE, 1, True),
+        Measure("mean_words", "mean words", "words in a request", ALIKE, 1),
         Measure("distinct_trees", "distinct trees", "trees that differ from all others", ALIKE, 0, True),
-        Measure("commonest_tree", "commonest tree", "share of the one commonest tree", ALIKE, 1, True),
-        Measure("exact_match", "exact match", "turns whose tree the parser writes exactly", UP, 1, True),
+        Measure("commonest_tree", "commonest tree", "share of the most frequent tree", ALIKE, 1, True),
+        Measure("exact_match", "exact match", "requests whose tree the parser writes exactly", UP, 1, True),
         Measure("api_precision", "API precision", "function calls of the parser that are right", UP, 1, True),
         Measure("api_recall", "API recall", "function calls of the tree that the parser finds", UP, 1, True),
         Measure("samples_with_function", "samples with the function", "as a parser reads them", "", 1, True),
         _mauve(OWN_BASE),
         Measure(
-            "attribute_jsd", "JSD of attributes", "how far the shares of attributes are from those of human turns", DOWN
+            "attribute_jsd", "JSD of attributes", "distance of attribute shares from those of human requests", DOWN
         ),
-        Measure("attribute_adherence", "adherence", "attributes of the prompt that are read in the text", UP, 1, True),
-        Measure("attribute_adherence_chance", "adherence by chance", "the same, texts dealt out anew", "", 1, True),
         Measure(
-            "attribute_downstream",
-            "downstream",
-            "attributes of human turns that a classifier of samples finds",
+            "attribute_adherence",
+            "attribute accuracy",
+            "attributes of the prompt that are read in the text",
             UP,
             1,
             True,
         ),
-        Measure("attribute_downstream_majority", "commonest value", "the same of the commonest value", "", 1, True),
-        Measure("next_token_accuracy", "next token", "next tokens of human turns that samples teach", UP, 1, True),
-        Measure("total_variation", "total variation", "how far the shares of pairs of attributes are apart", DOWN),
-        Measure("answers", "answers", "that a public generator was asked for", "", 0),
-        Measure("attack_accuracy", "attack", "redacted rows of which a classifier tells the set; .5 is chance", DOWN),
-        Measure("masks_guessed_first", "masks guessed", "first words that a public model guesses", DOWN, 0, True),
-        Measure("masks_guessed_in_ten", "in ten guesses", "", DOWN, 0, True),
+        Measure(
+            "attribute_adherence_chance", "attribute accuracy, shuffled", "the same with shuffled texts", "", 1, True
+        ),
+        Measure(
+            "attribute_downstream",
+            "downstream accuracy",
+            "attributes of human requests that a classifier trained on samples predicts",
+            UP,
+            1,
+            True,
+        ),
+        Measure("attribute_downstream_majority", "majority class", "the same of the majority class", "", 1, True),
+        Measure(
+            "next_token_accuracy",
+            "next-token accuracy",
+            "on human requests, of a model trained on samples",
+            UP,
+            1,
+            True,
+        ),
+        Measure("total_variation", "total variation", "mean distance of the shares of attribute pairs", DOWN),
+        Measure("answers", "generator calls", "", "", 0),
+        Measure(
+            "attack_accuracy",
+            "attack accuracy",
+            "a classifier that tells the two redacted sets apart; .5 is chance",
+            DOWN,
+        ),
+        Measure(
+            "masks_guessed_first", "masks guessed", "masked words that a public model guesses first", DOWN, 0, True
+        ),
+        Measure("masks_guessed_in_ten", "masks guessed in ten", "", DOWN, 0, True),
         Measure("divergence_2_estimate", "divergence (estimate)", "Rényi divergence of order 2, in nats", DOWN, 2),
-        Measure("cpu_minutes", "CPU minutes", "of training, sampling and preparing both, on one core", "", 0),
-        Measure("private/exact_copies", "exact copies (not private)", "samples that are a training utterance", ALIKE),
+        Measure("cpu_minutes", "CPU minutes", "training and sampling, one core", "", 0),
+        Measure("private/exact_copies", "exact copies (not private)", "samples that equal a training request", ALIKE),
     )
 }
 #: What tables of results show, where a run has it; CSV files hold all.
@@ -174,7 +210,7 @@ def judged(metrics: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
 
 
 def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """The value that human turns have of a metric; None where the report has none.
+    """The value that human requests have of a metric; None where the report has none.
 
     Args:
         metrics: Of one system, as ``evaluate`` writes them.

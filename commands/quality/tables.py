@@ -116,7 +116,7 @@ def _short(setting: str) -> str:
 
 def label_of(name: str) -> str:
     """A system as tables call it."""
-    return "human turns" if name == HUMAN else system_of(name).label
+    return "human requests" if name == HUMAN else system_of(name).label
 
 
 def epsilon_text(epsilon: float) -> str:

@@ -1,4 +1,4 @@
-"""Writes docs/results.md, docs/earlier-results.md and figures from the CSV files here: ``python -m docs.results``."""
+"""Writes docs/results.md, the pages of details here and figures from the CSV files here: ``python -m docs.results``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 #: Page → its template.
-PAGES = {HERE.parent / "results.md": "results.md.jinja", HERE.parent / "earlier-results.md": "earlier.md.jinja"}
+PAGES = {
+    HERE.parent / "results.md": "results.md.jinja",
+    HERE / "details.md": "details.md.jinja",
+    HERE / "earlier.md": "earlier.md.jinja",
+}
 
 
 def written(template: str) -> str:
@@ -44,11 +48,11 @@ def table(file: str, rows: str, metrics: str, *, paper: bool = False, **settings
 
 
 def value(file: str, metric: str, **settings: Any) -> str:
-    """The mean of a metric over the seeds of one setting, as tables show it."""
+    """Mean ± deviation of a metric over the seeds of one setting, as tables show it."""
     own = _chosen(file, settings | {"metric": metric})
     if len(own) != 1:
         raise ValueError(f"{file}.csv has {len(own)} settings with {metric} of {settings}, not one")
-    return measure(metric).show(own["value"].item())
+    return measure(metric).show(own["value"].item(), own["std"].item())
 
 
 def _chosen(file: str, settings: dict[str, Any]) -> pd.DataFrame:
@@ -122,11 +126,11 @@ def draw_redaction(told: pd.DataFrame, trained: pd.DataFrame) -> Figure:
     frame["weights"] = weights["distance"].map({"pwcca": "PWCCA", "procrustes": "Procrustes"}) + ", " + weights["part"]
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     panels: list[tuple[str, str, str, str]] = [
-        ("attack_accuracy", "p", "share p of the words that is hidden", "attack (.5 is chance)"),
+        ("attack_accuracy", "p", "share p of hidden words", "attack accuracy (.5 is chance)"),
         ("divergence_2_estimate", "p", "p", "divergence, nats (estimate)"),
-        ("attack_accuracy", "word-level ε", "word-level ε", "attack (.5 is chance)"),
-        ("log_perplexity", "p", "p, of redacted text", "nats a word"),
-        ("log_perplexity", "ε", "ε of DP-SGD", "nats a word"),
+        ("attack_accuracy", "word-level ε", "word-level ε", "attack accuracy (.5 is chance)"),
+        ("log_perplexity", "p", "p, of redacted text", "cross-entropy per word (nats)"),
+        ("log_perplexity", "ε", "ε of DP-SGD", "cross-entropy per word (nats)"),
         ("weights", "p", "p", "distance of weights"),
     ]
     for axes, (metric, scale, x, y) in zip(figure.subplots(2, 3).flat, panels, strict=True):
@@ -152,7 +156,7 @@ def draw_losses(frame: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(6, 3.4))
     axes = figure.subplots()
     sns.lineplot(lines, x="tokens", y="value", hue="setting", style="setting", markers=True, dashes=False, ax=axes)
-    axes.set(xlabel="tokens read", ylabel="nats a token, held-out public text")
+    axes.set(xlabel="tokens read", ylabel="cross-entropy per token (nats), held-out public text")
     axes.legend(title=None)
     return figure
 

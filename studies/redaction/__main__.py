@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from doppel.console import dispatch
 
 TASKS = {
-    "Tables of docs/results.md": {
+    "Tables of docs/results/details.md": {
         "attacks": "studies.redaction.attacks:main",
         "next-word": "studies.redaction.next_word:main",
         "replay": "studies.redaction.replay:main",

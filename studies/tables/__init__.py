@@ -1,1 +1,1 @@
-"""Tables of docs/results.md that are made of several runs or of public files: see README.md."""
+"""Tables of docs/results/details.md that are made of several runs or of public files: see README.md."""

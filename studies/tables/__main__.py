@@ -1,4 +1,4 @@
-"""Tables of docs/results.md that no single run makes.
+"""Tables of docs/results/details.md that no single run makes.
 
 python -m studies.tables TASK
 python -m studies.tables TASK --help     what a task does, and its options
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from doppel.console import dispatch
 
 TASKS = {
-    "Tables of docs/results.md": {
+    "Tables of docs/results/details.md": {
         "evolution": "studies.tables.evolution:main",
         "metadata": "studies.tables.metadata:main",
         "tree-names": "studies.tables.tree_names:main",

@@ -142,12 +142,12 @@ def test_pictures_are_text_in_the_colours_of_the_page_and_the_same_when_drawn_ag
     points = {"Ask": (0.25, 0.5), HOSTILE: (0.001, 0.0)}
     drawn = charts.scatter(points, f"Shares {HOSTILE}", "near the line")
     assert drawn == charts.scatter(points, f"Shares {HOSTILE}", "near the line")
-    sides = {"human turns": [1, 2, 2, 9], HOSTILE: [2, 2, 3]}
+    sides = {"human requests": [1, 2, 2, 9], HOSTILE: [2, 2, 3]}
     for picture in (drawn, charts.lengths(sides, "Lengths", "a few words")):
         assert not re.search(r"#[0-9a-f]{6}\b", picture) and "var(--s0)" in picture
         assert "<script" not in picture and "<img" not in picture and "<text" in picture
     titles = re.findall(r"<title>([^<]*)</title><use ", drawn)
-    assert len(titles) == 2 and titles[0].startswith("Ask: 25 % of human turns, 50 %")
+    assert len(titles) == 2 and titles[0].startswith("Ask: 25 % of human requests, 50 %")
 
 
 def contrast(first: str, second: str) -> float:
@@ -420,6 +420,6 @@ def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
     values = {(row["system"], row["ε"]): row[measure("mauve_own_base").label] for row in rows}
     assert values["1-stage", "8"] == "0.280 ± 0.100" and values["1-stage", "3"] == "0.230 ± 0.100", values
     labels = [svg.attributes.get("aria-label", "") for svg in read.all("svg", class_="curves")]
-    assert any("own features against ε" in label and "0.28 at ε = 8" in label for label in labels)
+    assert any("base features) against ε" in label and "0.28 at ε = 8" in label for label in labels)
     assert not [path for path in read.all("path") if path.attributes["d"] == "M"], "a line without a point"
     assert len(read.all("script")) == 1

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cli
-from commands.privacy import counted
+from commands.privacy import feature_extractors
 from commands.quality.measures import measure
 from datamodules.attribute_codes import AttributeCodes
 from doppel.metrics.attributes import adherence, jensen_shannon
@@ -30,7 +30,7 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> np.n
 
 @pytest.fixture(autouse=True)
 def small_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted, "embed", embed)
+    monkeypatch.setattr(feature_extractors, "embed", embed)
 
 
 def rows(num: int, seed: int, share: float = 0.5) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def test_a_reference_without_the_columns_and_samples_without_prompts_have_what_c
 def test_the_figure_of_one_attribute_is_shown_as_that_of_all() -> None:
     assert measure("attribute_adherence_review_stars").show(0.5) == "50.0 %"
     assert measure("attribute_adherence_review_stars").label == "adherence, review stars"
-    assert measure("attribute_adherence_chance").label == "adherence by chance"
+    assert measure("attribute_adherence_chance").label == "attribute accuracy, shuffled"
 
 
 def test_the_divergence_is_in_bits_and_not_its_root() -> None:

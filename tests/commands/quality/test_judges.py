@@ -56,7 +56,10 @@ def test_independent_judges_come_first_and_the_own_base_last(models: Path, tmp_p
     assert sum("--base-model" in note for note in found.notes) == 1  # nothing says what wrote them
     metrics = [{"mauve_own_base": 0.9, "mauve_smollm2_135m": 0.5, "mauve_other": 0.4, "mauve_minilm": None}]
     assert judged(metrics) == (["mauve_smollm2_135m", "mauve_other"], ["mauve_own_base"])
-    assert measure("mauve_other").label == "MAUVE, other" and measure("mauve_own_base").label != measure("mauve").label
+    assert (
+        measure("mauve_other").label == "MAUVE (other features)"
+        and measure("mauve_own_base").label != measure("mauve").label
+    )
 
 
 @pytest.mark.parametrize("base", [LARGER, "adapted", "with_card"])

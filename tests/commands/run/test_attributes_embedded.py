@@ -79,7 +79,7 @@ def test_from_the_embedded_grammar_to_a_verified_report(
     metrics = told["metrics"]["attributes"]
     assert 0 <= metrics["attribute_jsd_length"] <= 1 and metrics["attribute_adherence_length"] is not None
     assert told["privacy"]["unit"] == "dialogue" and told["card"]["verified"], told["card"]["reasons"]
-    assert "adherence" in (page := (tmp_path / "run" / "report.html").read_text()) and "Area: calendar" in page
+    assert "attribute accuracy" in (page := (tmp_path / "run" / "report.html").read_text()) and "Area: calendar" in page
     assert "JSD of attributes" in capsys.readouterr().out
 
 
